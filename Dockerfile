@@ -111,17 +111,13 @@ RUN --mount=type=cache,target=/root/.cache/pip \
  && pip --python /opt/gateway/bin/python install -c constraints.txt onnxruntime /wheels/*.whl
 
 
-# Triton from the wheel, which is for x86-64 alone; its own libpython is not used. Or out of an image, for its architectures: with the
-# Python backend alone, since the networks run in this project's own Python-based backends, as they do with the wheel.
+# Triton from the wheel, which is for x86-64 alone; its own libpython is not used.
 FROM onnx-build AS fetched
 ARG PIP_INDEX_URL
-ARG TRITON_FETCH_IMAGE
 ENV XDG_CACHE_HOME=/var/cache
-# The package is for images with layers that zstd has compressed.
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/gateway/bin/python install -c constraints.txt backports.zstd \
- && /opt/gateway/bin/python -m ensurepip \
- && /opt/gateway/bin/gateway triton fetch ${TRITON_FETCH_IMAGE:+--image "$TRITON_FETCH_IMAGE" --backend python} \
+    /opt/gateway/bin/python -m ensurepip \
+ && /opt/gateway/bin/gateway triton fetch \
  && rm -f /var/cache/triton-image-gateway/triton-*/nvidia_pytriton.libs/libpython3-*
 
 

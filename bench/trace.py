@@ -33,7 +33,7 @@ from gateway.server.serve import server_options
 from gateway_cli.main import app as gateway
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, PROJECT, default_cache_dir
-from gateway_local.runtime.chooser import ensure_runtime
+from gateway_local.runtime.wheel import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 
 Settings = settings_class()

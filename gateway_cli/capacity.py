@@ -89,7 +89,7 @@ def _measured(repository: Path, photo: Path | None) -> Costs:
     from gateway_local.default_model import default_model
     from gateway_local.display import Lines
     from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES, default_cache_dir
-    from gateway_local.runtime.chooser import ensure_runtime
+    from gateway_local.runtime.wheel import ensure_runtime
 
     settings = load_settings()
     name = default_model(repository, settings)

@@ -26,7 +26,7 @@ from gateway_cli.terminal import Repository, emit, print_status
 from gateway_client.bulk import BulkError
 from gateway_client.visible import visible
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
-from gateway_local.runtime.chooser import ensure_runtime
+from gateway_local.runtime.wheel import ensure_runtime
 from gateway_plugins.keys.key_file import KeysError, add_key, read_keys, remove_key
 from gateway_plugins.keys.quota import InvalidQuota, Priority, read_quota
 from gateway_plugins.keys.settings import KeySettings
@@ -42,7 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-triton_app = typer.Typer(help="The Triton server, from a PyPI wheel or out of an image.", no_args_is_help=True)
+triton_app = typer.Typer(help="The Triton server of a PyPI wheel.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
 app.add_typer(log_app, name="log")
@@ -163,8 +163,7 @@ def up(
 ) -> None:
     """Start Triton and the API in front of it; Ctrl-C stops both.
 
-    The first start fetches Triton from its wheel (55 MB) unless an image's is in use, and exports the default model if
-    the repository has none.
+    The first start fetches Triton from its wheel (55 MB), and exports the default model if the repository has none.
     """
     from gateway.findings import Level
     from gateway.triton.model_config import read_model_configs
@@ -186,11 +185,19 @@ def up(
 
 
 @app.command()
-def serve(host: Host = None, port: Port = None, workers: Workers = None) -> None:
-    """Run the API in front of a Triton that runs elsewhere: GATEWAY_TRITON_URL=host:8001."""
+def serve(
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    triton: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Triton's gRPC address (GATEWAY_TRITON_URL).", show_default=False),
+    ] = None,
+) -> None:
+    """Run the API in front of a Triton that runs elsewhere."""
     from gateway.server.serve import serve as run_serve
 
-    run_serve(_settings(host=host, port=port, workers=workers))
+    run_serve(_settings(host=host, port=port, workers=workers, triton_url=triton))
 
 
 app.command()(classify)
@@ -277,39 +284,8 @@ def key_remove(
 
 
 @triton_app.command("fetch")
-def triton_fetch(
-    image: Annotated[
-        str | None,
-        typer.Option(
-            help="Image whose Triton `gateway up` uses from now on, without Docker: REGISTRY/NAME[:TAG|@DIGEST].",
-            show_default=False,
-        ),
-    ] = None,
-    backend: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Backend of the image to unpack, once for each; by default python, and those of pytorch, onnxruntime "
-            "and openvino that the image has.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
-    """Fetch Triton into the cache folder, so that a later start needs no network: from its wheel, or out of an image.
-
-    Without --image, `gateway up` uses the wheel's Triton from now on.
-    """
-    if image is None:
-        from gateway_local.runtime.image.use import use
-
-        if backend:
-            raise UserError("--backend is for images: the wheel's Triton has the one backend python; add --image")
-        use(default_cache_dir(), None)
-    else:
-        from gateway_cli.progress import TransferBars
-        from gateway_local.runtime.image.fetch import fetch_image
-
-        bars = TransferBars(print_status)
-        fetch_image(image, default_cache_dir(), print_status, backends=backend or None, progress=bars)
+def triton_fetch() -> None:
+    """Fetch Triton from its wheel into the cache folder, so that a later start needs no network."""
     runtime = ensure_runtime(default_cache_dir(), print_status)
     emit(runtime.tritonserver)
 

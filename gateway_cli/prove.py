@@ -31,7 +31,7 @@ def prove(
     from gateway_local.default_model import default_model
     from gateway_local.display import Lines
     from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES, default_cache_dir
-    from gateway_local.runtime.chooser import ensure_runtime
+    from gateway_local.runtime.wheel import ensure_runtime
     from gateway_models.proof.prove import prove as run
 
     settings = load_settings()

@@ -34,14 +34,13 @@ def model_processes(server_pid: int, proc: Path = PROC) -> Iterator[ModelProcess
 def _model_process(folder: Path) -> ModelProcess | None:
     try:
         arguments = (folder / "cmdline").read_text().split("\0")
-        # STUB REPOSITORY/MODEL/VERSION/FILE …, perhaps after a dynamic loader and its options
-        program = next((index for index, argument in enumerate(arguments) if argument.endswith(STUB)), None)
-        if program is None:
+        # STUB REPOSITORY/MODEL/VERSION/FILE …
+        if not arguments[0].endswith(STUB):
             return None
         lines = (folder / "status").read_text().splitlines()
         values = dict(line.split(":", 1) for line in lines if ":" in line)
         rss, peak, files = (int(values[name].split()[0]) * KIB for name in ("VmRSS", "VmHWM", "RssFile"))
-        model = Path(arguments[program + 1]).resolve().parents[1]  # the repository may be one of links
+        model = Path(arguments[1]).resolve().parents[1]  # the repository may be one of links
     except (OSError, ValueError, LookupError):  # the process has ended
         return None
     return ModelProcess(model, rss - files, max(rss, peak) - files)

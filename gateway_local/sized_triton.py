@@ -24,7 +24,8 @@ CORES_VARIABLE = "GATEWAY_CORES"
 ALONE_VARIABLE, COSTS_VARIABLE = "GATEWAY_TRITON_ALONE", "GATEWAY_COSTS"
 """Whether no gateway shares the cores; and what an image costs, as `gateway capacity --measure` prints it."""
 DEVICES_VARIABLE = "DEVICES"
-"""The GPUs to use, such as 0,2 or GPU-…; all if it is empty or says so."""
+"""The GPUs to use, such as 0,2 or GPU-…; all if it is empty or `all`; with `none`, networks run on the CPU."""
+NO_DEVICES = "none"
 TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
 """Values of a true setting, as pydantic reads them."""
 REPOSITORY, THREADS = "--model-repository", "--grpc-infer-thread-count"
@@ -41,12 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, help=f"tritonserver {REPOSITORY}=… …")
     options = parser.parse_args(arguments)
     use_devices(os.environ)
-    gpus = gpu_count()
-    if options.require_gpu and not gpus:
+    on_cpu = os.environ.get(DEVICES_VARIABLE, "").strip().lower() == NO_DEVICES
+    gpus = 0 if on_cpu else gpu_count()
+    if options.require_gpu and not gpus and not on_cpu:
         sys.exit(
             f"sized | no GPU can be seen, and this image runs networks on GPUs: {gpu_fault()}. Give it a GPU "
-            "(docker run --gpus all; nvidia.com/gpu in Kubernetes), check the driver with nvidia-smi, or use the image "
-            "for CPUs"
+            f"(docker run --gpus all; nvidia.com/gpu in Kubernetes), check the driver with nvidia-smi, or set "
+            f"{DEVICES_VARIABLE}={NO_DEVICES} to run networks on the CPU"
         )
     repository = value_of(options.command, REPOSITORY)
     if repository is None:
@@ -81,9 +83,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def use_devices(environment: MutableMapping[str, str]) -> None:
-    """Have CUDA, and so Triton, use only the GPUs of DEVICES_VARIABLE, with the numbers that nvidia-smi gives them."""
+    """Have CUDA, and so Triton, use only the GPUs of DEVICES_VARIABLE, by the numbers of nvidia-smi."""
     devices = environment.get(DEVICES_VARIABLE, "").strip()
-    if devices.lower() not in {"", "all"}:
+    if devices.lower() == NO_DEVICES:
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    elif devices.lower() not in {"", "all"}:
         environment.update(CUDA_VISIBLE_DEVICES=devices, CUDA_DEVICE_ORDER="PCI_BUS_ID")
 
 

@@ -27,7 +27,7 @@ from gateway_local.hosts import authority
 from gateway_local.memory_plan import StartPlan, models_to_start, plan_start, sized_configs
 from gateway_local.paths import default_cache_dir, install_models, sample_image
 from gateway_local.runtime.base import TritonRuntime
-from gateway_local.runtime.chooser import ensure_runtime, is_fetched
+from gateway_local.runtime.wheel import ensure_runtime, is_fetched
 from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.supervisor import Readiness, Supervisor

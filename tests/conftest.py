@@ -24,7 +24,7 @@ from tritonclient.grpc import InferenceServerClient
 
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.runtime.base import TritonRuntime
-from gateway_local.runtime.chooser import ensure_runtime
+from gateway_local.runtime.wheel import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.networks import isolation, served_memory
 from gateway_models.networks.export import export_default

@@ -11,8 +11,6 @@ SOURCES = {"tarfile", "zipfile", "fsspec", "huggingface_hub"}
 """Modules of Python and of libraries that give names from outside."""
 OTHERS = (
     "gateway_local/doctor/repository.py",
-    "gateway_local/runtime/image/fetch.py",
-    "gateway_local/runtime/image/unpack.py",
     "gateway_models/networks/onnx_graph.py",
     "gateway_models/repository/entry.py",
     "gateway_plugins/page/model_examples.py",
@@ -21,7 +19,7 @@ OTHERS = (
     "gateway_predictions/layout.py",
     "gateway_predictions/reader.py",
 )
-"""Modules that get such names from a file's content: a registry's manifest, an entry's record, a log's rows."""
+"""Modules that get such names from a file's content: an entry's record, a log's rows."""
 _ENTRY = "read_entry has checked the names of an entry's folders"
 ALLOWED = {
     "gateway_local/doctor/repository.py": {
@@ -29,11 +27,6 @@ ALLOWED = {
         "repository / name / version": "a setting",
         "repository / pinned(name, version)": "a setting",
     },
-    "gateway_local/runtime/image/fetch.py": {
-        "cache_dir / folder_name(found.digest)": "hexadecimal digits",
-        "folder / layer.digest.partition(':')[2]": "hexadecimal digits: Descriptor.read",
-    },
-    "gateway_local/runtime/image/tree.py": {"self._contents / f'{origin[0]}-{origin[1]}'": "two numbers"},
     "gateway_models/networks/download.py": {
         "(cache or default_cache_dir() / 'sources') / wanted": "hexadecimal digits",
     },

@@ -12,17 +12,15 @@ from gateway.findings import Finding, fail, ok, warn
 from gateway.limits.buffers import needed
 from gateway.settings import MIB, Settings, variable
 from gateway_local.memory_fit import Fit, advice, fit, sentence, table
-from gateway_local.paths import PROJECT, default_cache_dir
+from gateway_local.paths import PROJECT
 from gateway_local.runtime.base import LibpythonMissing, find_libpython
-from gateway_local.runtime.chooser import is_fetched
-from gateway_local.runtime.image.errors import ImageUnusable
-from gateway_local.runtime.image.use import check_machine, in_use, runs_here
 from gateway_local.runtime.wheel import (
     TRITON_VERSION,
     WHEEL_PLATFORM,
     WHEEL_VERSION,
     UnsupportedPlatform,
     check_platform,
+    is_fetched,
 )
 from gateway_local.server import SHARED_MEMORY, SHM_BYTES
 from gateway_machine.cgroups import OWN
@@ -44,9 +42,7 @@ MEMINFO = Path("/proc/meminfo")
 def system() -> Finding:
     """Whether Triton runs on this operating system, processor, C library and Python."""
     try:
-        image = in_use(default_cache_dir())
-        if image is None or not runs_here(image):
-            check_platform()
+        check_platform()
     except UnsupportedPlatform as exc:
         return fail("platform", str(exc))
     libc = " ".join(platform.libc_ver())
@@ -67,16 +63,6 @@ def libpython() -> Finding:
 
 def runtime(cache_dir: Path) -> Finding:
     """Whether Triton is in the cache, or else whether pip can fetch it."""
-    if (image := in_use(cache_dir)) is not None:
-        try:
-            check_machine(image)
-        except ImageUnusable as exc:
-            return warn(
-                "runtime",
-                f"{exc}; gateway up uses Triton {TRITON_VERSION} from the wheel",
-                "gateway triton fetch, without --image, if that is what you want",
-            )
-        return ok("runtime", f"{image} is in {image.folder}")
     if is_fetched(cache_dir):
         return ok("runtime", f"Triton {TRITON_VERSION} is in {cache_dir}")
     if importlib.util.find_spec("pip") is None:

@@ -40,7 +40,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield machine.system()
     yield machine.libpython()
     yield machine.runtime(default_cache_dir())
-    yield own_version(default_cache_dir())
+    yield own_version()
     yield machine.torch()
     yield machine.resize_kernel()
     yield machine.gpu()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, ModelNotFound
@@ -22,7 +21,6 @@ from gateway.triton.tls import TlsError
 from gateway_local.cuda_pool import arguments, pool_bytes
 from gateway_local.doctor.repository import LIMITED
 from gateway_local.doctor.shares import shares
-from gateway_local.runtime.image.use import in_use, runs_here
 from gateway_local.runtime.wheel import TRITON_VERSION
 
 ABSENT_MODEL = "gateway-doctor-asks"
@@ -173,19 +171,13 @@ def known_faults(version: str) -> list[Finding]:
     ]
 
 
-def own_version(cache_dir: Path) -> Finding:
+def own_version() -> Finding:
     """The version of the Triton that `gateway up` starts, with its faults."""
-    image = in_use(cache_dir)
-    version = image.record.version if image and runs_here(image) else TRITON_VERSION
-    if not version:
-        return warn("Triton's version", f"{image}: its image does not tell the version")
-    faults = _faults(version)
-    if not faults:
-        return ok("Triton's version", version)
+    faults = _faults(TRITON_VERSION)
     return warn(
         "Triton's version",
-        "\n".join([f"{version} is older than {faults[-1].release}", *(f"  {fault.text}" for fault in faults)]),
-        f"gateway triton fetch --image {CURRENT_IMAGE}: gateway up then uses that image's Triton, without Docker",
+        "\n".join([f"{TRITON_VERSION} is older than {faults[-1].release}", *(f"  {fault.text}" for fault in faults)]),
+        f"in production run {CURRENT_IMAGE} or newer, with Docker, podman or apptainer: docs/guides/current-triton.md",
     )
 
 

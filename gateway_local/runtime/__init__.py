@@ -1,1 +1,1 @@
-"""The Triton that runs without Docker: the wheel's, or the one of a container's image."""
+"""The wheel's Triton, which runs without Docker."""

@@ -1,4 +1,4 @@
-"""What a Triton without Docker is, wherever it comes from: its parts, its environment and what it needs of Python."""
+"""A Triton without Docker: its parts, its environment and what it needs of Python."""
 
 import os
 import sys

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_local.runtime.base import (
     RuntimeFetchFailed,
     Say,
@@ -23,7 +24,7 @@ from gateway_local.runtime.base import (
     find_libpython,
     python_version,
 )
-from gateway_plugins.shared.files import whole_folder
+from gateway_plugins.shared.files import locked_where_writable, whole_folder
 
 WHEEL_VERSION = "0.7.0"
 WHEEL_SHA256 = "21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df"
@@ -40,11 +41,27 @@ class UnsupportedPlatform(TritonRuntimeError):
     """The wheel's Triton does not run on this operating system, processor, C library or Python."""
 
 
-def wheel_runtime(cache_dir: Path, say: Say, backends: Path) -> TritonRuntime:
-    """Fetch the wheel's Triton unless it is there, and compose its backend directory; raises TritonRuntimeError."""
-    libpython = find_libpython()
-    wheel = _ensure_wheel(_folder(cache_dir), say)
-    backend_directory = _ensure_backends(cache_dir, wheel, backends, libpython)
+def ensure_runtime(cache_dir: Path, say: Say, *, backends: Path = DEFAULT_BACKENDS) -> TritonRuntime:
+    """Fetch Triton into `cache_dir` unless it is there, and compose its backend directory.
+
+    `backends` holds Python-based backends, a folder each, that are added to Triton's own; `say` gets a sentence for
+    each step that takes time. Several processes may call this at once. Raises TritonRuntimeError.
+    """
+    cache_dir = cache_dir.expanduser().resolve()
+    check_platform()
+
+    def waiting() -> bool:
+        say("waiting for another process that prepares Triton")
+        return True
+
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with locked_where_writable(cache_dir / ".lock", busy=waiting):
+            libpython = find_libpython()
+            wheel = _ensure_wheel(_folder(cache_dir), say)
+            backend_directory = _ensure_backends(cache_dir, wheel, backends, libpython)
+    except OSError as exc:
+        raise RuntimeFetchFailed(f"cannot write Triton's runtime to {cache_dir}: {exc}") from exc
     server = wheel / "pytriton" / "tritonserver"
     return TritonRuntime(
         tritonserver=server / "bin" / "tritonserver",
@@ -54,17 +71,14 @@ def wheel_runtime(cache_dir: Path, say: Say, backends: Path) -> TritonRuntime:
     )
 
 
-def is_wheel_fetched(cache_dir: Path) -> bool:
-    """Whether the wheel's Triton is in the cache."""
+def is_fetched(cache_dir: Path) -> bool:
+    """Whether Triton is in the cache, so that a start needs no package index."""
     return not _missing_from(_folder(cache_dir))
 
 
 def check_platform() -> None:
     """Raise UnsupportedPlatform unless the wheel's Triton runs on this machine and this Python."""
-    advice = (
-        "use a Triton in a container instead: docker compose up, or gateway serve with GATEWAY_TRITON_URL; or without "
-        "Docker the Triton of a container's image: gateway triton fetch --image"
-    )
+    advice = "run NVIDIA's image: docker compose up, or podman or apptainer and gateway serve --triton HOST:8001"
     system, machine = platform.system(), platform.machine()
     if (system, machine) != ("Linux", "x86_64"):
         raise UnsupportedPlatform(f"the embedded Triton needs Linux on x86-64, this is {system} on {machine}: {advice}")

@@ -4,13 +4,10 @@ import os
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib.util import find_spec
-from pathlib import Path
 
 from gateway.ingest.resizing import PILLOW, TORCH
 from gateway_local.cpu_features import has_bf16
 from gateway_local.cpu_network import CpuRuntime
-from gateway_local.paths import default_cache_dir
-from gateway_local.runtime.image.use import in_use
 from gateway_machine.gpus import gpu_count
 from gateway_models.networks.model_source import framework_of
 from gateway_models.repository.entry import Entry
@@ -41,8 +38,6 @@ class NetworkRuntime(StrEnum):
 
 PACKAGES = {NetworkRuntime.ONNX: ("onnx", "onnxruntime"), NetworkRuntime.OPENVINO: ("onnx", "onnxruntime", "openvino")}
 """What a runtime needs beside the installed packages, to write a network and to run it."""
-TENSORRT_PROVIDER = Path("tritonserver/backends/onnxruntime/libonnxruntime_providers_tensorrt.so")
-"""In the folder of an image's Triton: what runs ONNX by TensorRT. The wheel's Triton has no such backend."""
 
 USUAL = (TuneStep.FORMATS, TuneStep.INSTANCES, TuneStep.BATCHES)
 """The default steps, which change no pixels; the others must be requested."""
@@ -79,11 +74,8 @@ class Variant:
 
     def missing(self) -> str:
         """How to install what this variant needs; empty if nothing is missing."""
-        if self.serving.tensorrt and not _has_tensorrt():
-            return (
-                "needs the ONNX Runtime backend of NVIDIA's image, and this Triton has none with TensorRT: "
-                "gateway triton fetch --image, without --backend"
-            )
+        if self.serving.tensorrt:
+            return "needs the ONNX Runtime backend of NVIDIA's image: the Triton of this command has no TensorRT"
         lacking = [package for package in PACKAGES.get(self.runtime, ()) if find_spec(package) is None]
         if not lacking:
             return ""
@@ -167,11 +159,6 @@ def _formats(base: Variant, entry: Entry) -> list[Variant]:
 def _in_onnx(base: Variant, precision: Precision, computes_in: OpenVino | None) -> Variant:
     serving = replace(base.serving, openvino=computes_in, cpu_runtime=None)
     return replace(base, format=Format.ONNX, precision=precision, serving=serving)
-
-
-def _has_tensorrt() -> bool:
-    image = in_use(default_cache_dir())
-    return image is not None and (image.folder / TENSORRT_PROVIDER).is_file()
 
 
 def _openvino(entry: Entry) -> list[OpenVino]:

@@ -54,6 +54,8 @@ def test_cpu_file_uses_another_image_and_requests_no_gpu(gpu_compose, cpu_compos
     (device,) = gpu["deploy"]["resources"]["reservations"]["devices"]
     assert device["capabilities"] == ["gpu"]
     assert target_of(cpu) == "triton-cpu"
+    assert gpu["environment"]["DEVICES"] == "${DEVICES:-all}"
+    assert cpu["environment"]["DEVICES"] == "none"
     assert not {"deploy", "volumes"} & set(cpu)
 
 
@@ -61,7 +63,6 @@ VALUES = {
     "services gateway ports": ["${GATEWAY_PORT:-8080}:8080"],
     "services gateway depends_on triton condition": "service_healthy",
     "services gateway environment GATEWAY_TRITON_URL": "triton:8001",
-    "services triton environment DEVICES": "${DEVICES:-all}",
     "services triton networks": ["triton"],
     "services triton shm_size": f"{2 * MAX_INSTANCES * SHARED_BYTES >> 30}gb",
     "networks triton internal": True,

@@ -101,7 +101,7 @@ def test_debug_information_of_modules_is_left_out(dockerfile, image):
 def test_everything_that_pip_installs_is_pinned(dockerfile):
     runs = [run for stage in dockerfile.stages.values() for run in stage.all("RUN") if " install " in run]
     runs = [run for run in runs if "pip" in run]
-    assert len(runs) == 7
+    assert len(runs) == 6
     assert all(re.search(r" install -c \S*constraints\.txt ", run) for run in runs)
 
 
@@ -142,18 +142,12 @@ def test_triton_images_classify_while_they_are_built(dockerfile, image):
 
 
 def test_compose_has_the_build_arguments_and_volumes_of_the_images(dockerfile, cpu_compose, gpu_compose):
-    """CPU images take their Triton out of an image that is named, and TensorRT keeps its engines in a volume.
-
-    With the Python backend alone: the networks run in this project's own backends, as with the wheel.
-    """
+    """TensorRT keeps its engines in a volume; without a GPU, Triton's image can be chosen."""
     (made,) = [run for run in dockerfile.stages["triton"].all("RUN") if "--directory" in run]
     assert f"tensorrt:{made.split()[-1]}" in gpu_compose["services"]["triton"]["volumes"]
     assert made.split()[-1] == TENSORRT_CACHE
     assert "tensorrt" in gpu_compose["volumes"]
-    assert "TRITON_FETCH_IMAGE" in dockerfile.stages["fetched"].all("ARG")
-    (fetched,) = dockerfile.stages["fetched"].all("RUN")
-    assert 'gateway triton fetch ${TRITON_FETCH_IMAGE:+--image "$TRITON_FETCH_IMAGE" --backend python}' in fetched
-    assert cpu_compose["services"]["triton"]["build"]["args"]["TRITON_FETCH_IMAGE"] == "${TRITON_FETCH_IMAGE:-}"
+    assert cpu_compose["services"]["triton"]["build"]["target"] == "${TRITON_TARGET:-triton-cpu}"
 
 
 def test_the_gpu_image_has_what_the_preprocessor_imports(dockerfile):

@@ -121,6 +121,7 @@ def test_container_is_sized_for_its_cores_and_memory(variables, gpus, nbytes, wa
     [
         ("all", {}),
         ("", {}),
+        ("none", {"CUDA_VISIBLE_DEVICES": ""}),
         ("2,3", {"CUDA_VISIBLE_DEVICES": "2,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
         (" GPU-5f ", {"CUDA_VISIBLE_DEVICES": "GPU-5f", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
     ],
@@ -208,3 +209,5 @@ def test_container_with_gpus_gets_networks_on_them(run, repository, tmp_path):
     assert f"--pinned-memory-pool-byte-size={pinned_pool_bytes(image_bytes, chosen.all_images_in_flight)}" in options
     done = run(*program, "--pinned-memory-pool-byte-size=1", **played)
     assert done.stdout.count("--pinned-memory-pool-byte-size") == 1
+    done = run(*program, **played, DEVICES="none")
+    assert "sized for 1 core, no GPU" in done.stderr

@@ -15,15 +15,12 @@ from gateway.findings import Finding, Level, fail
 from gateway.settings import GIB, MIB
 from gateway_local.doctor import configuration, machine
 from gateway_local.paths import default_cache_dir
-from gateway_local.runtime import wheel
 from gateway_local.runtime.base import LibpythonMissing
-from gateway_local.runtime.image.use import use
 from gateway_machine.capacity import NetworkRuntime
 from gateway_plugins.demand.footprint import Footprint, Need
 from tests.doubles.http import Reply, http_server
 from tests.processes import free_port
 from tests.settings import Settings
-from tests.triton_images import PYTHON, unpacked_image
 
 SETTINGS = Settings(_env_file=None)
 MODELS = Need((Footprint("classifier", NetworkRuntime.TORCH_CPU, 4, 300 * MIB, 450 * MIB),), 1200 * MIB, 1800 * MIB)
@@ -93,35 +90,6 @@ def test_resize_kernel_is_shown_or_missed(monkeypatch):
 def test_cached_triton_needs_no_package_index(monkeypatch):
     monkeypatch.setattr(machine, "_run", lambda *command: pytest.fail(f"{command} was run"))
     assert machine.runtime(default_cache_dir()).level is Level.OK
-
-
-@pytest.mark.parametrize(
-    ("python", "level", "words"),
-    [
-        (PYTHON, Level.OK, "Triton 2.75.0 from registry.example/tritonserver:26.11-py3 is in"),
-        ("3.99", Level.WARN, "embeds Python 3.99"),
-        ("3.99", Level.WARN, "from the wheel"),
-    ],
-)
-def test_image_in_use_is_shown(tmp_path, monkeypatch, python, level, words):
-    """One that runs here needs no package index."""
-    if level is Level.OK:
-        monkeypatch.setattr(machine, "_run", lambda *command: pytest.fail(f"{command} was run"))
-    use(tmp_path, unpacked_image(tmp_path, python=python))
-    finding = machine.runtime(tmp_path)
-    assert finding.level is level
-    assert words in finding.text
-
-
-def test_image_in_use_runs_where_the_wheel_does_not(tmp_path, monkeypatch):
-    """The wheel has programs for x86-64 and some versions of Python alone."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(wheel, "PYTHON_VERSIONS", ((3, 7), (3, 8)))
-    assert machine.system().level is Level.FAIL
-    cache = default_cache_dir()
-    cache.mkdir()
-    use(cache, unpacked_image(cache))
-    assert machine.system().level is Level.OK
 
 
 @pytest.mark.parametrize(

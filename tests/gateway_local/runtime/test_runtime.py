@@ -18,8 +18,7 @@ from gateway_local.runtime.base import (
     TritonRuntimeError,
     find_libpython,
 )
-from gateway_local.runtime.chooser import ensure_runtime
-from gateway_local.runtime.wheel import WHEEL_VERSION
+from gateway_local.runtime.wheel import WHEEL_VERSION, ensure_runtime
 
 SERVER_FILES = (
     "bin/tritonserver",

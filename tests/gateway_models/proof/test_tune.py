@@ -4,7 +4,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,19 +114,11 @@ def test_runtime_in_use_comes_first(on_cpu):
     assert ways(ONE, variants_of(TuneStep.FORMATS, BASE, ONE)[3])[0] == "openvino bf16"
 
 
-def test_tensorrt_needs_the_backend_of_an_image(on_cpu, monkeypatch, tmp_path):
+def test_tensorrt_needs_the_backend_of_an_image(on_cpu, monkeypatch):
     """Elsewhere ONNX Runtime would run the network without it, and its figure would be TensorRT's."""
     monkeypatch.setattr(variants, "gpu_count", lambda: 1)
     (variant, *_) = [each for each in variants_of(TuneStep.FORMATS, BASE, entry()) if each.serving.tensorrt]
-    monkeypatch.setattr(variants, "in_use", lambda _: None)
     assert "needs the ONNX Runtime backend of NVIDIA's image" in variant.missing()
-    image = SimpleNamespace(folder=tmp_path)
-    monkeypatch.setattr(variants, "in_use", lambda _: image)
-    assert "needs the ONNX Runtime backend of NVIDIA's image" in variant.missing()
-    provider = tmp_path / variants.TENSORRT_PROVIDER
-    provider.parent.mkdir(parents=True)
-    provider.touch()
-    assert variant.missing() == ""
 
 
 def test_missing_library_is_listed_with_its_command(on_cpu, monkeypatch, tmp_path, capsys):
