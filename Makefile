@@ -64,7 +64,7 @@ BESIDE_EACH_OTHER = --no-print-directory --jobs 2 --output-sync=target --keep-go
 # From where `make check` on the main branch looks for changes: tests/affected.py.
 KEEP_GREEN = { ! git diff --quiet HEAD || { mkdir -p build && git rev-parse HEAD > build/green; }; }
 
-.PHONY: help ready install up test test-most test-long check check-tests check-style check-types check-imports test-python mutants coverage lint fmt docs site dist bench figures fuzz sanitize clean
+.PHONY: help ready install up test test-most test-long check check-tests check-style check-types check-imports test-python coverage lint fmt docs site dist bench figures fuzz sanitize clean
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
@@ -148,10 +148,6 @@ check-types:
 
 check-imports:
 	@$(BIN)/lint-imports
-
-mutants: ready ## change a module of gateway/ in many small ways, and print what no test notices; MODULE=gateway/limits/lease.py
-	@$(PIP_INSTALL) -e '.[mutants]'
-	@nice $(BIN)/python -m tests.mutants $(MODULE)
 
 coverage: ready ## what of gateway/ runs in the tests without Triton, and what does not
 	@rm -rf build/coverage && mkdir -p build/coverage

@@ -1,6 +1,5 @@
 """A real S3 server on loopback: rclone's, over a folder."""
 
-import asyncio
 import functools
 import subprocess
 import sysconfig
@@ -10,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import botocore.loaders
-import fsspec.asyn
 import pytest
 
-from tests.leaks import lasting
 from tests.processes import free_port, listens, wait_for
 
 RCLONE = Path(sysconfig.get_path("scripts")) / "rclone"
@@ -41,8 +38,6 @@ class S3:
 @contextmanager
 def s3_server(folder: Path, *buckets: str) -> Iterator[S3]:
     """Run the server while the context is open."""
-    with lasting():  # fsspec's event loop, which has threads of its own, stays for the life of the process
-        fsspec.asyn.sync(fsspec.asyn.get_loop(), asyncio.to_thread, int)
     for bucket in buckets:
         (folder / bucket).mkdir(parents=True)
     port = free_port()

@@ -31,7 +31,7 @@ from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
 from gateway_plugins.shared.files import locked
 from gateway_predictions import writer
-from tests import leaks, postponed, workers
+from tests import counts, postponed, workers
 from tests.affected import DURATIONS
 from tests.gateway_models.networks.warm_jobs import WarmProcess
 from tests.gateway_predictions.warm_writers import start as warm_writer
@@ -55,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     It also makes tracebacks of applications without configured logs fast: structlog's own take a second.
     """
     # As a plug-in of its own, since the hooks of a conftest.py are not called for fixtures of the session.
-    for plugin in (leaks, postponed, workers):
+    for plugin in (counts, postponed, workers):
         config.pluginmanager.register(plugin)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     *processors, _ = structlog.get_config()["processors"]

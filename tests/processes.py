@@ -52,14 +52,11 @@ FIRST_PORT, PORTS, EPHEMERAL = 20_000, 250, 32_768
 @functools.cache
 def _ports() -> tuple[socket.socket, Iterator[int]]:
     """The ports of this process, and a Unix socket whose name keeps them from other test runs on this machine."""
-    from tests.leaks import lasting  # it imports pytest, which programs without tests do not need
-
-    with lasting():
-        claim = socket.socket(socket.AF_UNIX)
-        for first in range(FIRST_PORT, EPHEMERAL - PORTS, PORTS):
-            with suppress(OSError):  # another process has them
-                claim.bind(f"\0ports of tests from {first}")
-                return claim, itertools.cycle(range(first, first + PORTS))
+    claim = socket.socket(socket.AF_UNIX)
+    for first in range(FIRST_PORT, EPHEMERAL - PORTS, PORTS):
+        with suppress(OSError):  # another process has them
+            claim.bind(f"\0ports of tests from {first}")
+            return claim, itertools.cycle(range(first, first + PORTS))
     raise AssertionError("other test processes have all ports")
 
 

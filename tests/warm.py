@@ -165,10 +165,7 @@ class _Server:
 
 @functools.cache
 def _server() -> _Server:
-    from tests.leaks import lasting  # it imports pytest, which the forked process does not need
-
-    with lasting():
-        return _Server()
+    return _Server()
 
 
 def _serve(connection: socket.socket) -> str:

@@ -72,7 +72,6 @@ def test_chart_gets_a_semantic_version(python, helm):
 EXTRAS = [
     *("", "local", "onnx", "keras", "tensorflow", "sklearn", "parquet", "s3", "ray", "otel", "bench", "dev"),
     "docs",
-    "mutants",
 ]
 
 

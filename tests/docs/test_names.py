@@ -1,7 +1,5 @@
 """Documents name what exists: links, files, modules, targets of make, settings, routes, tests, formats of images.
 
-And no document or docstring has a phrase that names nothing.
-
 `make site` checks the links as well, in more time; the site is built without a network.
 """
 
@@ -156,41 +154,6 @@ def test_no_package_index_is_chosen_for_users(folder):
     paths = [path for path in (PROJECT / folder).rglob("*") if path.suffix in kinds]
     assert len(paths) > 3
     assert [str(path) for path in paths if ANY_INDEX.search(path.read_text())] == []
-
-
-WRITTEN = (*PACKAGES, "triton_backends", "triton_models", "native", "deploy", "bench", "examples", "docs", "tests")
-PHRASES = {
-    "a quantity without its name": (
-        r"\b(so many|for so long|takes so long|so much (?:more|memory|that))\b",
-        "Wait until so many connections are open.",
-    ),
-    "a fragment that begins with Of": (r'(?:"""|# )Of [a-z`]', '"""Of the bins of SCORE and ENTROPY."""'),
-    "a fragment that begins with a pronoun": (r'(?:"""|# )(?:Those|That) of\b', '"""That of the images in pixels."""'),
-    "an action without its name": (
-        r"\b(gives way|give way|has to come|further ones)\b",
-        "The oldest stream gives way; further ones wait.",
-    ),
-}
-"""A pattern and a line that has it, by what is wrong with it."""
-
-
-@pytest.mark.parametrize(("pattern", "wrong"), PHRASES.values(), ids=PHRASES)
-@pytest.mark.parametrize("folder", WRITTEN)
-def test_phrase_that_names_no_subject_or_number_is_not_used(folder, pattern, wrong):
-    """Where a reader needs them: in docstrings, comments and guides."""
-    assert re.search(pattern, wrong)
-    paths = [
-        path for path in (PROJECT / folder).rglob("*") if path.suffix in {".py", ".md"} and path.name != "CHANGELOG.md"
-    ]
-    found = [
-        f"{path.relative_to(PROJECT)}:{number}: {line.strip()}"
-        for path in paths
-        if path.name != "test_names.py"
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if re.search(pattern, line)
-    ]
-    assert paths
-    assert found == []
 
 
 def build(source: Path, site: Path) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,6 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 from tests.gateway_models.networks import warm_jobs
-from tests.leaks import lasting
 
 NEEDED = [*warm_jobs.NEEDED, "gateway_cli.main", "gateway_models.networks.add", "gateway_models.proof.parity"]
 
@@ -34,8 +33,7 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str], se
     """What a command prints on both streams; raises TimeoutError."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(NEEDED)
-    with lasting():
-        forkserver.ensure_running()
+    forkserver.ensure_running()
     printed = folder.with_name(f"{folder.name}.printed")
     process = context.Process(target=_run, args=(list(command), str(folder), dict(environment), str(printed)))
     process.start()

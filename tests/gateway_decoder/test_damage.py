@@ -10,7 +10,6 @@ import gateway_decoder.damage
 from gateway_decoder.damage import DamageDetector
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.damaged_files import KINDS, damaged, jpegs, outcome, refused_by_pillow
-from tests.leaks import closing_descriptors
 from tests.photos import PHOTOS, photo
 from tests.samples import samples
 
@@ -46,14 +45,13 @@ def test_warning_does_not_depend_on_other_images(of):
 
 
 def test_other_output_reaches_stderr(capfd):
-    with closing_descriptors():
-        detector = DamageDetector()
-        with detector:
-            os.write(2, b"one line\nCorrupt JPEG data: premature end of data segment\nanother\n")
-        assert detector.damaged
-        with detector:
-            os.write(2, b"Warning: unknown JFIF revision number 3.01\n")
-        assert not detector.damaged
+    detector = DamageDetector()
+    with detector:
+        os.write(2, b"one line\nCorrupt JPEG data: premature end of data segment\nanother\n")
+    assert detector.damaged
+    with detector:
+        os.write(2, b"Warning: unknown JFIF revision number 3.01\n")
+    assert not detector.damaged
     assert capfd.readouterr().err == "one line\nanother\nWarning: unknown JFIF revision number 3.01\n"
 
 

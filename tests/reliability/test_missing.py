@@ -10,7 +10,6 @@ import pytest
 
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from tests.leaks import lasting
 from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import classify, endpoints, ready
 from tests.tritons import running_triton
@@ -50,8 +49,7 @@ def start_damaged(triton: EmbeddedTriton, texts: dict[str, str]) -> None:
         (triton.model_repository / path).write_text(text)
     for model in () if texts else triton.model_repository.iterdir():
         shutil.rmtree(model)
-    with lasting():  # it is the server of all tests of this module
-        triton.start()
+    triton.start()
     wait_for(triton.answers)
 
 

@@ -12,7 +12,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from gateway_models.repository.writing import PREPROCESSOR_CODE
 from tests.doubles.python_backend import Refused, python_backend
-from tests.leaks import closing_descriptors
 
 SHIPPED = (PREPROCESSOR_CODE.parent / "config.pbtxt").read_text()
 
@@ -27,8 +26,7 @@ def initialize(monkeypatch):
     module = importlib.import_module(f"{PREPROCESSOR_CODE.name}.model")
     # What is set for a process of Triton's must not be set for this one.
     monkeypatch.setattr(module, "keep_freed_memory", lambda: None)
-    with closing_descriptors():
-        yield lambda text: module.TritonPythonModel().initialize(arguments(text))
+    return lambda text: module.TritonPythonModel().initialize(arguments(text))
 
 
 def arguments(text: str) -> dict[str, str]:

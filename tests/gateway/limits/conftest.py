@@ -3,11 +3,11 @@ from collections.abc import Iterator
 import pytest
 
 from gateway import metrics
-from tests.leaks import CORE_COUNTS
+from tests.counts import CORE_COUNTS
 
 
 @pytest.fixture(autouse=True)
-def own_counts(nothing_left_behind: None) -> Iterator[None]:
+def own_counts(nothing_held: None) -> Iterator[None]:
     """Set the gauges of the process back: these tests drop a limiter together with what is held of it."""
     gauges = [getattr(metrics, name) for name in CORE_COUNTS]
     before = [next(iter(gauge.collect())).samples[0].value for gauge in gauges]

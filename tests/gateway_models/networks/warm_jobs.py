@@ -13,8 +13,6 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
-from tests.leaks import lasting
-
 NEEDED = ["gateway_models.networks.jobs", "torchvision.models", "gateway_models.networks.sklearn_models", "skops.io"]
 
 
@@ -37,8 +35,7 @@ class WarmProcess:
     def __init__(self) -> None:
         self.context.set_forkserver_preload(NEEDED)
         if self.context.get_start_method() == "forkserver":
-            with lasting():
-                forkserver.ensure_running()
+            forkserver.ensure_running()
         (given, stdin), (stdout, answer), (stderr, progress) = (os.pipe() for _ in range(3))
         theirs = (
             Connection(given, writable=False),

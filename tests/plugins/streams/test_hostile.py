@@ -1,6 +1,6 @@
 """Hostile WebSocket clients: they harm only themselves.
 
-That they leave no connection, stream or buffered byte behind is asserted for every test, see tests/leaks.py.
+That they leave no connection, stream or buffered byte behind is asserted for every test, see tests/counts.py.
 """
 
 import contextlib
