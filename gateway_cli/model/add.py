@@ -1,4 +1,4 @@
-"""`gateway model export|add|new`: from a trained network to Triton's model repository."""
+"""`gateway model export|add`: from a trained network to Triton's model repository."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +10,14 @@ from gateway.environment import load_settings
 from gateway.errors import LoadFailed, UserError
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_cli.addresses import Triton
-from gateway_cli.model.examples import Examples
 from gateway_cli.model.group import asked_for_trust, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.model.spec_options import takes_spec
-from gateway_cli.terminal import Repository, emit, print_status
+from gateway_cli.terminal import Repository, print_status
 from gateway_local.hosts import authority, is_loopback
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_machine.gpus import gpu_count
-from gateway_models.networks.functions import FunctionTemplate, is_function, write_skeleton
+from gateway_models.networks.functions import is_function
 from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.option import SERVING
 from gateway_models.repository.spec import ModelSpec
@@ -52,7 +51,16 @@ def add(
             rich_help_panel=SERVING,
         ),
     ] = False,
-    example: Examples = None,
+    example: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--example",
+            help="A picture that the web page offers to try; may be repeated. The name of its folder is its label.",
+            dir_okay=False,
+            exists=True,
+            show_default=False,
+        ),
+    ] = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
@@ -124,17 +132,3 @@ def _trusts(spec: ModelSpec) -> bool:
     sources = [spec.source] if is_function(spec.source) else []
     sources += [spec.after.source] if isinstance(spec.after, FunctionStep) else []
     return bool(sources) and all(asked_for_trust(source) for source in sources)
-
-
-@model_app.command("new")
-def new(
-    name: Annotated[str, typer.Argument(help="The new model's name; NAME.py is written here.", show_default=False)],
-    template: Annotated[
-        FunctionTemplate, typer.Option(help="What it starts from: plain, or a pipeline of scikit-learn.")
-    ] = FunctionTemplate.PLAIN,
-) -> None:
-    """Write NAME.py, a commented template of a Python function for `gateway model add NAME.py:classify`."""
-    path = write_skeleton(name, Path.cwd(), template)
-    options = f"--name {name} --labels labels.txt {template.options(name)} --trust"
-    emit(f"{path.name} is written. Change it, then:")
-    emit(f"  gateway model add {path.name}:classify {options}")

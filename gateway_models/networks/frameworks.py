@@ -121,10 +121,7 @@ _SKLEARN_IMAGES = (
     "--grayscale for one channel, and --pixels for values of 0 to 255, or --mean 0 --std 1 for those of 0 to 1"
 )
 _SKLEARN_NEEDS = ("sklearn", "skl2onnx")
-_SKLEARN = (
-    "serve it as it is, by a Python function: `gateway model new NAME --template sklearn` writes one, which "
-    "loads {path}"
-)
+_SKLEARN = "serve it as it is, by a Python function that loads {path}: docs/guides/model-sources.md has one"
 _PICKLE = "loading a pickle can run any code"
 _YOLO = "train one of Ultralytics' models that end in -cls, export it as ONNX, and `gateway model add` that"
 FRAMEWORKS = (

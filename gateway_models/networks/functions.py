@@ -8,11 +8,9 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from gateway.errors import UserError
@@ -106,7 +104,7 @@ def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
     assert match is not None
     path = Path(match["path"]).expanduser().absolute()
     if not path.is_file():
-        raise FunctionSourceError(f"there is no file {path}; `gateway model new NAME` writes one to start from")
+        raise FunctionSourceError(f"there is no file {path}")
     if not path.stem.isidentifier():
         raise FunctionSourceError(f"{path.name} cannot be imported: name it with letters, digits and _ only")
     defined, others = _callables(path)
@@ -175,40 +173,6 @@ def load_staged(folder: Path) -> tuple[Any, Any]:
         return adapter.ServedFunction(folder, "cpu"), adapter
     except adapter.FunctionError as exc:
         raise ModelFileError(str(exc)) from exc
-
-
-class FunctionTemplate(StrEnum):
-    """What `gateway model new` can write."""
-
-    PLAIN = "plain"
-    SKLEARN = "sklearn"
-    """A pipeline of scikit-learn, with the features that it takes."""
-
-    @property
-    def filename(self) -> str:
-        """The template's file."""
-        return {FunctionTemplate.PLAIN: "skeleton.txt", FunctionTemplate.SKLEARN: "sklearn.txt"}[self]
-
-    def options(self, name: str) -> str:
-        """The options with which what it writes is added."""
-        plain = self is FunctionTemplate.PLAIN
-        return "--resize 256 --crop 224" if plain else f"--crop 64 --include {name}.joblib"
-
-
-def write_skeleton(name: str, folder: Path, template: FunctionTemplate = FunctionTemplate.PLAIN) -> Path:
-    """Write NAME.py, a commented example function; raises FunctionSourceError if the file exists."""
-    if not name.isidentifier():
-        raise FunctionSourceError(f"{name!r} cannot be a Python module's name: use letters, digits and _ only")
-    path = folder / f"{name}.py"
-    text = (files("gateway_models.repository") / "templates" / "function" / template.filename).read_text()
-    try:
-        with path.open("x") as file:
-            file.write(Template(text).safe_substitute(name=name))
-    except FileExistsError as exc:
-        raise FunctionSourceError(f"{path} exists already; choose another name") from exc
-    except OSError as exc:
-        raise FunctionSourceError(f"cannot write {path}: {exc}") from exc
-    return path
 
 
 def _callables(path: Path) -> tuple[list[str], set[str]]:

@@ -24,7 +24,6 @@ from gateway_models.networks.add import add
 from gateway_models.networks.add_checks import check_trust
 from gateway_models.networks.file_kinds import ModelFileError, kind_of
 from gateway_models.networks.frameworks import FRAMEWORKS, FrameworkError, framework_named
-from gateway_models.networks.functions import FunctionTemplate, write_skeleton
 from gateway_models.networks.keras_models import check_config
 from gateway_models.networks.model_source import SourceError, find_preprocessing, find_source, framework_of
 from gateway_models.networks.onnx_runner import runner
@@ -276,8 +275,8 @@ def untrained(kind: str) -> Any:
     [
         ("forest", 64, "use --crop 8 --grayscale"),
         ("forest", 100, "takes 100 numbers.*use --crop 10 --grayscale"),
-        ("forest", 50, "gateway model new NAME --template sklearn"),
-        ("pipeline", 256, "cannot convert it.*--template"),
+        ("forest", 50, "by a Python function that loads"),
+        ("pipeline", 256, "cannot convert it.*Python function"),
         ("ridge", 256, "no predict_proba.*CalibratedClassifierCV"),
         ("function", 256, "a classifier or a pipeline that ends in one is expected"),
     ],
@@ -289,17 +288,6 @@ def test_pipeline_that_cannot_be_converted_says_why(tmp_path, kind, size, reason
     path.write_bytes(pickle.dumps(untrained(kind).fit(*rows(size))))
     with pytest.raises(UserError, match=reason):
         add_digits(str(path), tmp_path, preprocessing=replace(GRAY, resize_size=(16,), crop_size=16))
-
-
-def test_template_of_a_pipeline_is_a_function_that_works(tmp_path):
-    """Its features are a histogram of each colour, 24 numbers."""
-    path = write_skeleton("mine", tmp_path, FunctionTemplate.SKLEARN)
-    pipeline = untrained("logistic").fit(*rows(24))
-    (tmp_path / "mine.joblib").write_bytes(pickle.dumps(pipeline))
-    changes = {"name": "mine", "grayscale": False, "include": (tmp_path / "mine.joblib",)}
-    outcome = add_digits(f"{path}:classify", tmp_path, **changes).versions[1].outcome
-    assert outcome.format is Format.FUNCTION
-    assert outcome.ending == "softmax"
 
 
 # fastai and Ultralytics: what they pickle is recognised unopened.

@@ -14,14 +14,13 @@ from gateway_models.networks.functions import (
     FunctionSourceError,
     find_function,
     load_staged,
-    write_skeleton,
 )
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.repository.entry import EntryError, Version
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import INPUTS, ModelSpec
-from tests.commands import gateway, refusal
+from tests.commands import refusal
 from tests.doubles.python_backend import Input, imported, python_backend
 from tests.gateway_models.networks import builders
 from tests.gateway_models.networks.builders import spec_of
@@ -55,7 +54,7 @@ def request(folder: Path, code: str = COLOURS, **changes) -> ModelSpec:
         ("colours.py", {}, r"which of its functions is it\? Use colours\.py:classify"),
         ("colours.py:other", {}, r"colours\.py has no function 'other': Use colours\.py:classify"),
         ("colours.py:classify", {"colours.py": "def classify("}, "cannot be read as Python"),
-        ("absent.py:classify", {}, "`gateway model new NAME` writes one"),
+        ("absent.py:classify", {}, "there is no file"),
         ("my-model.py:classify", {"my-model.py": COLOURS}, r"my-model\.py cannot be imported: name it with letters"),
         ("colours.py:classify", {REQUIRED: "torch>=2\nnot-on-any-index>=1"}, r"not-on-any-index>=1 \(not installed\)"),
         ("colours.py:classify", {REQUIRED: "--no-binary :all:\nnumpy<1"}, r"numpy<1 \(\d\S* is installed\)"),
@@ -231,16 +230,6 @@ def test_file_for_pytriton_is_served_as_it_is_and_compared_unless_it_changes(tmp
     save_function(tmp_path, PYTRITON + "\n# better now\n")
     with pytest.raises(EntryError, match=r"colours\.py, or a file that it needs, has changed since it was added"):
         original_probabilities(version)
-
-
-def test_skeleton_is_a_function_that_works(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "gateway model add mine.py:classify --name mine" in gateway("model", "new", "mine").output
-    assert tried("mine.py:classify", tmp_path, labels=2).ending == "logits"
-    with pytest.raises(FunctionSourceError, match="exists already"):
-        write_skeleton("mine", tmp_path)
-    with pytest.raises(FunctionSourceError, match="'my-model' cannot be a Python module's name"):
-        write_skeleton("my-model", tmp_path)
 
 
 def test_unknown_input_format_is_refused(tmp_path):

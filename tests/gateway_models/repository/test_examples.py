@@ -1,6 +1,5 @@
 """Pictures beside a model: scaled, without metadata, with the labels of their folders."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,6 @@ from PIL import Image
 from gateway_models.repository.entry import LABELS, write_record
 from gateway_models.repository.examples import LOSSLESS_SIDE, MAX_SIDE, ExampleError, read_examples, write_examples
 from gateway_plugins.page.model_examples import MAX_EXAMPLES, examples_of, read_example
-from tests.commands import gateway
 from tests.gateway_models.repository.entries import entry
 
 LABELLED = ("poppy", "violet")
@@ -78,13 +76,3 @@ def test_files_that_are_no_pictures_and_too_many_are_refused(tmp_path):
     assert len(read_examples([good] * MAX_EXAMPLES)) == MAX_EXAMPLES
     with pytest.raises(ExampleError, match=f"{MAX_EXAMPLES + 1} examples are more than {MAX_EXAMPLES}"):
         read_examples([good] * (MAX_EXAMPLES + 1))
-
-
-def test_command_replaces_the_examples_of_a_model(repository, tmp_path):
-    file = picture(tmp_path / "violet" / "a.png")
-    where = ("--model-repository", repository)
-    gateway("model", "examples", "head", file, *where)
-    assert stored(repository) == [("example-1.png", "violet")]
-    assert json.loads((repository / "head" / "examples.json").read_text())[0]["label"] == "violet"
-    gateway("model", "examples", "head", *where)
-    assert stored(repository) == []
