@@ -36,10 +36,9 @@ def hint(repository: Path, configs: Mapping[str, ModelConfig], model: str, *, gp
     if name is None:
         return None
     network = found[name]
-    by = "torch.export" if network.default_model_filename.endswith(".pt2") else "TorchScript"
     return (
-        f"{network.name} runs by {by} on this CPU; `gateway model tune {name}{at(repository)}` may find a faster "
-        "runtime"
+        f"{network.name} runs by TorchScript on this CPU; `gateway model tune {name}{at(repository)}` may find "
+        "a faster runtime"
     )
 
 

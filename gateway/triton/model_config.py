@@ -113,6 +113,4 @@ def network_runtime(network: ModelConfig, ensemble: Mapping[str, str]) -> str | 
         return str(network.backend) or None
     if network.runtime != OWN_BACKEND:
         return "libtorch"
-    if network.default_model_filename.endswith(".pt2"):
-        return "torch-export"
     return ensemble.get(CPU_RUNTIME_PARAMETER, TORCHSCRIPT) if on_cpu else TORCHSCRIPT

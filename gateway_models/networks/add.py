@@ -39,7 +39,7 @@ from gateway_models.repository.writing import extend, staging, write
 
 OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION, ENGINE: Format.TENSORRT}
 """By kind of source; other kinds are TorchScript by default."""
-RUNS_CODE = ("exported", "function")
+RUNS_CODE = ("exported", "torchscript", "function")
 """Kinds of sources whose code runs with --trust."""
 
 
@@ -137,8 +137,7 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         preprocessing=preprocessing,
         features=features,
         tensor=tensor,
-        # A torch.export program becomes TorchScript, unless that would give other answers.
-        format=None if source.kind == "exported" and spec.format is None and old is None else written_as,
+        format=written_as,
         trust=spec.trust
         and (source.kind in RUNS_CODE or source.framework is not None or isinstance(spec.after, FunctionStep)),
         multi_label=old.multi_label if old else spec.multi_label,

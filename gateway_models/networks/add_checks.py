@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gateway_local.paths import at
 from gateway_machine.gpus import gpu_count
+from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM
 from gateway_models.networks.isolation import Report
 from gateway_models.networks.model_source import (
     Source,
@@ -26,7 +27,8 @@ def check_trust(source: Source) -> None:
             f"{source.function.path.name} is code. It runs when it is tested here, and later in Triton, with your "
             "rights: read it, then add --trust"
         )
-
+    if source.kind == "exported" and not source.spec.trust:
+        raise SourceError(f"{source.spec.source}: {UNTRUSTED_PROGRAM}")
     code = source.framework.code if source.framework else ""
     if source.framework and code and not source.spec.trust:
         path = Path(source.spec.source)
@@ -111,7 +113,7 @@ def check_format(kind: Format, written_as: Format, precision: Precision) -> None
         if precision is not Precision.FP32:
             raise SourceError("a function chooses its own precision: leave out --precision")
         return
-    if kind is Format.ONNX and written_as in {Format.TORCHSCRIPT, Format.EXPORTED}:
+    if kind is Format.ONNX and written_as is Format.TORCHSCRIPT:
         raise SourceError(
             f"it is ONNX, or becomes ONNX, which cannot be converted to {written_as.value}: leave --format out, or add "
             "the PyTorch model itself"

@@ -87,6 +87,10 @@ EXPORT = (
     "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)), 'model.pt2')"
 )
 """What a message advises: without deprecated calls, and with nothing but torch. Tests run it."""
+UNTRUSTED_PROGRAM = (
+    "torch.export.load can execute code that a file contains. If the file is yours, or its author may run code here, "
+    "with your rights, add --trust; or add the network as ONNX"
+)
 
 
 Content = FileKind | Framework

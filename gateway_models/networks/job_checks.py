@@ -93,7 +93,7 @@ def _instead(job: Job, written_as: Format) -> str:
         return "keep it in fp32"
     if job.kind in {"onnx", "function"}:
         return "add the network that it was made from"
-    others = [each for each in (Format.TORCHSCRIPT, Format.ONNX, Format.EXPORTED) if each is not written_as]
+    others = [each for each in (Format.TORCHSCRIPT, Format.ONNX) if each is not written_as]
     return f"use {' or '.join(f'--format {each.value}' for each in others)}"
 
 

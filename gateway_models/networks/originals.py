@@ -12,7 +12,7 @@ from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, know
 from gateway_models.networks.after import outputs_of, write_step
 from gateway_models.networks.engines import check_original
 from gateway_models.networks.features import Featured
-from gateway_models.networks.file_kinds import FileKind, ModelFileError, kind_of
+from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM, FileKind, ModelFileError, kind_of
 from gateway_models.networks.function_process import NetworkCall, OriginalProcess, function_process, network_process
 from gateway_models.networks.functions import find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder, read_zero_shot_folder
@@ -28,7 +28,7 @@ from gateway_models.repository.spec import ModelSpec
 def original_module(spec: ModelSpec, classes: int | None) -> nn.Module:
     """Load the network of a spec's source, in eval mode, with this number of classes where that can be chosen.
 
-    With `trust`, a torch.export program may execute code while it is loaded. Raises UserError.
+    Files of untrusted code are refused unless `trust`. Raises UserError.
     """
     source = spec.source
     if source.startswith(TORCHVISION):
@@ -54,10 +54,12 @@ def original_module(spec: ModelSpec, classes: int | None) -> nn.Module:
 def load_written(path: Path, *, trust: bool = False) -> nn.Module:
     """Load the network of a TorchScript or torch.export file, in eval mode; raises UserError."""
     if kind_of(path) is FileKind.EXPORTED_PROGRAM:
+        if not trust:
+            raise ModelFileError(f"{path}: {UNTRUSTED_PROGRAM}")
         from gateway_models.networks.programs import load_program
 
-        return load_program(path, trust=trust)
-    module: nn.Module = load_torchscript(path)
+        return load_program(path)
+    module: nn.Module = load_torchscript(path, trust=trust)
     return module
 
 

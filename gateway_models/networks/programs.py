@@ -1,16 +1,12 @@
-"""Loads and writes torch.export programs (.pt2 files); written if a trace would give other answers."""
+"""Loads torch.export programs (.pt2 files), which are written as TorchScript or ONNX."""
 
-import shutil
-import warnings
 from pathlib import Path
 
 import torch
 from torch import Tensor, fx, nn
 
-from gateway_models.networks.archives import clean_program
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.torchscript import TOLERANCE, ExportError, largest_difference, without_deprecations
-from gateway_plugins.shared.files import whole_file
+from gateway_models.networks.torchscript import ExportError, without_deprecations
 
 ANY_BATCH = (
     "export it again for any batch: torch.export.export(model.eval(), (torch.rand(2, 3, 224, 224),), "
@@ -38,8 +34,7 @@ class Program(nn.Module):
         try:
             return run(images)
         except (AssertionError, RuntimeError) as exc:
-            # Raised by a guard, in trusted programs, or by the signature.
-            if "size()[0]" in str(exc) or "*args[0].shape[0] to be" in str(exc):
+            if "size()[0]" in str(exc) or "shape[0]" in str(exc):
                 raise ModelFileError(f"it takes a fixed batch, or a bounded one ({exc}): {ANY_BATCH}") from exc
             raise
 
@@ -81,52 +76,14 @@ def _size(tensor: Tensor, dimension: int) -> int:
     return tensor.size(dimension)
 
 
-def load_program(path: Path, *, trust: bool = False) -> nn.Module:
-    """Load a .pt2 file onto the CPU; raises ExportError if it is damaged or from another version of torch.
-
-    Raises ModelFileError if it could execute code, which only `trust` allows.
-    """
+def load_program(path: Path) -> nn.Module:
+    """Load a .pt2 file onto the CPU, which may execute code in it; raises ExportError if torch cannot read it."""
     try:
         # A file, not its path: torch leaves open what it cannot read.
-        with without_deprecations(), path.open("rb") if trust else clean_program(path) as file:
+        with without_deprecations(), path.open("rb") as file:
             return Program(torch.export.load(file).module())
-    except ModelFileError:
-        raise
     except Exception as exc:  # zip, JSON and torch have no common base class
         lines = str(exc).strip().splitlines()
         raise ExportError(
             f"{path} cannot be loaded by torch {torch.__version__}: {lines[0] if lines else type(exc).__name__}"
         ) from exc
-
-
-def export_program(module: nn.Module, example: Tensor, path: Path, *, tolerance: float = TOLERANCE) -> None:
-    """Write a module as a program for any batch and compare its answers after loading; raises ExportError.
-
-    `example` is one batch fp32 [N, 3, H, W].
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path, mode=0o644) as draft:
-        try:
-            with torch.no_grad(), without_deprecations(), warnings.catch_warnings():
-                # The weights of a loaded program share memory, which torch warns about; the answers are compared below.
-                warnings.filterwarnings("ignore", "No complete tensor found", UserWarning)
-                shapes = {0: torch.export.Dim.DYNAMIC}
-                program = torch.export.export(module.eval(), (example,), dynamic_shapes=(shapes,))
-                # torch requires the suffix .pt2 of a path, which a draft does not have.
-                with draft.open("wb") as file:
-                    torch.export.save(program, file)
-            # Removes the example, and everything that Triton's backend would refuse.
-            with clean_program(draft) as cleaned, draft.open("wb") as file:
-                shutil.copyfileobj(cleaned, file)
-        except ModelFileError:
-            raise
-        except Exception as exc:  # the exporter's errors have no common base class
-            reason = str(exc).strip().splitlines()[0]
-            raise ExportError(f"torch.export cannot write it for any batch: {reason}") from exc
-        with draft.open("rb") as file:
-            written = torch.export.load(file).module()
-        for batch in (example, example[:1], torch.cat((example, example))):
-            with torch.no_grad():
-                difference = largest_difference(written(batch), module(batch))
-            if not difference <= tolerance:
-                raise ExportError(f"the program's answers differ from the original's by {difference:.2g}")

@@ -21,7 +21,7 @@ from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format
 from gateway_plugins.demand.footprint import MemoryRecord, runtime_of
 
-BACKENDS = {Format.TORCHSCRIPT: "pytorch", Format.EXPORTED: "pytorch", Format.ONNX: "onnxruntime"}
+BACKENDS = {Format.TORCHSCRIPT: "pytorch", Format.ONNX: "onnxruntime"}
 
 
 def with_memory(job: Job, outcome: Outcome, report: Report, *, timeout_seconds: float) -> Outcome:

@@ -21,7 +21,7 @@ from gateway_models.networks.job_checks import (
     report,
 )
 from gateway_models.networks.onnx_job import write_onnx
-from gateway_models.networks.originals import load_written, original_module
+from gateway_models.networks.originals import original_module
 from gateway_models.networks.other_tasks import check_task, shapes_of
 from gateway_models.networks.probe import (
     Ending,
@@ -30,8 +30,7 @@ from gateway_models.networks.probe import (
     form_of,
     probe_network,
 )
-from gateway_models.networks.programs import export_program
-from gateway_models.networks.torchscript import ExportError, Served, convert, cpu_only, export_torchscript
+from gateway_models.networks.torchscript import Served, convert, cpu_only, export_torchscript, load_torchscript
 from gateway_models.networks.zero_shot import ZeroShot, save_embeddings
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ImageTensor, Precision
@@ -86,34 +85,14 @@ def do_torch(job: Job) -> Outcome:
                 raise ModelFileError(f"it does not run in {spec.precision.value}: {reason}. Keep it in fp32") from exc
         if spec.tensor is ImageTensor.UINT8:
             served = Normalising(served, spec.prepared.mean, spec.prepared.std)
-        written_as = _write_torch(job, served, probe_batches_of(job)[1])
-        if isinstance(original, ZeroShot):
-            save_embeddings(original, job.folder)
-        written = load_written(job.file(written_as))
-        outcome = outcome_of(job, written_as, findings, expected, written, embeddings)
-        outcome = replace(outcome, input="" if form.is_plain else form.input)
-        return replace(outcome, cpu_only=cpu_only(written)) if isinstance(written, torch.jit.ScriptModule) else outcome
-
-
-def _write_torch(job: Job, served: torch.nn.Module, example: Tensor) -> Format:
-    """Write a module in the job's format; by default as TorchScript, unless that gives other answers."""
-    tolerance = ALLOWED[job.spec.precision]
-    if job.spec.format is not Format.EXPORTED:
         file = job.file(Format.TORCHSCRIPT)
         report(f"writing {file.name}")
-        try:
-            export_torchscript(served, example, file, tolerance=tolerance)
-        except (ExportError, RuntimeError) as exc:
-            if job.spec.format is not None:
-                raise
-            reason = str(exc).strip().splitlines()[-1]
-            report(f"TorchScript would give other answers ({reason}); it stays a torch.export program")
-        else:
-            return Format.TORCHSCRIPT
-    file = job.file(Format.EXPORTED)
-    report(f"writing {file.name}")
-    export_program(served, example, file, tolerance=tolerance)
-    return Format.EXPORTED
+        export_torchscript(served, probe_batches_of(job)[1], file, tolerance=ALLOWED[spec.precision])
+        if isinstance(original, ZeroShot):
+            save_embeddings(original, job.folder)
+        written = load_torchscript(file, trust=spec.trust)
+        outcome = outcome_of(job, Format.TORCHSCRIPT, findings, expected, written, embeddings)
+        return replace(outcome, input="" if form.is_plain else form.input, cpu_only=cpu_only(written))
 
 
 def _probe_output(module: torch.nn.Module, side: int) -> object:

@@ -1,6 +1,7 @@
 """Writes PyTorch modules as TorchScript files that Triton's libtorch backend serves."""
 
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,11 +12,19 @@ from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
 from gateway.errors import UserError
-from gateway_models.networks.archives import clean_torchscript, path_of
+from gateway_models.networks.file_kinds import ModelFileError
 from gateway_plugins.shared.files import whole_file
 
 TOLERANCE = 1e-4
 """The largest allowed difference between exported and eager probabilities: float32 sums in another order."""
+
+NAMESPACES = frozenset({"aten", "prim", "prims", "quantized", "torchvision"})
+"""Namespaces of operators that compute; the operators of others may do anything."""
+FILES = frozenset({"aten::from_file", "aten::save"})
+TRACE_OR_TRUST = (
+    "None of its code was executed. Save it by torch.jit.trace(model.eval(), example).save(…), without such code; or, "
+    "if its author may access your files, add --trust"
+)
 
 
 class ExportError(UserError):
@@ -47,17 +56,30 @@ def largest_difference(answer: Tensor | Sequence[Tensor], expected: Tensor | Seq
     return max(largest_difference(scores, wanted), largest_difference(embeddings, wanted_embeddings) / scale)
 
 
-def load_torchscript(path: Path) -> torch.jit.ScriptModule:
+def load_torchscript(path: Path, *, trust: bool = False) -> torch.jit.ScriptModule:
     """Load a TorchScript file onto the CPU in eval mode; raises ExportError if it is damaged.
 
-    Raises ModelFileError if its code accesses files. Loading runs code of the file too: `__setstate__`.
+    TorchScript cannot import Python modules, and torch unpickles its data without Python. Unless `trust`, raises
+    ModelFileError if the file has code that runs while it is loaded, or operators that access files.
     """
     try:
-        with without_deprecations(), clean_torchscript(path) as file:
-            module: torch.jit.ScriptModule = torch.jit.load(path_of(file), map_location="cpu")  # type: ignore[no-untyped-call]
-    except (RuntimeError, OSError, ValueError) as exc:
-        raise ExportError(f"{path} cannot be loaded as TorchScript: {str(exc).strip().splitlines()[0]}") from exc
-    return module.eval()
+        if not trust and _runs_while_loading(path):
+            raise ModelFileError(f"{path} runs code while it is loaded (__setstate__): {TRACE_OR_TRUST}")
+        with without_deprecations():
+            module: torch.jit.ScriptModule = torch.jit.load(path, map_location="cpu").eval()  # type: ignore[no-untyped-call]
+            operators: list[str] = torch.jit.export_opnames(module)  # type: ignore[no-untyped-call]
+    except (RuntimeError, OSError, ValueError, zipfile.BadZipFile) as exc:
+        lines = str(exc).strip().splitlines() or [type(exc).__name__]
+        raise ExportError(f"{path} cannot be loaded as TorchScript: {lines[0]}") from exc
+    names = [name.partition(".")[0] for name in operators]
+    if not trust and (others := [name for name in names if name in FILES or name.partition("::")[0] not in NAMESPACES]):
+        raise ModelFileError(f"{path} has the operator {others[0]}, which may access files: {TRACE_OR_TRUST}")
+    return module
+
+
+def _runs_while_loading(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        return any(b"__setstate__" in archive.read(name) for name in archive.namelist() if name.endswith(".py"))
 
 
 def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:

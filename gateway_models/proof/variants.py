@@ -29,7 +29,6 @@ class NetworkRuntime(StrEnum):
     """The program or library that runs a network. OpenVINO runs ONNX; TensorRT runs ONNX, or an engine of its own."""
 
     TORCHSCRIPT = Format.TORCHSCRIPT.value
-    EXPORTED = Format.EXPORTED.value
     ONNX = Format.ONNX.value
     OPENVINO = "openvino"
     FUNCTION = Format.FUNCTION.value

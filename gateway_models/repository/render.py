@@ -63,7 +63,6 @@ _FEATURES_MAP = """
 _KIND = {
     Format.TORCHSCRIPT: ('platform: "pytorch_libtorch"', "a TorchScript module"),
     Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
-    Format.EXPORTED: ('platform: "pytorch_libtorch"', "a program of torch.export"),
     Format.FUNCTION: ('backend: "python"', "a Python function"),
     Format.TENSORRT: ('platform: "tensorrt_plan"', "a TensorRT engine"),
 }
@@ -84,7 +83,6 @@ parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
     Format.FUNCTION: "",
     Format.TENSORRT: "",
 }
-_PARAMETERS[Format.EXPORTED] = _PARAMETERS[Format.TORCHSCRIPT]
 
 
 def render(entry: Entry, *, command: str = "add") -> dict[str, str]:

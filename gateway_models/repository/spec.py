@@ -51,8 +51,6 @@ class Format(StrEnum):
 
     TORCHSCRIPT = "torchscript"
     ONNX = "onnx"
-    EXPORTED = "torch-export"
-    """A torch.export program; it needs the project's own PyTorch backend instead of NVIDIA's."""
     FUNCTION = "function"
     """A folder: a model.py for Triton's Python backend, and the user's code."""
     TENSORRT = "tensorrt"
@@ -64,7 +62,6 @@ class Format(StrEnum):
         return {
             Format.TORCHSCRIPT: "model.pt",
             Format.ONNX: "model.onnx",
-            Format.EXPORTED: "model.pt2",
             Format.FUNCTION: "model.py",
             Format.TENSORRT: "model.plan",
         }[self]
@@ -75,7 +72,6 @@ class FormatOption(StrEnum):
 
     TORCHSCRIPT = Format.TORCHSCRIPT.value
     ONNX = Format.ONNX.value
-    EXPORTED = Format.EXPORTED.value
     FUNCTION = Format.FUNCTION.value
     TENSORRT = Format.TENSORRT.value
     AOTI = "aoti"

@@ -39,9 +39,6 @@ def test_hint_names_the_network_and_the_command(repository):
         f"--model-repository {repository}` may find a faster runtime"
     )
     assert shown(repository, "torch", gpus=1) is None
-    config = repository / "torch_network" / "config.pbtxt"
-    config.write_text(f'{config.read_text()} default_model_filename: "model.pt2"')
-    assert shown(repository, "torch").startswith("torch_network runs by torch.export on this CPU")
     # The default model comes first, or else the first that runs by TorchScript.
     assert shown(repository, "other").startswith("other_network ")
     assert shown(repository, "onnx").startswith("other_network ")

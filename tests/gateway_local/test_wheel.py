@@ -137,7 +137,7 @@ def test_wheel_contains_models_backends_an_image_and_the_client_but_no_weights(i
         "triton_models/preprocessor/1/model.py",
         "triton_models/preprocessor/1/resizing.py",
         "triton_backends/pytorch/model.py",
-        "triton_backends/pytorch/torch_archives.py",
+        "triton_backends/pytorch/on_torch.py",
         "examples/cat.jpg",
     } <= files
     assert not [name for name in files if name.endswith(("model.pt", "labels.txt", ".pyc"))]

@@ -1,4 +1,4 @@
-"""A Python-based Triton backend that runs TorchScript and torch.export, for servers without the libtorch backend.
+"""A Python-based Triton backend that runs TorchScript, for servers without the libtorch backend.
 
 Triton takes it for `platform: "pytorch_libtorch"` where it finds `pytorch/model.py` in its backend directory, so one
 model repository serves here and under the real backend. config.pbtxt has the same effect: tensors by
@@ -39,7 +39,7 @@ class TritonPythonModel:
         if self.instance is None:
             # Imported here: a process that ONNX Runtime serves has no torch.
             self.instance = importlib.import_module("on_torch").Instance(path, config, parameters, args)
-            reason = f": {choice.reason}" if choice and path.suffix == ".pt" else ""
+            reason = f": {choice.reason}" if choice else ""
             pb_utils.Logger.log_info(f"{name} runs {path} by {self.instance.described}{reason}")
 
     def execute(self, requests: list[Any]) -> list[Any]:

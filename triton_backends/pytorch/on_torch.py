@@ -1,4 +1,4 @@
-"""TorchScript and torch.export in torch, on a CPU or a GPU."""
+"""TorchScript in torch, on a CPU or a GPU."""
 
 import ctypes
 import gc
@@ -17,7 +17,6 @@ import triton_python_backend_utils as pb_utils  # noqa: E402
 # Modules beside this file: Triton's stub adds its folder to sys.path.
 from positions import by_position  # noqa: E402
 from torch import Tensor  # noqa: E402
-from torch_archives import clean_program, clean_torchscript, path_of  # noqa: E402
 
 gc.freeze()
 gc.enable()
@@ -32,7 +31,7 @@ LOST_GPU = 74
 
 
 class Instance:
-    """One instance of a TorchScript module or an exported program on one device."""
+    """One instance of a TorchScript module on one device."""
 
     def __init__(self, path: Path, config: dict[str, Any], parameters: dict[str, str], args: dict[str, str]) -> None:
         """Load the network onto the instance's device; raises TritonModelException if it cannot."""
@@ -48,11 +47,10 @@ class Instance:
         if self.device.type == "cpu":
             keep_freed_memory()
         try:
-            self.model = load(path, self.device)
-        except Exception as exc:  # UnsafeArchive, TorchScript's RuntimeError, or any error of torch.export
-            kind = "program of torch.export" if path.suffix == ".pt2" else "TorchScript module"
+            self.model = torch.jit.load(path, map_location=self.device).eval()
+        except Exception as exc:  # RuntimeError, or of the file system
             raise pb_utils.TritonModelException(
-                f"{path} is not a {kind} that torch {torch.__version__} loads: {exc}"
+                f"{path} is not a TorchScript module that torch {torch.__version__} loads: {exc}"
             ) from exc
         self.described = f"torch {torch.__version__} on {describe(self.device)}"
 
@@ -97,25 +95,6 @@ class Instance:
         images = tensor.dim() == 4 and tensor.is_floating_point()
         memory_format = torch.channels_last if images else torch.contiguous_format
         return tensor.to(self.device).contiguous(memory_format=memory_format)
-
-
-def load(path: Path, device: torch.device) -> Any:  # noqa: ANN401  # a function of tensors
-    """A TorchScript module, or a program of torch.export (.pt2), on a device; raises UnsafeArchive.
-
-    Files in the repository are checked as well, since users may copy files into it by hand: torch loads a copy with
-    only the checked contents.
-    """
-    if path.suffix != ".pt2":
-        with clean_torchscript(path) as file:
-            return torch.jit.load(path_of(file), map_location=device).eval()
-    with clean_program(path) as file:
-        program = torch.export.load(file)
-    if device.type != "cpu":
-        # Imported here, since it takes a second. A program keeps the device that it was exported on.
-        from torch.export.passes import move_to_device_pass
-
-        program = move_to_device_pass(program, device)
-    return program.module()
 
 
 def device_of(args: dict[str, str]) -> torch.device:

@@ -44,7 +44,7 @@ class ModelDetail(Schema):
     precision: str | None
     """Number format of the network: fp32, bf16 or fp16."""
     runtime: str | None
-    """What runs the network: onnxruntime, torchscript, torch-export, openvino, libtorch, tensorrt or python."""
+    """What runs the network: onnxruntime, torchscript, openvino, libtorch, tensorrt or python."""
     multi_label: bool
     """Whether each class has an independent probability, so that an image can have several classes."""
     decode: str

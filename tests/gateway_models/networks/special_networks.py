@@ -34,21 +34,6 @@ class Bytes(nn.Module):
         return self.head(values.permute(0, 3, 1, 2) if self.last else values)
 
 
-class Constants(Head):
-    """A classifier with a buffer, a constant and arithmetic of sizes beside its weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("offset", torch.linspace(0, 1, 5))
-        self.register_buffer("not saved", torch.ones(5), persistent=False)
-        self.scale = torch.tensor([2.0])
-
-    def forward(self, images: Tensor) -> Tensor:
-        batch = images.shape[0]
-        scores = super().forward(images) + self.offset + self.get_buffer("not saved") + torch.tensor([1.0, 2, 3, 4, 5])
-        return (scores * self.scale).reshape(batch * 5 // 5, 5) + torch.zeros(batch, 1)
-
-
 class Scripted(Head):
     """With what scripting writes and tracing does not: branches, lists, strings, names that are no identifiers."""
 

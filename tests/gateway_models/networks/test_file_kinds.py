@@ -21,8 +21,7 @@ from gateway_models.networks.jobs import stored_bytes
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
 from gateway_models.networks.weights import read_state_dict
 from gateway_models.repository.spec import ModelSpec
-from tests.gateway_models.networks.archives import Trap, saved
-from tests.gateway_models.networks.builders import Head, save_onnx, save_torchscript
+from tests.gateway_models.networks.builders import Head, Trap, save_onnx, save_torchscript, saved
 from tests.processes import PROJECT
 
 

@@ -32,8 +32,7 @@ from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import Format, ModelSpec
 from gateway_models.repository.summary import added
-from tests.gateway_models.networks.archives import Trap
-from tests.gateway_models.networks.builders import spec_of
+from tests.gateway_models.networks.builders import Trap, spec_of
 from tests.gateway_models.networks.framework_files import FILES, IMAGES, digits
 
 KINDS = {

@@ -156,7 +156,7 @@ def test_network_that_gives_a_map_is_refused(tmp_path, change):
     """An image without noise, for example, or a segmentation as torchvision's networks give it."""
     network = Calling(change, nn.Conv2d(3, 3, 3, padding=1))
     with pytest.raises(ModelFileError, match=MAP):
-        jobs.do(job(save_program(network, tmp_path / "map.pt2"), "exported", tmp_path))
+        jobs.do(job(save_program(network, tmp_path / "map.pt2"), "exported", tmp_path, trust=True))
 
 
 def test_detection_of_torchvision_is_refused():

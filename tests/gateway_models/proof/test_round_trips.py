@@ -33,7 +33,6 @@ from gateway_models.repository.preprocessing_sources import from_weights
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
 from tests.commands import gateway
 from tests.docs.test_own_repository import files as page_files
-from tests.gateway_models.networks.archives import HOSTILE, altered
 from tests.gateway_models.networks.builders import (
     Head,
     lite,
@@ -88,7 +87,10 @@ def _onnx(side: int) -> Callable[[nn.Module, Path], dict[str, Any]]:
 
 
 def _program(side: int) -> Callable[[nn.Module, Path], dict[str, Any]]:
-    return lambda network, path: _once(path.with_suffix(".pt2"), partial(save_program, network, side=side))
+    def save(network: nn.Module, path: Path) -> dict[str, Any]:
+        return {**_once(path.with_suffix(".pt2"), partial(save_program, network, side=side)), "trust": True}
+
+    return save
 
 
 def _once(path: Path, save: Callable[[Path], Path]) -> dict[str, Any]:
@@ -190,7 +192,6 @@ FP32 = {
     ),
     "lite0-program": _lite(0, _program, tolerance=CLOSE),
     "lite0-program-to-onnx": _lite(0, _program, tolerance=CLOSE, format=Format.ONNX),
-    "lite0-program-as-it-is": _lite(0, _program, tolerance=CLOSE, format=Format.EXPORTED),
     "lite0-of-timm": _lite(0, lambda side: _safetensors("tf_efficientnet_lite0"), tolerance=CLOSE),
     "lite0-function": _lite(0, lambda side: _function, Format.FUNCTION, CLOSE),
     "vit-of-hugging-face": Trained(vit, None, _folder, 0, tolerance=CLOSE),
@@ -483,15 +484,3 @@ def test_function_gives_original_answers_and_an_error_per_request(server, reposi
         wait_for(lambda: "ValueError: a secret of the code" in "\n".join(log))
         assert re.search(r"code/colours\.py.*line \d+, in classify", "\n".join(log))
         assert parity_of(entry, triton, files).holds(1e-6)
-
-
-def test_hostile_program_in_the_repository_is_not_executed(server, repository, tmp_path):
-    """A file that was copied into the repository by hand, where nothing but Triton's backend looks at it."""
-    program = save_program(Head(), tmp_path / "head.pt2")
-    entry = add(spec_of(program, tmp_path, name="hostile", format=Format.EXPORTED), repository, print)
-    evidence = tmp_path / "executed"
-    altered(program, entry.model_file(repository, 1), HOSTILE["opaque constant"](evidence))
-    reason = "opaque_obj_0', is an opaque object, which is a pickle"
-    with BlockingTriton(server.url) as triton, pytest.raises(TritonRefused, match=reason):
-        triton.load(entry.classifier)
-    assert not evidence.exists()

@@ -170,7 +170,6 @@ ONNXRUNTIME = {"cpu_runtime": "onnxruntime"}
         (f"{OWN} {CPU}", {}, "torchscript"),  # added by an earlier release
         (f"{OWN} {GPU}", ONNXRUNTIME, "torchscript"),
         (f"{OWN} {CPU} {GPU}", ONNXRUNTIME, "torchscript"),
-        (f'{OWN} {CPU} default_model_filename: "model.pt2"', {}, "torch-export"),
         (f'backend: "pytorch" runtime: "libtriton_pytorch.so" {CPU}', ONNXRUNTIME, "libtorch"),
         (f'backend: "onnxruntime" {CPU}', {}, "onnxruntime"),
         (f'backend: "onnxruntime" {CPU} {OPENVINO}', {}, "openvino"),
