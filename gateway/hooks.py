@@ -25,7 +25,6 @@ docs/guides/plugins.md has examples, and says what may change.
     error_formats             when the application is made    error responses that are no problem documents
     middleware                when the application is made    ASGI middleware around every request and response
     cors_headers              when the application is made    headers that pages of other origins may send and read
-    spans                     when the application is made    spans of requests and of their calls
     steps                     when the service starts         steps of an image before it has a permit
     version, versions         for each request                which version of a model answers
     request_fields            for each request                what observers get of the headers
@@ -33,7 +32,7 @@ docs/guides/plugins.md has examples, and says what may change.
     observer                  when the service starts         sees each call and each result
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
@@ -43,19 +42,16 @@ from gateway.findings import Finding
 from gateway.inference import answer_shape
 from gateway.limits.caller import ANYONE, Caller
 from gateway.settings import Section, Settings
-from gateway.tracing import CallSpans
 from gateway.values.setting_values import Shares
 
 if TYPE_CHECKING:  # commands that only read the settings load none of these
     from fastapi import APIRouter, FastAPI
-    from opentelemetry.context import Context
     from pydantic import BaseModel
     from starlette.middleware import Middleware
 
     from gateway.inference.backend import Backend
     from gateway.inference.expansion import Expansion
     from gateway.inference.observer import Observer
-    from gateway.inference.request_stats import RequestStats
     from gateway.inference.service import InferenceService
     from gateway.inference.steps import Step
     from gateway.ingest.media_types import BodyReader, Uploads, UploadsOrUrls
@@ -155,24 +151,6 @@ class Runtime:
 WebSocketHandlerOf = Callable[[Any, dict[str, Any]], Any]
 """Makes the gateway.server.handler.Handler of a WebSocket from a ServedConnection and an ASGI scope; the server then
 calls its `open`, which answers the handshake."""
-
-
-class RequestSpan(Protocol):
-    """The span of a request."""
-
-    def finish(self, route: str | None, status: int, log_fields: Mapping[str, Any], stats: "RequestStats") -> None:
-        """End the span; `route` is a template, None if no route matched."""
-        ...
-
-
-class Spans(CallSpans, Protocol):
-    """Makes the spans of requests and of their calls."""
-
-    def begin(
-        self, scope: MutableMapping[str, Any], parent: "Context", request_id: str
-    ) -> "tuple[RequestSpan, Context]":
-        """Begin the span of a request with an ASGI scope, as part of its client's trace; also the context with it."""
-        ...
 
 
 RepairOf = Callable[[Any, Any, Any], Any]
@@ -281,10 +259,6 @@ class Plugin:
     def cors_headers(self) -> Sequence[str]:
         """Headers that web pages of other origins may send and read."""
         return ()
-
-    def spans(self) -> "Spans | None":
-        """What makes spans of POST requests and of their calls; the first plug-in that has it does."""
-        return None
 
     def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
         """What runs beside the service: entered once it has started, and left before it closes."""
@@ -432,7 +406,3 @@ class Plugins:
     def fetcher(self) -> Fetcher | None:
         """The fetcher of the first plug-in that has one."""
         return next((found for plugin in self if (found := plugin.fetcher()) is not None), None)
-
-    def spans(self) -> "Spans | None":
-        """What makes spans, of the first plug-in that does."""
-        return next((found for plugin in self if (found := plugin.spans()) is not None), None)

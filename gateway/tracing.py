@@ -1,13 +1,10 @@
 """The trace of a request (W3C Trace Context, level 2), received from its client and propagated to Triton.
 
-Uses OpenTelemetry's API. Spans are made by a plug-in, see gateway.hooks.Plugin.spans; without one the client's own
-context is propagated unchanged. Nothing is registered globally: what makes spans is in the context of each request.
+Uses OpenTelemetry's API. Spans are made by OpenTelemetry's instrumentation, which the plug-in otlp switches on; without
+it the client's own context is propagated unchanged.
 """
 
-import contextvars
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, cast
+from collections.abc import Iterable
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -16,29 +13,15 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 Headers = dict[str, str]
-Attribute = str | int | float | bool
 
 NO_TRACE = Context()
 _W3C = TraceContextTextMapPropagator()
-_SPANS = contexts.create_key("gateway-spans")
 _KNOWN_FLAGS = 0x03
 """sampled and random-trace-id: an implementation propagates only the flags of its version of the protocol."""
 MAX_STATE_BYTES = 512
 """Longest tracestate that is propagated: the specification requires 512 bytes, and more would burden every call."""
 current = contexts.get_current
 """The context of the current request; it is false if the request has neither a trace nor spans."""
-
-
-class CallSpans(Protocol):
-    """Makes the spans of calls within a request."""
-
-    def call(self, name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[Headers]:
-        """The span of a call, which records exceptions; yields the headers to send with it."""
-        ...
-
-    def link(self, places: Sequence[SpanContext]) -> None:
-        """Link the calls of the current context to spans of other requests."""
-        ...
 
 
 def received(headers: Iterable[tuple[bytes, bytes]]) -> Context:
@@ -81,34 +64,16 @@ def headers_of(context: Context | None = None) -> Headers:
     return headers
 
 
-def join(context: Context) -> None:
-    """Make a context the current one of the request that is being served."""
-    if context or current():
-        contexts.attach(context)
+def join(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Make the trace in a client's headers the current one, unless the request has a span of this service."""
+    own = place()
+    if not own.is_valid or own.is_remote:
+        contexts.attach(received(headers))
 
 
-def with_spans(spans: CallSpans, context: Context) -> Context:
-    """The context of a request whose calls get spans, made by `spans`."""
-    return contexts.set_value(_SPANS, spans, context)
-
-
-def link(requests: Iterable[contextvars.Context]) -> None:
-    """Link the calls of the current context to other requests that share them, by the contexts of these requests."""
-    spans = _spans(current())
-    if spans is not None:
-        places = [request.run(place) for request in requests]
-        spans.link([each for each in places if each.is_valid])
-
-
-def call(name: str, attributes: Mapping[str, Attribute]) -> AbstractContextManager[Headers | None]:
-    """Trace a call to another server for the duration of the block; yields the headers to send with it.
-
-    If spans are exported, the call gets a span of its own, which records exceptions.
-    """
-    context = current()
-    spans = _spans(context)
-    return nullcontext(headers_of(context) or None) if spans is None else spans.call(name, attributes)
-
-
-def _spans(context: Context) -> "CallSpans | None":
-    return cast("CallSpans | None", context.get(_SPANS))
+def describe(method: str, route: str, request_id: str) -> None:
+    """Name the span of the current request, if it is recorded, by its route, and add its id."""
+    span = trace.get_current_span()
+    if span.is_recording():
+        span.update_name(f"{method} {route}")
+        span.set_attributes({"http.route": route, "gateway.request_id": request_id})

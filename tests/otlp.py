@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
-from opentelemetry.context import Context
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from gateway.tracing import Headers, received
+from gateway.tracing import Headers
 from tests.doubles.http import Asked, Reply, http_server
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -22,11 +21,6 @@ KINDS = {1: "internal", 2: "server", 3: "client"}
 def place(flags: int, state: str = "") -> Headers:
     """What a call carries that belongs to the client's trace."""
     return {"traceparent": f"00-{TRACE}-{PARENT}-{flags:02x}"} | ({"tracestate": state} if state else {})
-
-
-def context(headers: Headers) -> Context:
-    """Where a request with these headers is in its trace."""
-    return received([(name.encode(), value.encode()) for name, value in headers.items()])
 
 
 @dataclass(frozen=True)
@@ -43,8 +37,6 @@ class Exported:
     ended: int
     attributes: dict[str, Any]
     failed: bool
-    links: tuple[str, ...] = ()
-    """The ids of the spans that it is linked to."""
 
     @property
     def seconds(self) -> float:
@@ -105,7 +97,6 @@ def _read(body: bytes, content_type: str) -> Iterator[Exported]:
                     ended=int(span["endTimeUnixNano"]),
                     attributes=_attributes(span),
                     failed=span.get("status", {}).get("code") == 2,
-                    links=tuple(as_hex(each["spanId"]) for each in span.get("links", ())),
                 )
 
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from gateway_plugins.keys.settings import KeySettings
     from gateway_plugins.media.settings import MediaSettings
     from gateway_plugins.oip.settings import ProtocolSettings
-    from gateway_plugins.otlp.settings import OtlpSettings
     from gateway_plugins.rollouts.settings import RolloutSettings
     from gateway_plugins.streams.settings import FrameSettings
     from gateway_plugins.tensors.settings import TensorSettings
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
         FrameSettings,
         ProtocolSettings,
         MediaSettings,
-        OtlpSettings,
         PredictionLogSettings,
         KeySettings,
         RolloutSettings,

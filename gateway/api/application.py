@@ -55,7 +55,7 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
         # After a redirect a client would upload the images again, behind a proxy even over plain http; a 404 names
         # the right path instead.
         redirect_slashes=False,
-        # The gateway makes its own spans (gateway.hooks.Spans); FastAPI would look for providers in each request.
+        # The plug-in otlp makes spans; FastAPI would look for providers in each request.
         telemetry={"tracing": False, "metrics": False, "logs": False},
         # Generated clients use it as the name of their functions: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
@@ -68,7 +68,7 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
         openapi.add(app, plugin.document)
     if check is not None:
         document_keys(app, routes, formats, admin_only=check.admin_only)
-    app.add_middleware(RequestContextMiddleware, routes, check, plugins.spans())
+    app.add_middleware(RequestContextMiddleware, routes, check)
     if settings.cors_origins:
         _allow_origins(app, settings, plugins)
         app.add_middleware(SecurityHeaders)

@@ -9,7 +9,6 @@ from http import HTTPStatus
 from typing import Any
 
 import structlog
-from opentelemetry import context as trace_contexts
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
@@ -21,7 +20,6 @@ from gateway.api.request_context import KEY, RequestContext
 from gateway.api.route_table import RouteTable
 from gateway.api.security_headers import DEFAULT_HEADERS, SETTLED, missing
 from gateway.errors import InvalidParameter, RateLimited
-from gateway.hooks import RequestSpan, Spans
 from gateway.inference.request_stats import RequestStats
 from gateway.limits.caller import ANYONE, REFUSAL_SECONDS, Charges
 
@@ -53,25 +51,22 @@ class RequestContextMiddleware:
 
     Refuses requests that need no routing for that: without a valid API key, while the queue is full, or with too many
     query parameters. Handles all errors: a GatewayError is reported by its status, any other exception is logged and
-    reported by 500. Serves HEAD as GET without the body (RFC 9110, 9.3.2). With `spans`, POST requests get one.
+    reported by 500. Serves HEAD as GET without the body (RFC 9110, 9.3.2).
 
     The handshake of a WebSocket is served like a request; what follows it is up to the route.
     """
 
-    def __init__(
-        self, app: ASGIApp, routes: RouteTable, keys: KeyCheck | None = None, spans: Spans | None = None
-    ) -> None:
+    def __init__(self, app: ASGIApp, routes: RouteTable, keys: KeyCheck | None = None) -> None:
         self._app = app
         self._routes = routes
         self._keys = keys
-        self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
-        context, span = self._begin(scope)
+        context = self._begin(scope)
         log_fields, stats = context.log_fields, context.stats
         method = scope.get("method", WEBSOCKET)
         started = time.perf_counter()
@@ -140,11 +135,9 @@ class RequestContextMiddleware:
                         metrics.series(metrics.STAGE_SECONDS, stage).observe(seconds)
                 fields = {"method": method, "path": "", **log_fields}
                 _log(scope, fields, status, stats, times, polled=route is not None and route.traits.polled)
-            if span is not None:
-                span.finish(None if route is None else path, status, log_fields, stats)
 
-    def _begin(self, scope: Scope) -> tuple[RequestContext, RequestSpan | None]:
-        """Create the context of a request, and continue the client's trace; if spans are exported, begin a new one."""
+    def _begin(self, scope: Scope) -> RequestContext:
+        """Create the context of a request, and continue the client's trace."""
         request_id, traced = "", False
         for name, value in scope["headers"]:
             if name == b"x-request-id":
@@ -161,17 +154,11 @@ class RequestContextMiddleware:
             context.log_fields["protocol"] = protocol["name"]
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
-        exports = self._spans is not None and scope.get("method") == "POST"  # a WebSocket has none
-        if not (exports or traced or trace_contexts.get_current()):
-            return context, None
-        joined, span = tracing.received(scope["headers"]), None
-        if self._spans is not None and exports:
-            span, own = self._spans.begin(scope, joined, request_id)
-            joined = tracing.with_spans(self._spans, own)
-        tracing.join(joined)
-        if (trace_id := tracing.trace_id()) is not None:
-            structlog.contextvars.bind_contextvars(trace_id=trace_id)
-        return context, span
+        if traced or tracing.current():
+            tracing.join(scope["headers"])
+            if (trace_id := tracing.trace_id()) is not None:
+                structlog.contextvars.bind_contextvars(trace_id=trace_id)
+        return context
 
     def _admit(self, scope: Scope, context: RequestContext) -> None:
         """Find the route of a request; raises Unauthorized, Forbidden, Overloaded or InvalidParameter.
@@ -181,6 +168,8 @@ class RequestContextMiddleware:
         """
         path = scope["path"]
         route = self._routes.literal.get(path) or self._routes.match(path)
+        if route is not None and tracing.current():
+            tracing.describe(scope.get("method", WEBSOCKET), route.path, context.request_id)
         if self._keys is not None:
             self._keys.check(scope, context, self._routes.access(path, route))
         context.route = route

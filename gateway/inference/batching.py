@@ -11,7 +11,7 @@ from functools import partial
 
 import structlog
 
-from gateway import metrics, tracing
+from gateway import metrics
 from gateway.errors import (
     DamagedImage,
     DeadlineExceeded,
@@ -112,7 +112,6 @@ class Batcher:
             request_id = ",".join([queue.spec.request_id for queue in queues])
             context = context.copy()
             context.run(structlog.contextvars.bind_contextvars, request_id=request_id)
-            context.run(tracing.link, [other.context for other in queues if other is not queue])
         call = Call(
             Batch(images, seals),
             spec.model_name,

@@ -36,14 +36,6 @@ class GrpcEndpoint(GrpcChannel):
         super().__init__(address, tls)
         # The stub's own method takes a message; this one takes serialised bytes.
         self._infer = self._channel.unary_unary(f"/{INFER}", response_deserializer=pb.ModelInferResponse.FromString)
-        host, _, port = address.rpartition(":")
-        self._attributes: dict[str, tracing.Attribute] = {
-            "rpc.system.name": "grpc",
-            "rpc.method": INFER,
-            "server.address": host.strip("[]"),
-            "server.port": int(port),
-        }
-        """Attributes of a span (OpenTelemetry's semantic conventions for RPC)."""
         self._abandoned: set[asyncio.Task[Any]] = set()
 
     async def infer(
@@ -58,12 +50,8 @@ class GrpcEndpoint(GrpcChannel):
         if len(request) > COPIED_INLINE_BYTES:
             await TimeSlice().pause()  # gRPC makes another copy of what may be 20 MB
         rows, to_completion = len(call.batch.images), call.run_to_completion
-        if tracing.current():
-            attributes = {**self._attributes, "gateway.model.name": call.model_name, "gateway.images": rows}
-            with tracing.call(INFER, attributes) as headers:
-                response = await self._model_infer(request, timeout_seconds, headers, run_to_completion=to_completion)
-        else:
-            response = await self._model_infer(request, timeout_seconds, run_to_completion=to_completion)
+        headers = tracing.headers_of() if tracing.current() else None
+        response = await self._model_infer(request, timeout_seconds, headers, run_to_completion=to_completion)
         return await codec.read(response, rows=rows, class_count=class_count, embeddings=embeddings)
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
@@ -102,7 +90,7 @@ class GrpcEndpoint(GrpcChannel):
         call = self._infer(
             request,
             timeout=timeout_seconds + (0 if cancellable else ABANDONED_SECONDS),
-            metadata=None if headers is None else tuple(headers.items()),
+            metadata=tuple(headers.items()) if headers else None,
         )
         if cancellable or run_to_completion:
             try:

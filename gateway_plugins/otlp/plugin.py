@@ -1,46 +1,46 @@
-"""Spans of requests, exported over OTLP/HTTP."""
+"""Spans of requests and of their calls to Triton, exported over OTLP/HTTP.
 
-from collections.abc import AsyncIterator
+OpenTelemetry's own variables configure it; it is off unless one of ENDPOINTS is set.
+"""
+
+import os
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
-from gateway.hooks import Plugin, Runtime, Spans
+from gateway.hooks import Plugin, Runtime
 from gateway.settings import Settings
-from gateway_plugins.otlp.settings import OtlpSettings
 from gateway_plugins.shared.extras import install
 
 if TYPE_CHECKING:
+    from starlette.middleware import Middleware
+
     from gateway_plugins.otlp.exporter import Exporter
+
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 class TracingUnavailable(UserError):
-    """An endpoint for spans is set, but OpenTelemetry's SDK is not installed."""
+    """An endpoint for spans is set, but OpenTelemetry's packages are not installed."""
 
 
 class Otlp(Plugin):
     """Does nothing unless an endpoint is set."""
 
-    settings = OtlpSettings
-
     def __init__(self, settings: Settings) -> None:
-        endpoint = OtlpSettings.of(settings).otlp_endpoint
-        self._exporter = None if endpoint is None else _exporter(endpoint)
+        del settings
+        self._exporter = _exporter()
 
-    @classmethod
-    def check(cls, settings: Settings) -> None:
-        """Raise TracingUnavailable if an endpoint is set and the SDK is not installed."""
-        if OtlpSettings.of(settings).otlp_endpoint is not None:
-            require_sdk()
-
-    def spans(self) -> Spans | None:
-        """See Plugin.spans."""
+    def middleware(self) -> "Sequence[Middleware]":
+        """The span of each POST request."""
         if self._exporter is None:
-            return None
-        from gateway_plugins.otlp.spans import TracerSpans
+            return ()
+        from starlette.middleware import Middleware
 
-        return TracerSpans(self._exporter.tracer)
+        from gateway_plugins.otlp.exporter import RequestSpans
+
+        return (Middleware(RequestSpans, self._exporter.provider),)
 
     def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
         """Sends the remaining spans at the end."""
@@ -48,10 +48,16 @@ class Otlp(Plugin):
         return nullcontext() if self._exporter is None else _closing(self._exporter)
 
 
-def _exporter(endpoint: str) -> "Exporter":
-    from gateway_plugins.otlp.exporter import Exporter  # an optional dependency
-
-    return Exporter(endpoint)
+def _exporter() -> "Exporter | None":
+    endpoint = next((name for name in ENDPOINTS if os.environ.get(name)), None)
+    if endpoint is None:
+        return None
+    try:
+        from gateway_plugins.otlp.exporter import Exporter  # an optional dependency
+    except ImportError as exc:
+        msg = f"{endpoint} is set, but OpenTelemetry's packages are not installed: {install('otel')}, "
+        raise TracingUnavailable(f"{msg}or unset the variable") from exc
+    return Exporter()
 
 
 @asynccontextmanager
@@ -60,16 +66,3 @@ async def _closing(exporter: "Exporter") -> AsyncIterator[None]:
         yield
     finally:
         exporter.close()
-
-
-def require_sdk() -> None:
-    """Raise TracingUnavailable unless the exporter can be imported."""
-    try:
-        found = find_spec("opentelemetry.exporter.otlp.proto.http") and find_spec("opentelemetry.sdk")
-    except (ModuleNotFoundError, ValueError):
-        found = None
-    if found is None:
-        raise TracingUnavailable(
-            f"GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry's SDK is not installed: {install('otel')}, "
-            "or unset the variable"
-        )

@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import re
-import sys
 from typing import Any
 
 import httpx
@@ -19,9 +18,7 @@ from gateway.logs import (
     lost_as_json,
     lost_as_text,
 )
-from gateway_plugins.otlp.plugin import TracingUnavailable
 from tests import warm
-from tests.commands import refusal
 from tests.gateway.api.in_child import logged
 from tests.processes import environment, running_gateway, wait_for
 
@@ -175,13 +172,6 @@ def test_gateway_with_workers_logs_json_lines_only(tmp_path):
     assert all(list(event)[:3] == ["timestamp", "level", "event"] for event in told)
     (request,) = [event for event in told if event["event"] == "request"]
     assert (request["path"], request["status"]) == ("/nothing", 404)
-
-
-def test_start_without_the_sdk_is_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
-    monkeypatch.setenv("GATEWAY_OTLP_ENDPOINT", "http://127.0.0.1:4318")
-    error = refusal("serve", kind=TracingUnavailable)
-    assert error.startswith("GATEWAY_OTLP_ENDPOINT is set, but OpenTelemetry's SDK is not installed")
 
 
 def test_client_made_text_in_an_event_is_cut():

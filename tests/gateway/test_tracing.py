@@ -1,18 +1,9 @@
 """Traces: trace headers of clients, and their propagation to Triton."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from gateway.tracing import NO_TRACE, call, headers_of, join, received, trace_id
-from tests.otlp import PARENT, TRACE, context, place
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    join(NO_TRACE)
-    yield
-    join(NO_TRACE)
+from gateway.tracing import NO_TRACE, headers_of, received, trace_id
+from tests.otlp import PARENT, TRACE, place
 
 
 @pytest.mark.parametrize(
@@ -80,14 +71,3 @@ def test_two_traceparent_headers_are_ignored():
 def test_valid_tracestate_is_propagated(states, taken):
     headers = [(b"traceparent", f"00-{TRACE}-{PARENT}-01".encode()), *((b"tracestate", state) for state in states)]
     assert headers_of(received(headers)) == place(1, taken)
-
-
-def test_calls_propagate_the_trace_of_the_client_unchanged():
-    with call("Call", {}) as headers:
-        assert headers is None
-    join(context(place(0, "a=1")))
-    with call("Call", {}) as headers:
-        assert headers == {"traceparent": f"00-{TRACE}-{PARENT}-00", "tracestate": "a=1"}
-    join(NO_TRACE)
-    with call("Call", {}) as headers:
-        assert headers is None

@@ -16,7 +16,7 @@ from gateway.api.route_table import RouteTable
 from gateway.errors import AlreadyLogged, ModelNotFound, TritonUnreachable
 from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
 from tests.doubles.backend import CAT, PNG, StubBackend
-from tests.otlp import PARENT, TRACE, collecting, place
+from tests.otlp import TRACE, place
 from tests.services import client_of
 
 Event = dict[str, Any]
@@ -213,58 +213,6 @@ def test_client_made_values_never_become_labels():
     assert "zebra" not in exposed
     # Within quotation marks: a sum of seconds may hold any digits.
     assert '"4711"' not in exposed
-
-
-def test_request_span_has_http_server_attributes(events):
-    with collecting() as collector:
-        with client_of(otlp_endpoint=collector.url) as client:
-            headers = {"X-Request-ID": "mine", "User-Agent": "test/1", **TRACEPARENT}
-            client.post("/predict?top_k=1", files=files(PNG, TEXT), headers=headers)
-            client.get("/models")
-            client.post("/nothing")
-            client.post("/predict", files=files(PNG))
-        server, other = collector.named("POST /predict")
-        assert (server.kind, server.trace_id, server.parent_id, server.failed) == ("server", TRACE, PARENT, False)
-        size = server.attributes.pop("http.request.body.size")
-        assert size == events[0]["received_bytes"]
-        assert server.attributes == {
-            "http.request.method": "POST",
-            "http.response.status_code": 200,
-            "http.route": "/predict",
-            "url.scheme": "http",
-            "url.path": "/predict",
-            "url.query": "top_k=1",
-            "network.protocol.version": "1.1",
-            "client.address": "127.0.0.1",
-            "server.address": "gateway",
-            "user_agent.original": "test/1",
-            "gateway.request_id": "mine",
-            "gateway.model.name": "ensemble_model",
-            "gateway.model.version": "1",
-            "gateway.images.ok": 1,
-            "gateway.images.failed": 1,
-        }
-        children = [span for span in collector.of_trace(TRACE) if span.parent_id == server.span_id]
-        assert {span.name for span in children} == {"read", "prepare", "wait"}
-        for span in children:
-            # A microsecond for the clocks: their difference is rounded to it.
-            assert server.started - 1_000_000 <= span.started <= span.ended <= server.ended + 1_000_000
-        (nowhere,) = collector.named("POST")
-        assert (nowhere.attributes["http.response.status_code"], "http.route" in nowhere.attributes) == (404, False)
-        assert {span.kind for span in collector.spans} == {"server", "internal"}  # GET /models has none
-    # The log has the trace of the span.
-    traces = [TRACE, None, nowhere.trace_id, other.trace_id]
-    assert [event.get("trace_id") for event in events] == traces
-
-
-def test_service_error_fails_the_span_and_client_error_does_not():
-    with collecting() as collector:
-        with client_of(StubBackend(unreachable()), otlp_endpoint=collector.url) as client:
-            client.post("/predict", files=files(PNG))
-            client.post("/predict", content=b"x", headers={"Content-Type": "text/plain"})
-        fault, refused = sorted(collector.named("POST /predict"), key=lambda span: span.started)
-    assert (fault.failed, fault.attributes["error.type"]) == (True, "triton_unreachable")
-    assert (refused.failed, refused.attributes["http.response.status_code"]) == (False, 415)
 
 
 ORIGIN = "https://app.example"

@@ -1,155 +1,121 @@
 """The spans of requests and of their calls, as a collector gets them."""
 
-import asyncio
-import contextvars
 import socket
 import sys
 import threading
 import time
 from collections.abc import Iterator
 
+import grpc
 import pytest
-from opentelemetry.context import Context
+from tritonclient.grpc import service_pb2 as pb
 
 from gateway.app import create_app
 from gateway.errors import TritonUnreachable
-from gateway.inference.request_stats import RequestStats
-from gateway.tracing import NO_TRACE, call, join, link, with_spans
+from gateway.inference.backend import Call, Row
+from gateway.triton.grpc_endpoint import INFER
 from gateway_plugins.otlp.exporter import Exporter
 from gateway_plugins.otlp.plugin import TracingUnavailable
-from gateway_plugins.otlp.spans import HttpSpan, TracerSpans
-from tests.otlp import PARENT, TRACE, Collector, collecting, context, place
-from tests.processes import wait_for
+from tests.doubles.backend import CAT, PNG, StubBackend
+from tests.otlp import PARENT, TRACE, Collector, collecting
+from tests.services import client_of
 from tests.settings import Settings
 
-SCOPE = {
-    "method": "POST",
-    "scheme": "http",
-    "path": "/predict",
-    "query_string": b"top_k=1",
-    "http_version": "1.1",
-    "headers": [],
-}
-
-
-def begin(exporter: Exporter, parent: Context) -> HttpSpan:
-    """Begin the span of a request, as the middleware does."""
-    spans = TracerSpans(exporter.tracer)
-    span, own = spans.begin(SCOPE, parent, "an-id")
-    join(with_spans(spans, own))
-    return span
-
-
-def end(span: HttpSpan, status: int = 200, *, route: str = "/predict", **log_fields: str) -> None:
-    span.finish(route, status, log_fields, RequestStats())
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_left_behind() -> Iterator[None]:
-    join(NO_TRACE)
-    yield
-    join(NO_TRACE)
+TRACEPARENT = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
+def collector(monkeypatch) -> Iterator[Collector]:
     with collecting() as running:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.url)
         yield running
 
 
-def test_request_span_is_exported_with_stages_and_calls(collector):
-    exporter = Exporter(collector.url)
-    request = begin(exporter, context(place(1)))
-    began = time.perf_counter()
-    with call("Call", {"rpc.system.name": "grpc"}) as headers:
-        pass
-    unreachable = TritonUnreachable()
-    unreachable.__cause__ = OSError("gone")
-    with pytest.raises(TritonUnreachable), call("Call", {}):
-        raise unreachable
-    request.stage("read", began, began + 0.25, 0.125)
-    end(request)
-    exporter.close()
+def predict(client, **headers: str) -> int:
+    return client.post("/predict?top_k=1", files={"f": PNG}, headers=headers).status_code
 
-    (server,) = collector.named("POST /predict")
-    assert (server.kind, server.trace_id, server.parent_id, server.failed) == ("server", TRACE, PARENT, False)
-    assert server.attributes == {
-        "gateway.request_id": "an-id",
-        "http.request.body.size": 0,
+
+def test_post_request_has_one_span_with_its_route_and_id(collector):
+    """Neither the messages of a body nor GET requests have spans."""
+    with client_of() as client:
+        predict(client, **TRACEPARENT, **{"X-Request-ID": "mine", "Accept": "application/x-ndjson"})
+        client.get("/models")
+        client.post("/nothing")
+        predict(client)
+    assert {span.kind for span in collector.spans} == {"server"}
+    server, other = sorted(collector.named("POST /predict"), key=lambda span: span.started)
+    (nowhere,) = collector.named("POST /nothing")
+    assert len(collector.spans) == 3
+    assert (server.trace_id, server.parent_id, server.failed) == (TRACE, PARENT, False)
+    assert (other.trace_id != TRACE, other.parent_id) == (True, "")
+    assert server.service == "triton-image-gateway"
+    expected = {
         "http.request.method": "POST",
         "http.response.status_code": 200,
         "http.route": "/predict",
-        "network.protocol.version": "1.1",
         "url.path": "/predict",
         "url.query": "top_k=1",
-        "url.scheme": "http",
+        "gateway.request_id": "mine",
     }
-    assert server.service == "triton-image-gateway"
-    (read,) = collector.named("read")
-    assert (read.kind, read.parent_id, read.seconds) == ("internal", server.span_id, pytest.approx(0.25))
-    assert read.attributes == {"gateway.stage.seconds": 0.125}
-    fine, failed = collector.named("Call")
-    assert {fine.parent_id, failed.parent_id} == {server.span_id}
-    assert (fine.kind, fine.failed, fine.attributes) == ("client", False, {"rpc.system.name": "grpc"})
-    assert headers == {"traceparent": f"00-{TRACE}-{fine.span_id}-01"}
-    assert (failed.failed, failed.attributes) == (True, {"error.type": "triton_unreachable"})
+    assert expected.items() <= server.attributes.items()
+    assert (nowhere.attributes["http.response.status_code"], "http.route" in nowhere.attributes) == (404, False)
 
 
-def test_call_of_several_requests_is_linked_to_all_of_them(collector):
-    """It is a part of the first request's trace."""
-    exporter = Exporter(collector.url)
-    spans, contexts = [], []
-    for _ in range(2):
-        join(NO_TRACE)
-        spans.append(begin(exporter, NO_TRACE))
-        contexts.append(contextvars.copy_context())
-    contexts.append(contextvars.Context())  # a request without a span
-
-    def shared_call() -> None:
-        link(contexts[1:])
-        with call("Call", {}):
-            pass
-
-    contexts[0].copy().run(shared_call)
-    for span in spans:
-        end(span)
-    exporter.close()
-    first, second = collector.named("POST /predict")
-    (shared,) = collector.named("Call")
-    assert (shared.parent_id, shared.links) == (first.span_id, (second.span_id,))
+def test_service_error_fails_the_span_and_client_error_does_not(collector):
+    with client_of(StubBackend(TritonUnreachable())) as client:
+        predict(client)
+        client.post("/predict", content=b"x", headers={"Content-Type": "text/plain"})
+    fault, refused = sorted(collector.named("POST /predict"), key=lambda span: span.started)
+    assert (fault.failed, fault.attributes["http.response.status_code"]) == (True, 503)
+    assert (refused.failed, refused.attributes["http.response.status_code"]) == (False, 415)
 
 
-def test_request_without_a_trace_starts_one_and_an_unsampled_trace_is_propagated_alone(collector):
-    exporter = Exporter(f"{collector.url}/v1/traces")  # the whole address is taken too
-    end(begin(exporter, NO_TRACE), 500, code="internal_error")
-    unsampled = begin(exporter, context(place(0, "a=1")))
-    unsampled.stage("read", 0.0, 1.0, 1.0)
-    with call("Call", {}) as headers:
-        assert headers["traceparent"].startswith(f"00-{TRACE}-")
-        assert headers["traceparent"].endswith("-00")
-        assert headers["tracestate"] == "a=1"
-    end(unsampled)
-    exporter.close()
-    (span,) = collector.spans
-    assert len(span.trace_id) == 32
-    assert (span.parent_id, span.failed, span.attributes["error.type"]) == ("", True, "internal_error")
+def test_call_of_a_request_has_a_span_whose_context_is_sent(collector):
+    """Calls outside of requests, such as health probes, have none."""
+    received: list[dict[str, str]] = []
+
+    async def answer(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        received.append(dict(context.invocation_metadata()))
+        return pb.ModelInferResponse().SerializeToString()
+
+    handlers = grpc.method_handlers_generic_handler(
+        "inference.GRPCInferenceService", {"ModelInfer": grpc.unary_unary_rpc_method_handler(answer)}
+    )
+
+    async def infer(call: Call) -> list[Row]:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((handlers,))
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            await channel.unary_unary(f"/{INFER}")(b"", metadata=(("traceparent", "the request's"),))
+        await server.stop(None)
+        return [CAT] * len(call.batch.images)
+
+    with client_of(StubBackend(infer)) as client:
+        assert predict(client, **TRACEPARENT, baggage="a=1") == 200
+    (server,) = collector.named("POST /predict")
+    (call,) = [span for span in collector.spans if span.kind == "client"]
+    assert (call.name.lstrip("/"), call.trace_id, call.parent_id) == (INFER, TRACE, server.span_id)
+    assert received[0]["traceparent"] == f"00-{TRACE}-{call.span_id}-01"
+    assert "baggage" not in received[0]
 
 
-def test_variables_of_the_sdk_apply(collector, monkeypatch):
+def test_variables_of_opentelemetry_apply(collector, monkeypatch):
     monkeypatch.setenv("OTEL_SERVICE_NAME", "pictures")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
-    exporter = Exporter(collector.url)
-    end(begin(exporter, NO_TRACE), route="/mine")
-    end(begin(exporter, context(place(1))), route="/theirs")
-    exporter.close()
-    assert [(span.name, span.service) for span in collector.spans] == [("POST /theirs", "pictures")]
+    with client_of() as client:
+        predict(client)
+        predict(client, **TRACEPARENT)
+    assert [(span.trace_id, span.service) for span in collector.spans] == [(TRACE, "pictures")]
 
 
 def test_silent_collector_does_not_delay_shutdown(monkeypatch):
     monkeypatch.setattr("gateway_plugins.otlp.exporter.FLUSH_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        exporter = Exporter(f"http://127.0.0.1:{silent.getsockname()[1]}")
-        end(begin(exporter, NO_TRACE))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        exporter = Exporter()
+        exporter.provider.get_tracer("test").start_span("one").end()
         started = time.monotonic()
         exporter.close()
         # The SDK alone would wait for ten seconds.
@@ -160,35 +126,10 @@ def test_silent_collector_does_not_delay_shutdown(monkeypatch):
             assert not thread.is_alive()
 
 
-async def test_concurrent_requests_keep_separate_traces(collector):
-    exporter = Exporter(collector.url)
-
-    async def request(number: int) -> tuple[str, str]:
-        span = begin(exporter, context({"traceparent": f"00-{number:032x}-{PARENT}-01"}))
-        await asyncio.sleep(0)
-        with call("Call", {}) as headers:
-            await asyncio.sleep(0)
-        end(span)
-        return headers["traceparent"].split("-")[1], f"{number:032x}"
-
-    pairs = await asyncio.gather(*(asyncio.create_task(request(number)) for number in range(1, 50)))
-    assert all(carried == own for carried, own in pairs)
-    exporter.close()
-    wait_for(lambda: len(collector.spans) == 98)
-    servers = {span.trace_id: span.span_id for span in collector.named("POST /predict")}
-    assert all(span.parent_id == servers[span.trace_id] for span in collector.named("Call"))
-
-
-def test_start_without_the_sdk_names_the_package_to_install(monkeypatch):
-    settings = Settings(_env_file=None, otlp_endpoint="http://127.0.0.1:4318")
-    for missing in ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"):
-        with monkeypatch.context() as without:
-            without.setitem(sys.modules, missing, None)
-            with pytest.raises(TracingUnavailable, match=r"pip install .*\[otel\]'"):
-                create_app(settings)
-
-
-@pytest.mark.parametrize("endpoint", ["", "127.0.0.1:4318", "grpc://127.0.0.1:4317", "http://", "http://user@x"])
-def test_invalid_endpoint_url_is_refused(endpoint):
-    with pytest.raises(ValueError, match="OTLP/HTTP collector"):
-        Settings(_env_file=None, otlp_endpoint=endpoint)
+@pytest.mark.parametrize("missing", ["opentelemetry.sdk.trace", "opentelemetry.instrumentation.grpc"])
+def test_start_without_the_packages_names_the_extra(monkeypatch, missing):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    monkeypatch.delitem(sys.modules, "gateway_plugins.otlp.exporter", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(TracingUnavailable, match=r"pip install .*\[otel\]'"):
+        create_app(Settings(_env_file=None))
