@@ -10,8 +10,6 @@ def files() -> Iterator[tuple[Path, str]]:
     """Every generated file with its content. Later files are made from earlier ones, so write each before the next."""
     yield from version.files().items()
     yield CHART / "values.schema.json", values.schema()
-    readme = CHART / "README.md"
-    yield readme, values.with_table(readme.read_text())
     for name, text in manifests.files().items():
         yield DEPLOY / "kubernetes" / name, text
     yield third_party.PATH, third_party.text()

@@ -1,9 +1,7 @@
-"""The chart's values: their schema, and the table of its README, both from values.yaml and gateway/settings.py."""
+"""The schema of the chart's values, from values.yaml and gateway/settings.py."""
 
 import json
 import re
-from collections.abc import Iterator
-from enum import Enum
 from typing import Any
 
 import yaml
@@ -43,50 +41,6 @@ def _closed(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
     return schema | ({"required": [*required]} if required else {})
 
 
-def _or_null(schema: Schema) -> Schema:
-    """Null removes a default."""
-    return {**schema, "type": [schema["type"], "null"]}
-
-
-ID: Schema = _or_null({"type": "integer", "minimum": 0})
-FLAG: Schema = _or_null({"type": "boolean"})
-NULLABLE: Schema = _or_null(MAP)
-IN_BOTH: dict[str, Schema] = {
-    "runAsUser": ID,
-    "runAsGroup": ID,
-    "runAsNonRoot": FLAG,
-    "seccompProfile": NULLABLE,
-    "appArmorProfile": NULLABLE,
-    "seLinuxOptions": NULLABLE,
-    "windowsOptions": NULLABLE,
-}
-"""Fields of the security context of pods and of containers."""
-POD_CONTEXT = _closed(
-    **IN_BOTH,
-    fsGroup=ID,
-    fsGroupChangePolicy={"enum": ["Always", "OnRootMismatch", None]},
-    supplementalGroups=_or_null({"type": "array", "items": {"type": "integer", "minimum": 0}}),
-    supplementalGroupsPolicy={"enum": ["Merge", "Strict", None]},
-    sysctls=_or_null(NAMED),
-)
-CONTAINER_CONTEXT = _closed(
-    **IN_BOTH,
-    allowPrivilegeEscalation=FLAG,
-    privileged=FLAG,
-    readOnlyRootFilesystem=FLAG,
-    capabilities=_or_null(_closed(add={"type": "array", "items": TEXT}, drop={"type": "array", "items": TEXT})),
-    procMount=_or_null(TEXT),
-)
-
-PROBE = _closed(
-    initialDelaySeconds=SECONDS,
-    periodSeconds=COUNT,
-    timeoutSeconds=COUNT,
-    failureThreshold=COUNT,
-    successThreshold=COUNT,
-    terminationGracePeriodSeconds=COUNT,
-)
-"""Numbers of a probe."""
 ACCESS_MODES: Schema = {
     "type": "array",
     "minItems": 1,
@@ -106,10 +60,10 @@ RULES: dict[str, Schema] = {
     "*.extraVolumeMounts": {"type": "array", "items": {"type": "object", "required": ["name", "mountPath"]}},
     "*.initContainers": NAMED,
     "*.sidecars": NAMED,
-    "*.lifecycle": _closed(preStop=MAP, postStart=MAP, stopSignal=TEXT),
+    "*.lifecycle": MAP,
     "*.serviceAccount.annotations": MAP_OF_TEXT,
-    "*.podSecurityContext": POD_CONTEXT,
-    "*.containerSecurityContext": CONTAINER_CONTEXT,
+    "*.podSecurityContext": MAP,
+    "*.containerSecurityContext": MAP,
     "*.podLabels": MAP_OF_TEXT,
     "*.deploymentAnnotations": MAP_OF_TEXT,
     "*.extraPodSpec": MAP,
@@ -123,8 +77,8 @@ RULES: dict[str, Schema] = {
     "*.revisionHistoryLimit": {"type": "integer", "minimum": 0},
     "*.service.ipFamilyPolicy": {"enum": ["SingleStack", "PreferDualStack", "RequireDualStack", ""]},
     "*.service.ipFamilies": {"type": "array", "items": {"enum": ["IPv4", "IPv6"]}, "maxItems": 2},
-    "*.probes.readiness": PROBE,
-    "*.probes.liveness": PROBE,
+    "*.probes.readiness": MAP,
+    "*.probes.liveness": MAP,
     "triton.*.size": QUANTITY,
     "triton.models.pvc.size": QUANTITY,
     "triton.tensorrtCache.accessModes": ACCESS_MODES,
@@ -202,41 +156,15 @@ RULES: dict[str, Schema] = {
 """Schemas that cannot be derived from values.yaml; the first match counts. `*` matches a name without a dot."""
 
 
-def setting_schema(field: str) -> Schema:
-    """The schema of a GATEWAY_ variable."""
-    info = Settings.model_fields[field]
-    bounds = {name: getattr(each, name) for each in info.metadata for name in _JSON_NAMES if hasattr(each, name)}
-    kind = info.annotation
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"enum": [choice.value for choice in kind]}
-    name = {bool: "boolean", int: "integer", float: "number"}.get(kind, "string")
-    for word, units in _UNITS.items():
-        if kind in {int, float} and word in field:
-            bounds["pattern"] = f"^[0-9]+(\\.[0-9]+)? ?({units})$"
-            return {
-                "type": [name, "string"],
-                **{_JSON_NAMES.get(bound, bound): value for bound, value in bounds.items()},
-            }
-    return {"type": name, **{_JSON_NAMES[bound]: value for bound, value in bounds.items()}}
-
-
-_UNITS = {"bytes": "kB|MB|GB|KiB|MiB|GiB", "seconds": "s"}
-"""Units that gateway/values/setting_values.py reads, by a word in the setting's name."""
-_JSON_NAMES = {
-    "ge": "minimum",
-    "gt": "exclusiveMinimum",
-    "le": "maximum",
-    "min_length": "minLength",
-    "max_length": "maxLength",
-}
-
-
 def schema() -> str:
-    """values.schema.json: it lists every name, so that a misspelt one is refused."""
+    """values.schema.json: it lists every name of the chart, so that a misspelt one is refused.
+
+    Kubernetes checks the fields of its own objects, and the gateway the values of its variables when it starts.
+    """
     settings = {
         "type": "object",
-        "additionalProperties": False,
-        "properties": {variable(field): setting_schema(field) for field in Settings.model_fields if field not in OWN},
+        "propertyNames": {"enum": sorted(variable(field) for field in Settings.model_fields if field not in OWN)},
+        "additionalProperties": {"type": ["string", "number", "boolean"]},
     }
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())
     document = {
@@ -265,46 +193,3 @@ def _schema(path: str, value: object) -> Schema:
     if isinstance(value, str):
         return TEXT
     raise ValueError(f"values.yaml: {path} needs a line in RULES of deploy/generate/values.py")
-
-
-def described() -> Iterator[tuple[str, str, str]]:
-    """Each value of values.yaml: its path, its default as JSON, and the comment above it."""
-    text = (CHART / "values.yaml").read_text()
-    comment: list[str] = []
-    parents: list[tuple[int, str]] = []
-    values = yaml.safe_load(text)
-    for line in text.splitlines():
-        if match := re.fullmatch(r" *# (.*)", line):
-            comment.append(match[1])
-        elif match := re.match(r"( *)(\w+):", line):
-            parents = [(indent, name) for indent, name in parents if indent < len(match[1])]
-            parents.append((len(match[1]), match[2]))
-            if comment and not _open(parents):
-                value = values
-                for _, name in parents:
-                    value = value[name]
-                yield ".".join(name for _, name in parents), _short(value), " ".join(comment)
-            comment = []
-        else:
-            comment = []
-
-
-def _open(parents: list[tuple[int, str]]) -> bool:
-    """Whether the line has no row of its own, since its children have: only `profiles`."""
-    return [name for _, name in parents] == ["profiles"]
-
-
-def _short(value: object) -> str:
-    return f"`{json.dumps(value, ensure_ascii=False)}`"
-
-
-def with_table(readme: str) -> str:
-    """The chart's README with its table of values written again."""
-    rows = "\n".join(
-        f"| `{path}` | {default} | {meaning.replace('|', chr(92) + '|')} |" for path, default, meaning in described()
-    )
-    table_pattern = re.compile(r"(<!-- table: values -->\n).*?(\n<!-- end -->)", re.DOTALL)
-    if not table_pattern.search(readme):
-        raise ValueError("the chart's README.md lacks the markers of the table of values")
-    table = f"| value | default | meaning |\n| --- | --- | --- |\n{rows}"
-    return table_pattern.sub(lambda match: match[1] + table + match[2], readme)
