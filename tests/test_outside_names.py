@@ -39,7 +39,6 @@ ALLOWED = {
         "1 / (PIXELS * std)": "numbers",
     },
     "gateway_models/repository/bucket.py": {
-        "folder.with_name(f'.{folder.name}.pulled.json')": "the user's folder",
         "self.folder / name": "a folder that was listed",
     },
     "gateway_models/repository/entry.py": {

@@ -1,6 +1,7 @@
 """Model repositories on the command line: folders, and buckets, of which a command gets a working copy."""
 
 import inspect
+import time
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -80,13 +81,18 @@ def pull(
     Triton in a pod serves the folder: an init container copies the bucket before it starts, and a container beside it
     follows. Models that change are loaded by --triton, steps before ensembles; no request fails meanwhile.
     """
-    from gateway_models.repository.bucket import Follower, RepositoryBucket
-    from gateway_models.repository.follow import SETTLE_SECONDS, Following, Triton
+    from gateway_models.repository.bucket import RepositoryBucket
+    from gateway_models.repository.follow import SETTLE_SECONDS, Follower, Following, load_models
 
     follower = Follower(RepositoryBucket(url), folder)
     changed = follower.update()
     print_status(f"{folder} has the models of {url}{f': {len(changed)} were copied' if changed else ''}")
     if follow:
-        server = Triton(triton, folder) if triton else None
-        following = Following(follower, server, print_status, settle_seconds=SETTLE_SECONDS)
-        following.run(follow)
+
+        def load(models: set[str]) -> set[str]:
+            if triton is None:
+                return set()
+            time.sleep(SETTLE_SECONDS)
+            return load_models(triton, folder, models, print_status)
+
+        Following(follower, print_status, load).run(follow)

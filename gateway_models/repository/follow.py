@@ -1,6 +1,13 @@
-"""Keeps a folder like a bucket, and has the Triton beside it load what has changed: `gateway model pull --follow`."""
+"""`gateway model pull --follow`: keeps a folder like a bucket, and has the Triton beside it load what has changed.
 
+It is Triton's repository in a pod, without a library for buckets in Triton.
+"""
+
+import contextlib
+import json
 import random
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Collection
 from http import HTTPStatus
@@ -11,8 +18,20 @@ import httpx
 from gateway.errors import UserError
 from gateway.triton.load_pauses import pause_seconds
 from gateway_local.sizing import CONFIG
-from gateway_models.repository.bucket import Follower, ensembles_of
+from gateway_models.repository.bucket import (
+    OWN,
+    BucketError,
+    ObjectChanged,
+    Objects,
+    RepositoryBucket,
+    ensembles_of,
+    in_order,
+)
+from gateway_plugins.shared.files import whole_file
+from gateway_plugins.shared.safe_path import SafePath
 
+ATTEMPTS = 10
+"""How often a bucket is listed for a copy while it keeps changing."""
 LOAD_SECONDS = 600.0
 """Longest time that Triton may take to load a model."""
 SETTLE_SECONDS = 5.0
@@ -23,43 +42,113 @@ SPREAD = 0.25
 Say = Callable[[str], None]
 
 
-class Triton:
-    """A Triton at an http:// URL, whose repository is a folder here."""
+class Follower:
+    """A folder that is kept like a bucket.
 
-    def __init__(self, url: str, repository: Path) -> None:
-        self._client = httpx.Client(base_url=url.rstrip("/"), timeout=LOAD_SECONDS)
-        self._repository = repository
+    A file beside the folder has what was copied into it, so that another process can go on.
+    """
 
-    def load(self, models: Collection[str], say: Say) -> set[str]:
-        """Load models, steps before ensembles, and unload those that have gone; returns the ones that failed.
+    def __init__(self, bucket: RepositoryBucket, folder: Path) -> None:
+        self._bucket, self._folder = bucket, folder
+        self._state = folder.with_name(f".{folder.name}.pulled.json")
 
-        Between two loads there is a pause for calls.
+    def update(self) -> set[str]:
+        """Copy what has changed, and return the models that it belongs to; raises BucketError.
+
+        Files that the bucket no longer has are deleted. A bucket that is empty is an error, and deletes nothing.
         """
-        ensembles, failed, pause = ensembles_of(self._repository), set(), 0.0
+        for _ in range(ATTEMPTS):
+            with contextlib.suppress(ObjectChanged):
+                return self._update()
+        raise BucketError(f"{self._bucket.url} changes too fast to be copied")
+
+    def _update(self) -> set[str]:
+        there, here = self._bucket.objects(), self._copied()
+        if not any(path.name == CONFIG for path in there):
+            raise BucketError(f"{self._bucket.url} holds no model repository: no MODEL/{CONFIG}")
+        wanted = [
+            path for path, each in there.items() if here.get(path) != each.tag or not path.below(self._folder).is_file()
+        ]
+        gone = [path for path in here if path not in there]
+        if wanted or gone:
+            self._copy(there, wanted, gone)
+        return {path.top for path in (*wanted, *gone) if "/" in path}
+
+    def _copy(self, there: Objects, wanted: Collection[SafePath], gone: Collection[SafePath]) -> None:
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        needed, free = sum(there[path].nbytes for path in wanted), shutil.disk_usage(self._folder.parent).free
+        if needed > free:
+            raise BucketError(
+                f"{self._bucket.url} has {needed:,} new bytes, and {free:,} are free in {self._folder.parent}"
+            )
+        # Beside the folder: Triton must not see half of it.
+        with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self._folder.parent) as scratch:
+            drafts = Path(scratch)
+            for path in wanted:
+                self._bucket.download(path, drafts, there[path].nbytes)
+            if self._bucket.objects() != there:
+                raise ObjectChanged(f"{self._bucket.url} was changed while it was copied")
+            self._folder.mkdir(exist_ok=True)
+            for path in in_order(wanted, ensembles_of(drafts) | ensembles_of(self._folder)):
+                target = path.below(self._folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.below(drafts).replace(target)
+        for path in gone:
+            target = path.below(self._folder)
+            target.unlink(missing_ok=True)
+            self._remove_empty(target.parent)
+        with whole_file(self._state) as draft:
+            draft.write_text(json.dumps({path: each.tag for path, each in there.items()}))
+
+    def _remove_empty(self, folder: Path) -> None:
+        """Remove a folder without files, and those above it: to Triton, an empty folder is a version."""
+        while folder != self._folder and folder.is_dir():
+            if any(path.is_file() and not path.as_posix().endswith(OWN) for path in folder.rglob("*")):
+                return
+            shutil.rmtree(folder, ignore_errors=True)
+            folder = folder.parent
+
+    def _copied(self) -> dict[SafePath, str]:
+        try:
+            return {SafePath(path): tag for path, tag in json.loads(self._state.read_text()).items()}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, AttributeError) as exc:
+            raise BucketError(f"{self._state} cannot be read: {exc}; delete it and {self._folder}") from exc
+
+
+def load_models(url: str, repository: Path, models: Collection[str], say: Say) -> set[str]:
+    """Have the Triton at an http:// URL load models of its repository; returns the models that failed.
+
+    Steps are loaded before ensembles, models that have gone are unloaded, and between two loads there is a pause for
+    calls.
+    """
+    ensembles, failed, pause = ensembles_of(repository), set(), 0.0
+    with httpx.Client(base_url=url.rstrip("/"), timeout=LOAD_SECONDS) as client:
         for name in sorted(models, key=lambda name: (name in ensembles, name)):
             time.sleep(pause)
             began = time.monotonic()
-            action = "load" if (self._repository / name / CONFIG).is_file() else "unload"
+            action = "load" if (repository / name / CONFIG).is_file() else "unload"
             try:
-                response = self._client.post(f"/v2/repository/models/{name}/{action}", json={})
+                response = client.post(f"/v2/repository/models/{name}/{action}", json={})
                 reason = "" if response.status_code == HTTPStatus.OK else response.text[:500]
             except httpx.HTTPError as exc:
                 reason = str(exc) or type(exc).__name__
             pause = pause_seconds(time.monotonic() - began)
             if reason:
                 failed.add(name)
-                say(f"Triton did not {action} {name}: {reason}")
-            else:
-                say(f"Triton has {action}ed {name}")
-        return failed
+            say(f"Triton did not {action} {name}: {reason}" if reason else f"Triton has {action}ed {name}")
+    return failed
 
 
 class Following:
-    """One update after the other: what fails is reported, and tried again by the next one."""
+    """One update after the other: what fails is reported, and tried again by the next one.
 
-    def __init__(self, follower: Follower, triton: Triton | None, say: Say, *, settle_seconds: float) -> None:
-        self._follower, self._triton, self._say = follower, triton, say
-        self._settle_seconds = settle_seconds
+    `load` has a Triton load models and returns those that failed.
+    """
+
+    def __init__(self, follower: Follower, say: Say, load: Callable[[set[str]], set[str]]) -> None:
+        self._follower, self._say, self._load = follower, say, load
         self._pending: set[str] = set()
 
     def update(self) -> None:
@@ -72,11 +161,8 @@ class Following:
         if changed:
             self._say(f"copied changes of {', '.join(sorted(changed))}")
         self._pending |= changed
-        if self._triton is None:
-            self._pending.clear()
-        elif self._pending:
-            time.sleep(self._settle_seconds)
-            self._pending = self._triton.load(self._pending, self._say)
+        if self._pending:
+            self._pending = self._load(self._pending)
 
     def run(self, interval_seconds: float) -> None:
         """Update for ever."""

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,13 +12,12 @@ from gateway_models.repository.bucket import (
     MAX_WORKING_BYTES,
     WHOLE_BYTES,
     BucketError,
-    Follower,
     ObjectChanged,
     RepositoryBucket,
     fsspec_url,
     working_copy,
 )
-from gateway_models.repository.follow import Following
+from gateway_models.repository.follow import Follower, Following
 from gateway_plugins.shared.safe_path import SafePath
 from tests.buckets import S3, s3_server
 
@@ -43,7 +41,7 @@ def bucket(server: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     put(root, **{"net/config.pbtxt": STEP, "net/1/model.pt": "weights", "flowers/config.pbtxt": ENSEMBLE})
     put(root, **{"flowers/1/.keep": ""})
     yield root
-    RepositoryBucket(URL).delete(RepositoryBucket(URL).listing())
+    RepositoryBucket(URL).delete(RepositoryBucket(URL).objects())
 
 
 def put(root: Path, **files: str) -> None:
@@ -117,15 +115,15 @@ def test_removed_model_disappears_and_a_lost_bucket_changes_nothing(bucket, tmp_
     follower = Follower(RepositoryBucket(URL), folder)
     follower.update()
     put(folder, **{"flowers/configs/sized.pbtxt": "of this machine"})
-    RepositoryBucket(URL).delete([path for path in RepositoryBucket(URL).listing() if path.startswith("flowers/")])
+    RepositoryBucket(URL).delete([path for path in RepositoryBucket(URL).objects() if path.startswith("flowers/")])
     assert follower.update() == {"flowers"}
     assert sorted(path.name for path in folder.iterdir()) == ["net"]
     before, said = files(folder), []
     with monkeypatch.context() as changed:
         changed.setenv("AWS_SECRET_ACCESS_KEY", "another")
-        Following(Follower(RepositoryBucket(URL), folder), None, said.append, settle_seconds=0).update()
+        Following(Follower(RepositoryBucket(URL), folder), said.append, lambda _: set()).update()
     assert said[0].startswith(f"{URL} cannot be used")
-    RepositoryBucket(URL).delete(RepositoryBucket(URL).listing())
+    RepositoryBucket(URL).delete(RepositoryBucket(URL).objects())
     with pytest.raises(BucketError, match="holds no model repository"):
         follower.update()
     assert files(folder) == before
@@ -137,12 +135,12 @@ def test_failed_load_is_tried_again(bucket, tmp_path):
     put(bucket, **{"net/2/model.pt": "better"})
     loaded: list[set[str]] = []
 
-    def load(models, _) -> set[str]:
+    def load(models: set[str]) -> set[str]:
         """The first load fails."""
         loaded.append(set(models))
         return set() if len(loaded) > 1 else loaded[-1]
 
-    following = Following(follower, SimpleNamespace(load=load), print, settle_seconds=0)
+    following = Following(follower, print, load)
     for _ in range(3):
         following.update()
     assert loaded == [{"net"}, {"net"}]
@@ -212,18 +210,31 @@ def test_object_names_write_nothing_outside(foreign, tmp_path, name, nbytes):
     assert Follower(RepositoryBucket(URL), folder).update() == {"net"}
 
 
-def test_names_in_the_state_of_an_earlier_release_delete_nothing_outside(foreign, tmp_path):
-    folder, kept = tmp_path / "repository", tmp_path / "kept"
-    follower = Follower(RepositoryBucket(URL), folder)
+@pytest.mark.parametrize("name", ["../kept", "{tmp}/kept", "net/../../kept"])
+def test_names_in_the_state_delete_nothing_outside(foreign, tmp_path, name):
+    follower = Follower(RepositoryBucket(URL), tmp_path / "repository")
     follower.update()
-    kept.write_text("precious")
+    (tmp_path / "kept").touch()
     state = tmp_path / ".repository.pulled.json"
-    names = {"../kept": "a", str(kept): "a", "net/../../kept": "a", "net/1/old.pt": "a"}
-    state.write_text(json.dumps(json.loads(state.read_text()) | names))
-    (folder / "net/1/old.pt").write_text("old")
+    state.write_text(json.dumps(json.loads(state.read_text()) | {name.format(tmp=tmp_path): "a"}))
+    with pytest.raises(BucketError, match=r"pulled\.json cannot be read"):
+        follower.update()
+    assert (tmp_path / "kept").exists()
+
+
+def test_change_while_it_is_copied_is_copied_too(foreign, tmp_path, monkeypatch):
+    """The folder never has a configuration without the version that it names."""
+    root, folder = URL.removeprefix("s3://"), tmp_path / "repository"
+    download = foreign.get_file
+
+    def get_file(name: str, target: str, callback) -> None:
+        download(name, target, callback)
+        foreign.objects.setdefault(f"{root}/net/2/model.pt", b"better")
+        assert not folder.exists() or tree(folder) >= {"net/2/model.pt"}
+
+    monkeypatch.setattr(foreign, "get_file", get_file)
     assert Follower(RepositoryBucket(URL), folder).update() == {"net"}
-    assert kept.read_text() == "precious"
-    assert not (folder / "net/1/old.pt").exists()
+    assert tree(folder) >= {"net/config.pbtxt", "net/1/model.pt", "net/2/model.pt"}
 
 
 def test_links_in_the_folder_are_not_followed_out_of_it(foreign, tmp_path):
@@ -245,7 +256,7 @@ def test_size_of_an_object_is_limited(foreign, tmp_path):
         Follower(RepositoryBucket(URL), tmp_path / "repository").update()
     for nbytes in (MAX_OBJECT_BYTES + 1, -1):
         foreign.sizes[weights] = nbytes
-        with pytest.raises(BucketError, match="at most 1,099,511,627,776 are allowed"), working_copy(URL):
+        with pytest.raises(BucketError, match="at most 1,099,511,627,776 bytes are expected"), working_copy(URL):
             pass
 
 
