@@ -277,8 +277,6 @@ class TritonSettings(Section):
     """Model for requests that do not name one."""
     load_models: Listed = ()
     """Models to load besides the default one if Triton does not serve them; * for all of its repository."""
-    triton_aperture: int = Field(8, ge=0, le=1_000)
-    """Most Tritons that one gateway process uses; 0 for all. Its limits may require more."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
     """Secret that separates images in Triton's response cache; gateways with the same secret share cached results."""
     default_top_k: int = Field(5, ge=1, le=10_000)
@@ -441,8 +439,6 @@ class RecoverySettings(Section):
     """Whether models that died or fail are reloaded; needs a Triton with --model-control-mode=explicit."""
     heal_after_failures: int = Field(3, ge=1, le=1_000)
     """Consecutive failed probes after which a model is reloaded, even if its process is alive."""
-    quarantine_seconds: float = Field(600.0, ge=0, le=86_400)
-    """Time for which an image is refused after it has crashed a model's process twice; 0 for never."""
     shutdown_delay_seconds: float = Field(0.0, ge=0, le=300)
     """Time between SIGTERM and the closing of the port; readiness is false, and requests are still served."""
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)

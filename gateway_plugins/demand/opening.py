@@ -24,8 +24,7 @@ def open_backend(settings: Settings, plugins: Plugins) -> DemandBackend:
             setting=variable("triton_metrics_port"),
             advice="remove it: the memory of models is recorded when they are added",
         )
-    # Each Triton has other models, so a gateway needs all of them.
-    pool = open_pool(settings, plugins, aperture=0, on_demand=True)
+    pool = open_pool(settings, plugins, on_demand=True)
     # A Triton elsewhere has GPUs if there is a budget for them.
     gpus = gpu_count() if settings.model_repository else int(demand.models_gpu_memory_bytes > 0)
     loader = DemandLoader(
