@@ -220,8 +220,6 @@ def test_upload_limits_apply(in_binary):
         assert refused(large) == (413, "The file has more than 200 bytes: scale the image down.")
         assert result(ask(client, PNG, large)).as_numpy("STATUS").tolist() == [b"ok", b"file_too_large"]
         assert client.post(INFER, json=in_json(large, PNG)).json()["outputs"][1]["data"] == ["file_too_large", "ok"]
-        status, sentence = refusal(client.post(INFER, json=in_json(PNG, id="x" * 1_100)))
-        assert (status, "1 KiB beside its images" in sentence) == (431, True)
 
 
 def test_missing_key_uses_the_protocols_format(tmp_path):
