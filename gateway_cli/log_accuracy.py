@@ -43,7 +43,9 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
         out.print()
     table = Table("class", "images", "recall (95 %)", "predicted", "precision (95 %)", box=None, pad_edge=False)
     for each in found.classes[:CLASSES_SHOWN]:
-        table.add_row(each.label, str(each.true), str(each.recall), str(each.predicted), str(each.precision))
+        table.add_row(
+            each.label, str(each.recall.count), str(each.recall), str(each.precision.count), str(each.precision)
+        )
     out.print(table)
     if len(found.classes) > CLASSES_SHOWN:
         out.print(f"… and {len(found.classes) - CLASSES_SHOWN} more classes; --json has all")

@@ -6,21 +6,21 @@ every gateway with the answers. Prometheus adds up the gateways and computes the
 
 import json
 from bisect import bisect_left
-from collections import Counter as Counted
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import structlog
-from numpy.typing import NDArray
 from prometheus_client import Counter
 
 from gateway_predictions import metrics
-from gateway_predictions.drift.distances import MOST_NAMES, OTHER
-from gateway_predictions.drift.sample import CLASS, DECIMALS, ENTROPY, SCORE, WindowSample
-from gateway_predictions.requirements import LogUnavailable
 
 log = structlog.get_logger("gateway")
+
+CLASS, SCORE, ENTROPY, OTHER = "class", "score", "entropy", "other"
+DECIMALS = 3
+"""Decimals of scores and entropies that are compared."""
+MOST_NAMES = 20
+"""The most frequent names are compared each, and the others as one."""
 
 STORED_IMAGES = 500
 """Images of a stored reference at least: with fewer, chance alone exceeds the alert's threshold."""
@@ -46,22 +46,6 @@ class LiveReference:
         classes = {str(number): [label, round(share, 6)] for number, (label, share) in self.classes.items()}
         shares = {name: [round(share, 6) for share in values] for name, values in self.shares.items()}
         return json.dumps({"images": self.images, **shares, CLASS: classes}, separators=(",", ":"))
-
-
-def reference_of(sample: WindowSample) -> LiveReference:
-    """The reference of a sample; raises LogUnavailable if it has fewer than STORED_IMAGES."""
-    names = [name for name in sample.names[CLASS] if name is not None]
-    if len(names) < STORED_IMAGES:
-        raise LogUnavailable(
-            f"a reference is stored from {STORED_IMAGES} images at least, and there are {len(names)}: chance alone "
-            "would raise the alert"
-        )
-    frequent = Counted(names).most_common(MOST_NAMES)
-    bins = len(frequent) + 1
-    labels = _distinct({int(name): sample.labels.get(name, name) for name, _ in frequent})
-    classes = {int(name): (labels[int(name)], (count + 0.5) / (len(names) + 0.5 * bins)) for name, count in frequent}
-    shares = {name: _shares(sample.numbers[name], bounds) for name, bounds in BOUNDS.items()}
-    return LiveReference(len(names), shares, classes)
 
 
 def read_reference(text: str) -> LiveReference:
@@ -141,19 +125,3 @@ class _Series:
         }
         self.classes = {number: shown(CLASS, label, share) for number, (label, share) in reference.classes.items()}
         self.other = shown(CLASS, OTHER, max(1e-6, 1 - sum(share for _, share in reference.classes.values())))
-
-
-def _shares(values: NDArray[np.float64], bounds: Sequence[float]) -> list[float]:
-    """The share of each bin, with half an image added to each."""
-    counts = np.bincount(np.searchsorted(bounds, values[~np.isnan(values)], side="left"), minlength=len(bounds) + 1)
-    shares: list[float] = ((counts + 0.5) / (counts.sum() + 0.5 * len(counts))).tolist()
-    return shares
-
-
-def _distinct(labels: Mapping[int, str]) -> dict[int, str]:
-    """The labels; a label that occurs twice, or is the name of all other classes, has its number behind it."""
-    times = Counted(labels.values())
-    return {
-        number: label if times[label] == 1 and label != OTHER else f"{label} ({number})"
-        for number, label in labels.items()
-    }
