@@ -46,14 +46,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-class MemoryCheck(StrEnum):
-    """What happens if models need more memory than is free: refuse to load them, log a warning, or nothing."""
-
-    REFUSE = "refuse"
-    WARN = "warn"
-    OFF = "off"
-
-
 class MetricsAccess(StrEnum):
     """Which API key `GET /metrics` needs."""
 
@@ -236,7 +228,7 @@ class ListenSettings(Section):
     triton_alone: bool = False
     """Size Triton's models for cores that no gateway shares, as in a pod of its own; the chart sets it."""
     costs: Annotated[str, Field(min_length=0, max_length=500), AfterValidator(_costs)] = ""
-    """What an image costs, as `gateway capacity --measure` prints it; when empty, what it found on this machine."""
+    """What an image costs, as `gateway doctor --run` prints it; when empty, what it found on this machine."""
 
 
 class AccessSettings(Section):
@@ -424,8 +416,6 @@ class LocalTritonSettings(Section):
 
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)
     """Size of Triton's response cache; 0 for none."""
-    memory_check: MemoryCheck = MemoryCheck.REFUSE
-    """What happens if models need more memory than is free: refuse, warn or off."""
     model_repository: Annotated[Path | None, Allowed("the path of a folder")] = None
     """Model repository of a Triton on this machine, to check the memory of models to load; `gateway up` sets it."""
     triton_start_timeout_seconds: float = Field(180.0, gt=0, le=3_600)

@@ -11,7 +11,7 @@ from pathlib import Path
 from gateway.findings import Finding, fail, ok, warn
 from gateway.limits.buffers import needed
 from gateway.settings import MIB, Settings, variable
-from gateway_local.memory_fit import Fit, advice, fit, sentence, table
+from gateway_local.memory_plan import fit
 from gateway_local.paths import PROJECT
 from gateway_local.runtime.base import LibpythonMissing, find_libpython
 from gateway_local.runtime.wheel import (
@@ -139,14 +139,7 @@ def memory(settings: Settings, models: Need | None) -> Finding:
             names = [variable(name) for name in ("workers", "max_bytes_waiting", "max_bytes_in_flight")]
             return warn("memory", text, f"lower {names[0]}, {names[1]} or {names[2]}")
         return ok("memory", text)
-    beside = needed(settings) + settings.triton_cache_bytes
-    text = "\n".join([sentence(models, free, beside_bytes=beside), *table(models)])
-    match fit(models, free, beside_bytes=beside):
-        case Fit.SHORT:
-            return fail("memory", text, "; ".join(line.strip() for line in advice(models)))
-        case Fit.NEAR:
-            return warn("memory", text, "; ".join(line.strip() for line in advice(models)))
-    return ok("memory", text)
+    return fit(models, free, beside_bytes=needed(settings) + settings.triton_cache_bytes)
 
 
 def cores(settings: Settings) -> Finding:

@@ -21,7 +21,7 @@ from gateway.triton.model_config import (
     read_model_config,
     steps,
 )
-from gateway_local.cuda_pool import arguments, pool_bytes, uncacheable
+from gateway_local.devices import arguments, pool_bytes, uncacheable
 from gateway_local.tuning import WARNING, runtimes
 from gateway_machine.capacity import Plan
 from gateway_machine.gpus import gpu_count

@@ -18,7 +18,7 @@ from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.grpc_channel import CANCELLATION_SINCE, version_numbers
 from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway.triton.tls import TlsError
-from gateway_local.cuda_pool import arguments, pool_bytes
+from gateway_local.devices import arguments, pool_bytes
 from gateway_local.doctor.repository import LIMITED
 from gateway_local.doctor.shares import shares
 from gateway_local.runtime.wheel import TRITON_VERSION
