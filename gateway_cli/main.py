@@ -166,18 +166,15 @@ def up(
     The first start fetches Triton from its wheel (55 MB), and exports the default model if the repository has none.
     """
     from gateway.findings import Level
-    from gateway.triton.model_config import read_model_configs
-    from gateway_local.doctor.repository import files, has_version
-    from gateway_local.doctor.shares import shares
+    from gateway_local.doctor.repository import has_version, models, shares
     from gateway_local.up import up as run_up
 
     settings = _settings(host=host, port=port, workers=workers, model=model)
     with _display(settings, verbose=verbose) as display:
-        # Warnings only: a version may be added while the service runs, and Triton decides about the files.
+        # Warnings only: a version may be added while the service runs, and Triton decides about the models.
         findings = list(shares(settings, partial(has_version, model_repository)))
-        if model_repository.is_dir():
-            lacking = files(model_repository, read_model_configs(model_repository))
-            findings += [lacking] if lacking.level is Level.FAIL else []  # the default model's file is exported later
+        configs, found = models(model_repository)
+        findings += [found] if configs else []  # without any, the start fails
         for finding in findings:
             if finding.level is not Level.OK:
                 display.say(f"warning: {finding.text.replace(chr(10), ', ')}: {finding.advice}")
