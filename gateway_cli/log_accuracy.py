@@ -69,5 +69,5 @@ def _print_calibration(out: "PlainConsole", what: str, calibration: "Calibration
         table.add_row(f"{each.low:.2f} to {each.high:.2f}", str(each.images), f"{each.score:.3f}", f"{each.right:.3f}")
     out.print(f"calibration on {what}")
     out.print(table)
-    out.print(f"expected calibration error  {calibration.error}")
-    out.print(f"Brier score                 {calibration.brier}")
+    out.print(f"expected calibration error  {calibration.expected_calibration_error}")
+    out.print(f"Brier score                 {calibration.brier_score}")

@@ -36,8 +36,8 @@ def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str
     for k in ranks(evaluation.classes):
         out.print(f"top-{k}     {100 * evaluation.top(k):.2f} %")
     if (calibration := evaluation.calibration()) is not None:
-        out.print(f"calibration error  {calibration.error}")
-        out.print(f"Brier score        {calibration.brier}")
+        out.print(f"calibration error  {calibration.expected_calibration_error}")
+        out.print(f"Brier score        {calibration.brier_score}")
     if evaluation.answers:
         plot.parent.mkdir(parents=True, exist_ok=True)
         confusion_matrix(evaluation.confusion(), labels, plot, title)

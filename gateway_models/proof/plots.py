@@ -1,6 +1,5 @@
 """Plots of results, drawn without a display."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,8 +38,8 @@ def confusion_matrix(counts: NDArray[np.float64], labels: Sequence[str], path: P
     figure.savefig(path, dpi=120)
 
 
-def reliability(sides: Sequence[tuple[str, Calibration]], title: str) -> bytes:
-    """Draw for each side how often answers are right by their scores, with the number of images, as a PNG."""
+def reliability(sides: Sequence[tuple[str, Calibration]], title: str, path: Path) -> None:
+    """Draw for each side how often answers are right by their scores, with the number of images, into a PNG."""
     figure = Figure(figsize=(4.6 * len(sides), 5.6), layout="constrained")
     grid = figure.subplots(2, len(sides), sharex=True, sharey="row", height_ratios=(3, 1), squeeze=False)
     for column, (name, calibration) in enumerate(sides):
@@ -57,7 +56,8 @@ def reliability(sides: Sequence[tuple[str, Calibration]], title: str) -> bytes:
             ecolor="lightsteelblue",
             label="right",
         )
-        shares.set(title=f"{name}: expected calibration error {calibration.error.value:.3f}", xlim=(0, 1), ylim=(0, 1))
+        error = calibration.expected_calibration_error.value
+        shares.set(title=f"{name}: expected calibration error {error:.3f}", xlim=(0, 1), ylim=(0, 1))
         widths = [each.high - each.low for each in calibration.bins]
         counts.bar(
             [each.low for each in calibration.bins], [each.images for each in calibration.bins], widths, align="edge"
@@ -66,8 +66,9 @@ def reliability(sides: Sequence[tuple[str, Calibration]], title: str) -> bytes:
     grid[0, 0].set(ylabel="share of right answers")
     grid[1, 0].set(ylabel="images")
     grid[0, 0].legend(loc="upper left")
-    figure.suptitle(title)
-    return _png(figure)
+    figure.suptitle(title, parse_math=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
 
 
 def _to_bounds(share: float, count: int) -> tuple[float, float]:
@@ -89,9 +90,3 @@ def speeds(names: Sequence[str], images_per_second: Sequence[float], fits: Seque
     axes.margins(x=0.1)
     axes.set(xlabel="images/s", title="pale: answers beyond the tolerance")
     figure.savefig(path, dpi=120)
-
-
-def _png(figure: Figure) -> bytes:
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110)
-    return file.getvalue()

@@ -127,11 +127,11 @@ def test_calibration_on_images_drawn_at_random_is_the_services():
         if is_drawn or not is_right:
             known.append(Labelled(a_row(number, margin=0.8), "cat", 0 if is_right else 1, is_drawn))
     found = calibrations(known)
-    assert found["drawn"].error.low < 0.3 < found["drawn"].error.high
-    assert found["all"].error.low > 0.4
+    assert found["drawn"].expected_calibration_error.low < 0.3 < found["drawn"].expected_calibration_error.high
+    assert found["all"].expected_calibration_error.low > 0.4
     (only,) = found["drawn"].bins
     assert (only.score, only.right) == (pytest.approx(0.9), pytest.approx(0.6, abs=0.05))
-    assert found["drawn"].brier.value == pytest.approx(0.6 * 0.01 + 0.4 * 0.81, abs=0.05)
+    assert found["drawn"].brier_score.value == pytest.approx(0.6 * 0.01 + 0.4 * 0.81, abs=0.05)
     assert calibrations([Labelled(a_row(1), "cat", 0)]).keys() == {"all"}
     assert calibrations([]) == {}
 
