@@ -78,7 +78,8 @@ class Variant:
         lacking = [package for package in PACKAGES.get(self.runtime, ()) if find_spec(package) is None]
         if not lacking:
             return ""
-        return f"needs {' and '.join(lacking)}: {install(self.runtime.value)}"
+        extra = "openvino" if self.runtime is NetworkRuntime.OPENVINO else "local"
+        return f"needs {' and '.join(lacking)}: {install(extra)}"
 
     def described(self) -> str:
         """A line for tables."""
