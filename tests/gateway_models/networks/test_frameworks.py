@@ -241,7 +241,7 @@ def untrained(kind: str) -> Any:
         ("forest", 50, "by a Python function that loads"),
         ("pipeline", 256, "cannot convert it.*Python function"),
         ("ridge", 256, "without predict_proba.*CalibratedClassifierCV"),
-        ("function", 256, "a classifier or a pipeline that ends in one is expected"),
+        ("function", 256, "is a FunctionTransformer without predict_proba"),
     ],
     ids=["another crop", "hundred", "own features", "own function", "no probabilities", "no classifier"],
 )
