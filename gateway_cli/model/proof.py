@@ -11,7 +11,7 @@ from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, mo
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.tuning import TUNING
-from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep
+from gateway_models.proof.variants import NetworkRuntime
 from gateway_models.repository.spec import Decode
 
 T = TypeVar("T", float, float | None)
@@ -105,10 +105,6 @@ def evaluate(
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
-    compare: Annotated[
-        bool,
-        typer.Option("--compare", help="Compare the ways to decode large JPEGs and to resize: one row each, no plot."),
-    ] = False,
     log: Annotated[
         str | None,
         typer.Option(
@@ -136,11 +132,10 @@ def evaluate(
         return
     assert data is not None
     from gateway_models.networks.model_source import labels_of
-    from gateway_models.proof.alternatives import compare as alternatives
     from gateway_models.proof.dataset import read_dataset
     from gateway_models.proof.evaluate import Evaluation
     from gateway_models.proof.evaluate import evaluate as run
-    from gateway_models.proof.evaluate_report import compared, report
+    from gateway_models.proof.evaluate_report import report
     from gateway_models.proof.image_files import resize_for
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
@@ -150,17 +145,6 @@ def evaluate(
     number = version or entry.in_use
     labels = labels_of(entry, model_repository, number)
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
-    if compare:
-        if address is not None or decode is not None:
-            raise typer.BadParameter(
-                "--compare tries every --decode with its own Triton, and excludes --triton and --decode"
-            )
-        found = []
-        for each in alternatives(entry, number, model_repository, samples, print_status):
-            print_status(f"{each.described()}: top-1 {100 * each.evaluation.top(1):.2f} %")
-            found.append(each)
-        compared(found)
-        return
     ensemble = entry.ensemble_of(number)
     evaluation = Evaluation(entry.versions[number].classes, entry.multi_label)
     with serving(model_repository, (ensemble,), print_status, url=address) as triton:
@@ -180,18 +164,6 @@ def tune(
     seconds: Annotated[
         float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600, callback=a_number)
     ] = 4.0,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="File for the plot; by default NAME-tuning.png.", dir_okay=False)
-    ] = None,
-    stages: Annotated[
-        list[TuneStep] | None,
-        typer.Option(
-            "--try",
-            help="What to vary; repeatable. By default formats, instances and batches (with --runtime only formats); "
-            "minutes.",
-            show_default=False,
-        ),
-    ] = None,
     runtimes: Annotated[
         list[NetworkRuntime] | None,
         typer.Option(
@@ -204,29 +176,28 @@ def tune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Measure runtimes, precisions, instances and batch sizes here; keep the fastest variant with correct results."""
+    """Measure the runtimes and precisions of a network here; keep the fastest with correct results."""
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.proof.image_files import image_files
     from gateway_models.proof.tune import Tuner, report
     from gateway_models.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
-    usual = (TuneStep.FORMATS,) if runtimes else USUAL
     tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, print_status)
     if runtimes:
         tuner.runtimes = frozenset(runtimes)
     with tuner:
-        for measured in tuner.run(tolerance, stages or usual):
+        for measured in tuner.run():
             print_status(measured.progress_line())
         best = tuner.best(tolerance)
-        report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"))
-        if best is None:
-            if not dry_run:
-                tuner.record(None)
-            wanted = f" by {' or '.join(sorted(runtimes))}" if runtimes else ""
-            emit(f"no variant{wanted} is within the tolerance; the model is unchanged")
-            raise typer.Exit(1)
-        if dry_run:
-            return
-        tuner.keep(best.variant)
-    emit(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TUNING}")
+        report(tuner.measured, best, tolerance)
+        if not dry_run and best is not None:
+            tuner.keep(best.variant)
+        elif not dry_run:
+            tuner.record(None)
+    if best is None:
+        wanted = f" by {' or '.join(sorted(runtimes))}" if runtimes else ""
+        emit(f"no variant{wanted} is within the tolerance; the model is unchanged")
+        raise typer.Exit(1)
+    if not dry_run:
+        emit(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TUNING}")

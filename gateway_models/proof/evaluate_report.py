@@ -5,7 +5,6 @@ from pathlib import Path
 
 from rich.table import Table
 
-from gateway_models.proof.alternatives import Alternative
 from gateway_models.proof.evaluate import THRESHOLD, Evaluation
 from gateway_models.repository.summary import console
 
@@ -42,23 +41,6 @@ def report(evaluation: Evaluation, labels: Sequence[str], plot: Path, title: str
         plot.parent.mkdir(parents=True, exist_ok=True)
         confusion_matrix(evaluation.confusion(), labels, plot, title)
         out.print(f"confusion matrix: {plot}")
-
-
-def compared(alternatives: Sequence[Alternative]) -> None:
-    """Print a row for each way to prepare the images; differences are from the first."""
-    shown = ranks(alternatives[0].evaluation.classes)
-    headings = ("", *(f"top-{k}" for k in shown), "images/s", "largest difference", "same top-1")
-    table = Table(*headings, box=None, pad_edge=False)
-    for each in alternatives:
-        difference, same = each.moved(alternatives[0])
-        table.add_row(
-            each.described(),
-            *(f"{100 * each.evaluation.top(k):.2f} %" for k in shown),
-            f"{each.evaluation.images_per_second:.1f}",
-            "as served" if each is alternatives[0] else f"{difference:.1e}",
-            "" if each is alternatives[0] else f"{100 * same:.4g} %",
-        )
-    console().print(table)
 
 
 def ranks(classes: int) -> tuple[int, ...]:

@@ -75,18 +75,3 @@ def _to_bounds(share: float, count: int) -> tuple[float, float]:
     """The distances of a share of some images from the bounds of its interval of 95 %."""
     low, high = wilson(round(share * count), count)
     return max(0.0, share - low), max(0.0, high - share)
-
-
-def speeds(names: Sequence[str], images_per_second: Sequence[float], fits: Sequence[bool], path: Path) -> None:
-    """Draw a bar for each variant; those beyond the tolerance are pale."""
-    figure = Figure(figsize=(9, 1.2 + 0.45 * len(names)), layout="constrained")
-    axes = figure.add_subplot()
-    colours = ["tab:blue" if fit else "lightgray" for fit in fits]
-    bars = axes.barh(range(len(names)), images_per_second, color=colours)
-    axes.bar_label(bars, fmt="%.1f", padding=3)
-    axes.set_yticks(range(len(names)), names)
-    axes.invert_yaxis()
-    # Space for the numbers behind the bars.
-    axes.margins(x=0.1)
-    axes.set(xlabel="images/s", title="pale: answers beyond the tolerance")
-    figure.savefig(path, dpi=120)
