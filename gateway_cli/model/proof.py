@@ -58,10 +58,11 @@ def parity(
     """
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.networks.model_source import labels_of
-    from gateway_models.proof.image_files import NotCompared, image_files, read_image_files, resize_for
-    from gateway_models.proof.over_http import OverHttp
-    from gateway_models.proof.parity import Comparison, Parity, compare, compare_over_http, runs_on_gpu
-    from gateway_models.proof.parity_report import report
+    from gateway_models.proof.dataset import Sample
+    from gateway_models.proof.image_files import image_files
+    from gateway_models.proof.over_http import OverHttp, predict_over_http
+    from gateway_models.proof.parity import Parity, compare, compare_served, runs_on_gpu
+    from gateway_models.proof.report import parity_report
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
@@ -70,21 +71,16 @@ def parity(
     entry = entry_with_version(model_repository, name, version)
     files = image_files(images or [SHIPPED_EXAMPLES])
     number = version or entry.in_use
-    on_gpu = False
     if gateway is not None:
         with OverHttp(gateway, name, number, api_key) as service:
-            results = list(progress(compare_over_http(entry, number, service, files), len(files), "comparing"))
+            answers = predict_over_http([service], [Sample(path, frozenset()) for path in files])
+            found = Parity.of(progress(compare(entry, number, answers), len(files), "comparing"))
     else:
-        inputs = read_image_files(files, resize_for(entry, decode))
         with serving(model_repository, (entry.ensemble_of(number),), print_status, url=address) as triton:
+            results = compare_served(entry, number, triton, files, decode)
             on_gpu = runs_on_gpu(entry, triton)
-            results = list(progress(compare(entry, number, triton, inputs), len(files), "comparing"))
-    found = Parity(
-        [each for each in results if isinstance(each, Comparison)],
-        [each for each in results if isinstance(each, NotCompared)],
-        on_gpu,
-    )
-    report(found, labels_of(entry, model_repository, number), tolerance)
+            found = Parity.of(progress(results, len(files), "comparing"), on_gpu=on_gpu)
+    parity_report(found, labels_of(entry, model_repository, number), tolerance).print()
     if not found.holds(tolerance):
         raise typer.Exit(1)
 
@@ -135,8 +131,9 @@ def evaluate(
     from gateway_models.proof.dataset import read_dataset
     from gateway_models.proof.evaluate import Evaluation
     from gateway_models.proof.evaluate import evaluate as run
-    from gateway_models.proof.evaluate_report import report
     from gateway_models.proof.image_files import resize_for
+    from gateway_models.proof.plots import confusion_matrix
+    from gateway_models.proof.report import evaluation_report
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
@@ -151,9 +148,13 @@ def evaluate(
         answers = run(ensemble, triton.address, samples, evaluation, resize_for(entry, decode))
         for _ in progress(answers, len(samples), "evaluating"):
             pass
-    report(evaluation, labels, plot or Path(f"{name}-confusion.png"), f"{name} on {data}")
+    evaluation_report(evaluation, labels).print()
     if not evaluation.answers:
         raise typer.Exit(1)
+    plot = plot or Path(f"{name}-confusion.png")
+    plot.parent.mkdir(parents=True, exist_ok=True)
+    confusion_matrix(evaluation.confusion(), labels, plot, f"{name} on {data}")
+    emit(f"confusion matrix: {plot}")
 
 
 @model_app.command("tune")

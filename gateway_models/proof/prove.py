@@ -37,8 +37,8 @@ from gateway_local.sizing import read, roles
 from gateway_machine.capacity import CALL_IMAGES, GPU_BATCH, MIB, Costs
 from gateway_machine.gpus import find_gpus
 from gateway_models.blocking_triton import BlockingTriton
-from gateway_models.proof.image_files import NotCompared, image_files, read_image_files, resize_for
-from gateway_models.proof.parity import Comparison, Parity, compare, runs_on_gpu
+from gateway_models.proof.image_files import image_files
+from gateway_models.proof.parity import Parity, compare_served, runs_on_gpu
 from gateway_models.repository.manage import entry_with_version
 from gateway_plugins.keys.settings import KeySettings
 
@@ -251,13 +251,11 @@ def _parity(repository: Path, model: str, url: str, sample: Path) -> Finding:
     try:
         entry = entry_with_version(repository, model, None)
         with BlockingTriton(url) as triton:
-            files = read_image_files(image_files([sample]), resize_for(entry))
-            results = list(compare(entry, entry.in_use, triton, files))
             on_gpu = runs_on_gpu(entry, triton)
+            results = compare_served(entry, entry.in_use, triton, image_files([sample]))
+            found = Parity.of(results, on_gpu=on_gpu)
     except UserError as exc:
         return warn("parity", f"not checked: {exc}")
-    refused = [each for each in results if isinstance(each, NotCompared)]
-    found = Parity([each for each in results if isinstance(each, Comparison)], refused, on_gpu)
     tolerance = TOLERANCE_ON_GPU if on_gpu else TOLERANCE
     text = (
         f"largest difference of a probability from the original on the CPU: {found.largest:.2g}, allowed {tolerance:g}"

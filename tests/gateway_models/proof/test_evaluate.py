@@ -8,9 +8,9 @@ import pytest
 from gateway_client.csv_cells import csv_line
 from gateway_models.proof.dataset import DatasetError, Sample, read_dataset
 from gateway_models.proof.evaluate import ClassScore, Evaluation, SampleAnswer
-from gateway_models.proof.evaluate_report import ranks
 from gateway_models.proof.image_files import NoImages, image_files, read_image_files
 from gateway_models.proof.plots import confusion_matrix
+from gateway_models.proof.report import ranks
 
 LABELS = ["cat", "Great Dane", "crane", "crane", "fox"]
 

@@ -8,8 +8,8 @@ from PIL import Image
 
 from gateway_models.proof.over_http import GatewayRefused, ImageRefused, OverHttp
 from gateway_models.proof.parity import Comparison, Parity
-from gateway_models.proof.parity_report import report
 from gateway_models.proof.reference import shown
+from gateway_models.proof.report import parity_report
 from tests.doubles.backend import PNG, StubBackend, scored
 from tests.processes import free_port
 from tests.services import stub_service
@@ -56,6 +56,7 @@ def test_reference_shows_an_image(image, pixel):
 def test_differences_on_a_gpu_come_with_tf32_and_its_switch(capsys, on_gpu):
     served, expected = np.float32([0.6, 0.4]), np.float32([0.606, 0.394])
     stages = {"decode": served * 0, "resize": served * 0, "model": served - expected}
-    report(Parity([Comparison(Path("cat.jpg"), served, expected, stages)], [], on_gpu), ["cat", "dog"], 1e-3)
+    parity = Parity([Comparison(Path("cat.jpg"), served, expected, stages)], [], on_gpu)
+    parity_report(parity, ["cat", "dog"], 1e-3).print()
     output = capsys.readouterr().out
     assert ["TF32" in output, "NVIDIA_TF32_OVERRIDE=0" in output] == [on_gpu] * 2
