@@ -1,6 +1,5 @@
 """A temporary service for one run: `gateway up` on a free port, stopped with the run."""
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.errors import UserError
-from gateway_local import launch
 from gateway_local.children import end, wait_answering
+from gateway_local.groups import REAPER
 from gateway_local.hosts import LOOPBACK, free_port
 
 START_SECONDS = 900.0
@@ -31,10 +30,10 @@ def own_service(model_repository: Path, print_status: Callable[[str], None]) -> 
     options = ["--host", LOOPBACK, "--port", str(port), "--model-repository", str(model_repository)]
     print_status(f"starting a service for this run on http://{LOOPBACK}:{port}; use --gateway for a running one")
     with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
-        # In a new session, so that Ctrl-C reaches only this process; the launcher ends the service with this process.
-        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
-        command = [*launcher, sys.executable, "-m", "gateway_cli", "up", *options]
+        # In a new session, so that Ctrl-C reaches only this process; the service ends with this process.
+        command = [sys.executable, "-m", "gateway_cli", "up", *options]
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        REAPER.watch(process.pid)
         try:
             started = time.monotonic()
             if fault := wait_answering(process, LOOPBACK, port, "/health/ready", timeout_seconds=START_SECONDS):
@@ -43,6 +42,7 @@ def own_service(model_repository: Path, print_status: Callable[[str], None]) -> 
             yield f"http://{LOOPBACK}:{port}"
         finally:
             end(process, STOP_SECONDS)
+            REAPER.forget(process.pid)
 
 
 def _tail(log: Path) -> list[str]:

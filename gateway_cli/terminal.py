@@ -1,17 +1,30 @@
 """Output and options that several commands share."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gateway.environment import SettingsError, load_settings
 from gateway_client.visible import visible
+
+
+def _of_the_settings(context: typer.Context, parameter: typer.CallbackParam, value: Path) -> Path:
+    """The repository of the settings, unless the option names one."""
+    source = context.get_parameter_source(parameter.name or "")
+    if source is not None and source.name == "DEFAULT":
+        with contextlib.suppress(SettingsError):  # which the command itself reports
+            return load_settings().model_repository or value
+    return value
+
 
 Repository = Annotated[
     Path,
     typer.Option(
         "--model-repository",
-        help="Folder with Triton's models; by default the project's triton_models.",
+        callback=_of_the_settings,
+        help="Folder with Triton's models (GATEWAY_MODEL_REPOSITORY); by default the project's triton_models.",
         file_okay=False,
         show_default=False,
     ),

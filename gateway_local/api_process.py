@@ -1,10 +1,7 @@
 """The API as a child process: its supervisor and its workers, started, watched and stopped as a whole."""
 
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -13,9 +10,7 @@ from http import HTTPStatus
 from gateway.errors import UserError
 from gateway.plugins import ports_of
 from gateway.settings import Settings, variable
-from gateway_local import launch
-from gateway_local.children import Waited, get, wait_ready
-from gateway_local.groups import REAPER, kill_group, signal_group
+from gateway_local.children import Child, Waited, get, wait_ready
 from gateway_local.hosts import reachable
 
 SERVE = (sys.executable, "-m", "gateway_cli", "serve")
@@ -32,12 +27,8 @@ class ApiFailed(UserError):
     """The API ended while it started, or was not ready in time; the message has the reason."""
 
 
-class ApiProcess:
-    """`gateway serve` in a process group of its own, so that Ctrl-C on the terminal does not reach it.
-
-    It is killed when this process dies, and its workers when it dies (`gateway.server.workers`). `load_models` replaces
-    the setting of that name.
-    """
+class ApiProcess(Child):
+    """`gateway serve`; its workers die with it (`gateway.server.workers`). `load_models` replaces that setting."""
 
     name = "the API"
 
@@ -50,6 +41,9 @@ class ApiProcess:
         command: Sequence[str] = SERVE,
         hang_seconds: float = HANG_SECONDS,
     ) -> None:
+        super().__init__()
+        # Time for load balancers to notice, then time for requests.
+        self.grace_seconds = settings.shutdown_delay_seconds + settings.shutdown_grace_seconds + EXIT_SECONDS
         self._settings = settings
         self._environment = {
             **os.environ,
@@ -62,34 +56,10 @@ class ApiProcess:
         self._command = command
         self._hang_seconds = hang_seconds
         self._answered_at = time.monotonic()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stopped = False
-        """Whether the whole process group has ended: its number may then be reused."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether the API's first process runs."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int | None:
-        """The id of the API's first process, and of its session; None before the first start."""
-        return self._process.pid if self._process else None
-
-    def poll(self) -> int | None:
-        """The exit code of a process that has ended, negative for a signal; else None."""
-        return self._process.poll() if self._process else None
 
     def start(self) -> None:
-        """Start the process and return at once."""
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *self._command],
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        REAPER.watch(self._process.pid)
-        self._stopped = False
+        """See Child."""
+        self._run(self._command, self._environment)
         self._answered_at = time.monotonic()
 
     def ready(self) -> bool:
@@ -115,10 +85,6 @@ class ApiProcess:
             return False, f"the API does not answer on port {port}"
         return status == HTTPStatus.OK, _reason(body, self._settings.model)
 
-    def hangs(self) -> bool:
-        """False: before the API is ready, only the start timeout applies."""
-        return False
-
     def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
         """Wait until images are classified; raises ApiFailed if the API ends before, or is not ready in time."""
         match wait_ready(lambda: self._get("/health/ready")[0], lambda: self.alive, timeout_seconds):
@@ -127,27 +93,6 @@ class ApiProcess:
             case Waited.LATE:
                 _, reason = self._get("/health/ready")
                 raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {reason}")
-
-    def stop(self, grace_seconds: float | None = None) -> None:
-        """Stop the API: requests in flight may finish within the grace period, then the process is killed.
-
-        By default the grace period is in the settings: time for load balancers to notice, then time for requests.
-        """
-        if self._process is None or self._stopped:
-            return
-        if grace_seconds is None:
-            grace_seconds = self._settings.shutdown_delay_seconds + self._settings.shutdown_grace_seconds + EXIT_SECONDS
-        if grace_seconds and self.alive:
-            self._process.terminate()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it is killed below, with its workers
-                self._process.wait(grace_seconds)
-        kill_group(self._process)
-        self._stopped = True
-
-    def kill(self) -> None:
-        """Kill the API and its workers at once, also while `stop` waits; for signal handlers."""
-        if self._process is not None and self._process.returncode is None:
-            signal_group(self._process, signal.SIGKILL)
 
     def _get(
         self, path: str, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS, *, any_status: bool = False

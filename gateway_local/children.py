@@ -1,15 +1,111 @@
-"""Servers that run as child processes: HTTP requests to them, waiting until they are ready, and ending them."""
+"""Servers that run as child processes: started, asked over HTTP, waited for until they are ready, and ended."""
 
+import contextlib
 import http.client
+import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from http import HTTPStatus
+
+from gateway_local.groups import REAPER, kill_group, signal_group
 
 POLL_SECONDS = 0.05
 MAX_RESPONSE_BYTES = 10_000
 ANSWER_SECONDS = 5.0
+
+
+class Child:
+    """A program in a process group of its own, so that Ctrl-C on the terminal does not reach it.
+
+    The group ends with this process, however this process dies. After the program has ended, `start` may be called
+    again.
+    """
+
+    name = ""
+    grace_seconds = 0.0
+    """Time that requests in flight have to finish when it is stopped."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._stopped = False
+        """Whether the whole process group has ended: its number may then be reused."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the group's first process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the first process, and of its session, also after it has ended; None before the first start."""
+        return self._process.pid if self._process else None
+
+    def poll(self) -> int | None:
+        """The exit code of a process that has ended, negative for a signal; None while it runs or before a start."""
+        return self._process.poll() if self._process else None
+
+    def wait(self, timeout_seconds: float | None = None) -> int | None:
+        """Wait for the process to end; returns `poll`."""
+        if self._process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_seconds)
+        return self.poll()
+
+    def start(self) -> None:
+        """Start the process and return at once."""
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        """Whether the process answers after its start; Readiness checks whether it classifies images."""
+        raise NotImplementedError
+
+    def answers(self) -> bool:
+        """Whether the process still answers, after it has been ready."""
+        raise NotImplementedError
+
+    def hangs(self) -> bool:
+        """Whether the process accepts connections and does not answer them, also before it is ready."""
+        return False
+
+    def stop(self, grace_seconds: float | None = None) -> None:
+        """Stop the process: requests in flight may finish within the grace period, then the group is killed.
+
+        Returns when all of its processes have ended. Stopping a stopped process does nothing.
+        """
+        if self._process is None or self._stopped:
+            return
+        grace_seconds = self.grace_seconds if grace_seconds is None else grace_seconds
+        if grace_seconds and self.alive:
+            self._process.terminate()
+            self.wait(grace_seconds)
+        kill_group(self._process)
+        self._stopped = True
+        self._clean_up()
+
+    def kill(self) -> None:
+        """Kill all processes at once, also while `stop` waits; for signal handlers."""
+        if self._process is not None and self._process.returncode is None:
+            signal_group(self._process, signal.SIGKILL)
+
+    def _run(self, command: Sequence[str], environment: Mapping[str, str], stdout: int | None = None) -> None:
+        """Start a program; raises OSError."""
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.STDOUT if stdout else None,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        REAPER.watch(self._process.pid)
+        self._stopped = False
+
+    def _clean_up(self) -> None:
+        """Remove what a stopped group has left."""
 
 
 class Waited(Enum):

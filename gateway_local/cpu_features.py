@@ -5,12 +5,6 @@ from pathlib import Path
 CPUINFO = Path("/proc/cpuinfo")
 
 
-def has_vnni(path: Path = CPUINFO) -> bool:
-    """Whether this processor multiplies bytes into 32-bit sums (VNNI); True if that is unknown."""
-    text = _text(path)
-    return "vnni" in text or "flags" not in text
-
-
 def has_bf16(path: Path = CPUINFO) -> bool:
     """Whether this processor multiplies numbers of type bfloat16; False if that is unknown."""
     text = _text(path)

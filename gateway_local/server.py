@@ -3,10 +3,8 @@
 import contextlib
 import os
 import secrets
-import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -14,10 +12,9 @@ from pathlib import Path
 from types import TracebackType
 
 from gateway.triton.model_config import read_model_configs
-from gateway_local import launch, sizing
+from gateway_local import sizing
 from gateway_local.bytecode import compile_models
-from gateway_local.children import Waited, get, is_ok, wait_ready
-from gateway_local.groups import REAPER, kill_group, signal_group
+from gateway_local.children import Child, Waited, get, is_ok, wait_ready
 from gateway_local.hosts import authority, reachable
 from gateway_local.runtime.base import TritonRuntime, TritonRuntimeError
 from gateway_local.server_log import advice, error_lines
@@ -62,7 +59,7 @@ def missing_code(repository: Path) -> list[Path]:
     return missing
 
 
-class EmbeddedTriton:
+class EmbeddedTriton(Child):
     """A Triton server that belongs to this process and dies with it.
 
     Every port may be 0: a free one is then taken. `cache_bytes` is the size of the response cache, 0 for none.
@@ -73,6 +70,7 @@ class EmbeddedTriton:
     """
 
     name = "Triton"
+    grace_seconds = EXIT_TIMEOUT_SECONDS + 5.0
 
     def __init__(
         self,
@@ -90,6 +88,7 @@ class EmbeddedTriton:
         environment: Mapping[str, str] | None = None,
         sizes: Plan | None = None,
     ) -> None:
+        super().__init__()
         self.runtime = runtime
         self.model_repository = model_repository.resolve()
         sizes = sizes or plan(usable_cores(), 0)
@@ -99,16 +98,13 @@ class EmbeddedTriton:
         self.grpc_port, self.http_port, self.metrics_port = grpc_port, http_port, metrics_port
         self.cache_bytes = cache_bytes
         self._on_log = on_log
-        self._load_models = tuple(load_models)
+        self.load_models = tuple(load_models)
         self._extra_arguments = tuple(extra_arguments)
         self._environment = dict(environment or {})
         self._shm_prefix = f"triton_{os.getpid()}_{secrets.token_hex(4)}_"
-        self._process: subprocess.Popen[str] | None = None
         self._log_thread: threading.Thread | None = None
         self._lines: deque[str] = deque(maxlen=KEPT_LOG_LINES)
         self._was_ready = False
-        self._stopped = False
-        """Whether the whole process group has ended: its number may then be reused."""
 
     @property
     def url(self) -> str:
@@ -119,29 +115,6 @@ class EmbeddedTriton:
     def http_url(self) -> str:
         """The HTTP endpoint as a URL without a path."""
         return f"http://{authority(self.host, self.http_port)}"
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process id, also after it has ended; None before the first start."""
-        return self._process.pid if self._process else None
-
-    @property
-    def alive(self) -> bool:
-        """Whether the server's process runs."""
-        return self._process is not None and self._process.poll() is None
-
-    def poll(self) -> int | None:
-        """The exit code of a process that has ended, negative for a signal; None while it runs or before a start."""
-        return self._process.poll() if self._process else None
-
-    def wait(self, timeout_seconds: float | None = None) -> int | None:
-        """Wait for the process to end; returns `poll`."""
-        if self._process:
-            try:
-                self._process.wait(timeout_seconds)
-            except subprocess.TimeoutExpired:
-                return None
-        return self.poll()
 
     def start(self) -> None:
         """Start the process and return at once; raises PortTaken or TritonRuntimeError."""
@@ -155,7 +128,7 @@ class EmbeddedTriton:
                 raise TritonRuntimeError(
                     f"Triton's Python backend cannot handle spaces in a path: move {path} to a path without spaces"
                 )
-        if "*" in self._load_models and not self._was_ready and (missing := missing_code(self.model_repository)):
+        if "*" in self.load_models and not self._was_ready and (missing := missing_code(self.model_repository)):
             raise TritonRuntimeError(
                 f"there is no {missing[0]}, for which Triton would wait for ever: put it back, or remove the model "
                 f"{missing[0].parent.parent.name}"
@@ -167,33 +140,23 @@ class EmbeddedTriton:
         compile_models(self.model_repository)
         self._take_ports()
         self._lines.clear()
-        started = threading.Event()
-        failures: list[OSError] = []
-
-        def run() -> None:
-            # A parent-death signal comes when the *thread* that started the process ends, so the thread that reads the
-            # log, which lives as long as the process, starts it.
-            try:
-                process = self._process = self._spawn()
-                REAPER.watch(process.pid)
-            except OSError as exc:
-                failures.append(exc)
-                return
-            finally:
-                started.set()
-            assert process.stdout is not None
-            for line in process.stdout:
-                self._lines.append(line.rstrip("\n"))
-                self._on_log(f"{LOG_PREFIX}{self._lines[-1]}")
-            process.stdout.close()
-            process.wait()
-
-        self._log_thread = threading.Thread(target=run, name="triton-log", daemon=True)
+        command = [str(self.runtime.tritonserver), *self._arguments()]
+        try:
+            self._run(command, {**self.runtime.environment(), **self._environment}, stdout=subprocess.PIPE)
+        except OSError as exc:
+            raise TritonRuntimeError(f"cannot start {self.runtime.tritonserver}: {exc}") from exc
+        self._log_thread = threading.Thread(
+            target=self._read_log, args=(self._process,), name="triton-log", daemon=True
+        )
         self._log_thread.start()
-        started.wait()
-        self._stopped = False
-        if failures:
-            raise TritonRuntimeError(f"cannot start {self.runtime.tritonserver}: {failures[0]}") from failures[0]
+
+    def _read_log(self, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._lines.append(line.rstrip("\n"))
+            self._on_log(f"{LOG_PREFIX}{self._lines[-1]}")
+        process.stdout.close()
+        process.wait()
 
     def update_sizes(self) -> None:
         """Complete the configurations of models that were added or edited since the start; call this periodically."""
@@ -235,29 +198,11 @@ class EmbeddedTriton:
                 raise self._failed(f"Triton was not ready after {timeout_seconds:g} s")
         self._was_ready = True
 
-    def stop(self, grace_seconds: float = EXIT_TIMEOUT_SECONDS + 5.0) -> None:
-        """Stop the server: requests in flight may finish within the grace period, then the process is killed.
-
-        Returns when the server and all of its stubs have ended. Stopping a stopped server does nothing.
-        """
-        if self._process is None or self._stopped:
-            return
-        if grace_seconds and self.alive:
-            self._process.terminate()
-            # Wait for the process: its log has "0 in-flight" and "All models are stopped" while a request still runs.
-            self.wait(grace_seconds)
-        # The stubs are the server's children; if it dies first they get another parent but keep the group.
-        kill_group(self._process)
-        self._stopped = True
+    def _clean_up(self) -> None:
         self._join_log()
         for region in SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
             region.unlink(missing_ok=True)
         self._sized.remove()
-
-    def kill(self) -> None:
-        """Kill the server and its stubs at once, also while `stop` waits; for signal handlers."""
-        if self._process is not None and self._process.returncode is None:
-            signal_group(self._process, signal.SIGKILL)
 
     def __enter__(self) -> "EmbeddedTriton":
         self.start()
@@ -289,20 +234,6 @@ class EmbeddedTriton:
             for listener in held:
                 listener.close()
 
-    def _spawn(self) -> subprocess.Popen[str]:
-        launcher = [sys.executable, "-I", "-S", launch.__file__, str(os.getpid())]
-        return subprocess.Popen(
-            [*launcher, str(self.runtime.tritonserver), *self._arguments()],
-            env={**self.runtime.environment(), **self._environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            # Ctrl-C on the terminal reaches this process only, which then stops Triton cleanly.
-            start_new_session=True,
-        )
-
     def _arguments(self) -> list[str]:
         cache = [f"--cache-config=local,size={self.cache_bytes}"] if self.cache_bytes else []
         return [
@@ -311,7 +242,7 @@ class EmbeddedTriton:
             f"--backend-directory={self.runtime.backend_directory}",
             # Explicit, since only then can a model whose stub died be unloaded and loaded again.
             "--model-control-mode=explicit",
-            *(f"--load-model={model}" for model in self._load_models),
+            *(f"--load-model={model}" for model in self.load_models),
             # A faulty model fails the first start, with the reason. It must not fail a later restart, which may run
             # unattended: the other models are to be served again.
             *(("--exit-on-error=false", "--strict-readiness=false") if self._was_ready else ()),

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from gateway.errors import UserError
+from gateway_local.children import Child
 
 Say = Callable[[str], None]
 
@@ -22,41 +22,6 @@ class GivenUp(UserError):
     """A process keeps dying; the message names it, and how it ended."""
 
 
-class Restartable(Protocol):
-    """A process that can be started again after it has ended."""
-
-    name: str
-
-    @property
-    def alive(self) -> bool:
-        """Whether the process runs."""
-        ...
-
-    def poll(self) -> int | None:
-        """The exit code, once the process has ended."""
-        ...
-
-    def start(self) -> None:
-        """Start the process and return at once."""
-        ...
-
-    def stop(self, grace_seconds: float) -> None:
-        """End the process and all that it has started."""
-        ...
-
-    def ready(self) -> bool:
-        """Whether the process answers after its start; Readiness checks whether it classifies images."""
-        ...
-
-    def answers(self) -> bool:
-        """Whether the process still answers, after it has been ready."""
-        ...
-
-    def hangs(self) -> bool:
-        """Whether the process accepts connections and does not answer them, also before it is ready."""
-        ...
-
-
 class Supervisor:
     """Restarts a process that died or hangs; call `check` periodically, it never waits for long.
 
@@ -65,7 +30,7 @@ class Supervisor:
 
     def __init__(
         self,
-        process: Restartable,
+        process: Child,
         say: Say,
         *,
         start_timeout_seconds: float,

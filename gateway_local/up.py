@@ -6,24 +6,23 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
 from gateway.errors import UserError
 from gateway.plugins import ports_of
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings, variable
 from gateway.triton.contract import CLASSIFIER
-from gateway.triton.model_config import read_model_configs
 from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
+from gateway_local.children import Child
 from gateway_local.default_model import default_model
-from gateway_local.devices import Devices, choose_devices
+from gateway_local.devices import choose_devices
 from gateway_local.display import STATUS_PREFIX, Display, Say
 from gateway_local.groups import REAPER
-from gateway_local.hosts import authority
+from gateway_local.hosts import LOOPBACK, authority
 from gateway_local.memory_plan import StartPlan, models_to_start, plan_start, sized_configs
 from gateway_local.paths import default_cache_dir, install_models, sample_image
 from gateway_local.runtime.base import TritonRuntime
@@ -31,7 +30,7 @@ from gateway_local.runtime.wheel import ensure_runtime, is_fetched
 from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.supervisor import Readiness, Supervisor
-from gateway_local.tuning import hint, runtimes
+from gateway_local.tuning import runtimes
 from gateway_machine.gpus import Gpus, find_gpus
 from gateway_machine.memory import killed_for_memory
 from gateway_plugins.keys.settings import KeySettings
@@ -67,34 +66,19 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     if name != settings.model:
         say(f"{name} answers when a request names no model: the repository has no other")
         settings = settings.model_copy(update={"model": name})
-    runtime = _prepare(settings, model_repository, display)
     gpus = find_gpus()
-    plan = plan_start(settings, model_repository, say, gpus=gpus.usable)
+    triton, plan = _triton(settings, model_repository, display, gpus, ports=(triton_port, 0, 0))
+    if not triton_port:
+        triton.grace_seconds = IDLE_GRACE_SECONDS  # its only client, the API, has finished then
     settings = plan.settings
     # The API, a child process, reads these settings from its environment.
     export_environment({**plan.changed, "model_repository": model_repository.resolve()})
-    devices = _devices(plan, model_repository, say, gpus)
-    started_models = models_to_start(settings, read_model_configs(model_repository))
-    triton = EmbeddedTriton(
-        runtime,
-        model_repository,
-        on_log=_triton_log(display, gpus),
-        grpc_port=triton_port,
-        cache_bytes=settings.triton_cache_bytes,
-        load_models=started_models,
-        extra_arguments=devices.arguments,
-        environment=devices.environment,
-        sizes=plan.sizes,
-    )
-    api: ApiProcess | None = None
-    _interrupt_on_signals()
-    try:
-        loading = time.monotonic()
-        with display.waiting(f"starting Triton with the models of {model_repository}"):
-            start(triton, say, settings.triton_start_timeout_seconds)
-        say(f"Triton has loaded its models after {time.monotonic() - loading:.1f} s on {triton.url} (gRPC)")
+    children: list[Child] = [triton]
+    with _stopping(children, display):
+        _start(triton, model_repository, display, settings)
         with display.waiting("starting the API"):
-            api = ApiProcess(settings, triton.url, load_models=",".join(started_models))
+            api = ApiProcess(settings, triton.url, load_models=",".join(triton.load_models))
+            children.append(api)
             api.start()
             api.wait_ready()
         address = f"http://{authority(settings.host, settings.port)}"
@@ -105,67 +89,125 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         say(
             f"next: every request with a form at {address}/docs; `{program()} model add --help` serves a model of yours"
         )
-        configs = read_model_configs(model_repository)
-        for text in runtimes(model_repository, configs, settings.model, gpus=gpus.usable):
+        for text in runtimes(model_repository, settings.model, gpus=gpus.usable):
             say(text)
-        if line := hint(model_repository, configs, settings.model, gpus=gpus.usable):
-            say(line.replace("`gateway ", f"`{program()} "))
         say("Ctrl-C stops everything")
-        checks = (
-            Supervisor(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds),
-            Supervisor(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS),
-            Readiness(api.readiness, say),
-        )
-        _keep_running(triton, *checks, say=say)
+        supervisor = Supervisor(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS)
+        _keep_running(triton, settings, say, supervisor, Readiness(api.readiness, say))
+
+
+def run_triton(
+    settings: Settings,
+    model_repository: Path,
+    *,
+    host: str,
+    ports: tuple[int, int, int],
+    display: Display,
+    arguments: Sequence[str] = (),
+) -> None:
+    """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal, and start it again if it dies or hangs.
+
+    Raises TritonRuntimeError, UpFailed or GivenUp.
+    """
+    install_models(model_repository, display.say)
+    triton, _ = _triton(
+        settings, model_repository, display, find_gpus(), host=host, ports=ports, arguments=arguments, alone=True
+    )
+    with _stopping([triton], display):
+        _start(triton, model_repository, display, settings)
+        _keep_running(triton, settings, display.say)
+
+
+def _triton(
+    settings: Settings,
+    model_repository: Path,
+    display: Display,
+    gpus: Gpus,
+    *,
+    ports: tuple[int, int, int],
+    host: str = LOOPBACK,
+    arguments: Sequence[str] = (),
+    alone: bool = False,
+) -> tuple[EmbeddedTriton, StartPlan]:
+    """A Triton for this machine that was not started, and the plan that it is sized by."""
+    runtime = _prepare(settings, model_repository, display)
+    plan = plan_start(settings, model_repository, display.say, gpus=gpus.usable, with_gateway=not alone)
+    in_flight = plan.settings.workers * plan.settings.max_images_in_flight
+    configs = sized_configs(model_repository, plan.sizes)
+    devices = choose_devices(configs, display.say, images_in_flight=in_flight, gpus=lambda: gpus)
+
+    def log(line: str) -> None:
+        # On a machine without a usable GPU, errors about missing GPUs are left out.
+        if gpus.usable or not concerns_a_gpu_alone(line):
+            display.log(line)
+
+    grpc_port, http_port, metrics_port = ports
+    triton = EmbeddedTriton(
+        runtime,
+        model_repository,
+        on_log=log,
+        host=host,
+        grpc_port=grpc_port,
+        http_port=http_port,
+        metrics_port=metrics_port,
+        cache_bytes=plan.settings.triton_cache_bytes,
+        load_models=models_to_start(plan.settings, configs),
+        extra_arguments=(*devices.arguments, *arguments),
+        environment=devices.environment,
+        sizes=plan.sizes,
+    )
+    return triton, plan
+
+
+def _start(triton: EmbeddedTriton, model_repository: Path, display: Display, settings: Settings) -> None:
+    loading = time.monotonic()
+    with display.waiting(f"starting Triton with the models of {model_repository}"):
+        start(triton, display.say, settings.triton_start_timeout_seconds)
+    took = time.monotonic() - loading
+    display.say(f"Triton has loaded its models after {took:.1f} s and listens on {triton.url} (gRPC)")
+
+
+@contextmanager
+def _stopping(children: Sequence[Child], display: Display) -> Iterator[None]:
+    """Stop the children, the last one first, when the block ends, by a signal or an error."""
+    # SIGINT too: a shell starts background jobs with SIGINT ignored, and Python would keep ignoring it.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    try:
+        yield
     except Stopped as stopped:
-        say(f"stopping after {stopped}; Ctrl-C again ends everything at once")
+        display.say(f"stopping after {stopped}; Ctrl-C again ends everything at once")
     finally:
-        _force_on_signals(*([api] if api else []), triton)
+
+        def force(*_: object) -> None:
+            # Only calls that are safe inside a handler: the code that waits for the children continues once they end.
+            for child in children:
+                child.kill()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, force)
         stopping = time.monotonic()
-        if api is not None:
-            with display.waiting("finishing the requests in flight"):
-                api.stop()
-        with display.waiting("stopping Triton"):
-            # Triton's only client, the API, has finished. Triton takes seconds to end its stubs, so they are killed.
-            triton.stop(*([] if triton_port else [IDLE_GRACE_SECONDS]))
-        say(f"stopped after {time.monotonic() - stopping:.1f} s")
+        for child in reversed(children):
+            with display.waiting(f"stopping {child.name}"):
+                child.stop()
+        display.say(f"stopped after {time.monotonic() - stopping:.1f} s")
 
 
-def _keep_running(triton: EmbeddedTriton, *checks: Supervisor | Readiness, say: Say) -> None:
+def _keep_running(triton: EmbeddedTriton, settings: Settings, say: Say, *checks: "Supervisor | Readiness") -> None:
     """Apply the checks until one raises GivenUp, or a signal interrupts."""
+    supervisor = Supervisor(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds)
     memory, sizes_at = KillReports(say), 0.0
     while True:
-        for each in checks:
+        for each in (supervisor, *checks, memory):
             each.check()
         REAPER.check()
-        memory.check()
         if time.monotonic() >= sizes_at:  # the repository may be on a slow network disk
             triton.update_sizes()
             sizes_at = time.monotonic() + CHECK_SECONDS
         time.sleep(POLL_SECONDS)
 
 
-class Startable(Protocol):
-    """The part of EmbeddedTriton that `start` needs."""
-
-    def start(self) -> None:
-        """Start the process and return at once."""
-        ...
-
-    def wait_ready(self, timeout_seconds: float) -> None:
-        """Wait until the server is ready; raises StartFailed."""
-        ...
-
-    def poll(self) -> int | None:
-        """The exit code, negative for a signal."""
-        ...
-
-    def stop(self, grace_seconds: float) -> None:
-        """Stop the server and all of its processes."""
-        ...
-
-
-def start(triton: Startable, say: Say, timeout_seconds: float) -> None:
+def start(triton: EmbeddedTriton, say: Say, timeout_seconds: float) -> None:
     """Start Triton and wait until it is ready; raises StartFailed.
 
     A Triton that crashes meanwhile is started once more: on a busy machine its Python backend crashes if a model's
@@ -223,56 +265,6 @@ def request(settings: Settings, address: str) -> str:
     return f"curl {key}-F files=@{sample_image()} {address}/predict"
 
 
-def run_triton(
-    settings: Settings,
-    model_repository: Path,
-    *,
-    host: str,
-    ports: tuple[int, int, int],
-    display: Display,
-    arguments: Sequence[str] = (),
-) -> None:
-    """Run Triton alone on (gRPC, HTTP, metrics) ports until a signal, and start it again if it dies or hangs.
-
-    Raises TritonRuntimeError, UpFailed or GivenUp.
-    """
-    install_models(model_repository, display.say)
-    runtime = _prepare(settings, model_repository, display)
-    grpc_port, http_port, metrics_port = ports
-    gpus = find_gpus()
-    plan = plan_start(settings, model_repository, display.say, gpus=gpus.usable, with_gateway=False)
-    devices = _devices(plan, model_repository, display.say, gpus)
-    triton = EmbeddedTriton(
-        runtime,
-        model_repository,
-        on_log=_triton_log(display, gpus),
-        host=host,
-        grpc_port=grpc_port,
-        http_port=http_port,
-        metrics_port=metrics_port,
-        cache_bytes=settings.triton_cache_bytes,
-        load_models=models_to_start(settings, read_model_configs(model_repository)),
-        extra_arguments=(*devices.arguments, *arguments),
-        environment=devices.environment,
-        sizes=plan.sizes,
-    )
-    _interrupt_on_signals()
-    try:
-        with display.waiting(f"starting Triton with the models of {model_repository}"):
-            start(triton, display.say, settings.triton_start_timeout_seconds)
-        display.say(f"Triton has loaded its models and listens on {triton.url} (gRPC)")
-        _keep_running(
-            triton,
-            Supervisor(triton, display.say, start_timeout_seconds=settings.triton_start_timeout_seconds),
-            say=display.say,
-        )
-    except KeyboardInterrupt:
-        display.say("stopping")
-    finally:
-        _force_on_signals(triton)
-        triton.stop()
-
-
 def _prepare(settings: Settings, model_repository: Path, display: Display) -> TritonRuntime:
     """Fetch Triton's binaries, and export the default model if the repository's classifier has none yet."""
     # The preprocessor's OpenCV reads this at import, and so has the same pixel limit as the gateway.
@@ -313,38 +305,6 @@ def program() -> str:
     path = Path(sys.argv[0]).absolute()
     found = shutil.which(path.name)
     return path.name if found and Path(found).samefile(path) else os.path.relpath(path)
-
-
-def _triton_log(display: Display, gpus: Gpus) -> Say:
-    """Takes Triton's log; on a machine without a usable GPU, errors about missing GPUs are left out."""
-
-    def without_gpu_errors(line: str) -> None:
-        if not concerns_a_gpu_alone(line):
-            display.log(line)
-
-    return display.log if gpus.usable else without_gpu_errors
-
-
-def _devices(plan: StartPlan, model_repository: Path, say: Say, gpus: Gpus) -> Devices:
-    in_flight = plan.settings.workers * plan.settings.max_images_in_flight
-    configs = sized_configs(model_repository, plan.sizes)
-    return choose_devices(configs, say, images_in_flight=in_flight, gpus=lambda: gpus)
-
-
-def _interrupt_on_signals() -> None:
-    # SIGINT too: a shell starts background jobs with SIGINT ignored, and Python would keep ignoring it.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
-
-
-def _force_on_signals(*processes: ApiProcess | EmbeddedTriton) -> None:
-    def force(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # the signature of a signal handler
-        # Only calls that are safe inside a handler: the code that waits for these processes continues once they end.
-        for process in processes:
-            process.kill()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, force)
 
 
 class Stopped(KeyboardInterrupt):

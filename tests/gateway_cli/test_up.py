@@ -8,6 +8,7 @@ import pytest
 from gateway_cli import live
 from gateway_cli.live import LiveDisplay, log_path
 from gateway_local.console import PlainConsole
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_machine.capacity import plan
 from tests.commands import gateway
 from tests.processes import wait_for
@@ -143,3 +144,12 @@ def test_env_format_prints_valid_settings(monkeypatch):
 )
 def test_number_out_of_range_is_refused(words):
     gateway(*words, code=2)
+
+
+def test_model_repository_of_the_settings_is_the_default_of_commands(tmp_path, monkeypatch):
+    started: list[Path] = []
+    monkeypatch.setattr("gateway_local.up.up", lambda settings, repository, **options: started.append(repository))
+    monkeypatch.setenv("GATEWAY_MODEL_REPOSITORY", str(tmp_path))
+    gateway("up")
+    gateway("up", f"--model-repository={DEFAULT_MODEL_REPOSITORY}")
+    assert started == [tmp_path, DEFAULT_MODEL_REPOSITORY]
