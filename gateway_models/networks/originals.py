@@ -136,13 +136,13 @@ def differentiable(version: Version) -> nn.Module:
     spec, outcome = version.spec, version.outcome
     check_original(version)
     if is_function(spec.source) or framework_of(spec.source):
-        raise NoGradients(f"{spec.source} is no network of torch: use --method rise or occlusion")
+        raise NoGradients(f"{spec.source} is no network of torch: use POST /explain")
     file = _unchanged(spec)
     form = replace(known_form(spec), input=outcome.input or PLAIN)
     if file.suffix == ".onnx":
-        raise NoGradients(f"{file} is an ONNX file, which has no gradients: use --method rise or occlusion")
+        raise NoGradients(f"{file} is an ONNX file, which has no gradients: use POST /explain")
     if form.gray or form.input.startswith("uint8"):
-        raise NoGradients("the network takes uint8 or gray images, without gradients: use --method rise or occlusion")
+        raise NoGradients("the network takes uint8 or gray images, without gradients: use POST /explain")
     return Adapted(original_module(spec, outcome.classes), form, spec.output).eval()
 
 

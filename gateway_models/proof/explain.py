@@ -1,150 +1,161 @@
-"""`gateway model explain`: which parts of an image carry the score of a class.
-
-By masked copies, through a running service, for any model; or by gradients of the original network, in this process.
-"""
+"""`gateway model explain`: the parts of an image that carry the score of a class, by the gradients of the network."""
 
 import io
 import json
-from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import httpx
 import numpy as np
+import torch
+from captum.attr import IntegratedGradients, LayerGradCam
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor, nn
 
 from gateway.errors import UserError
-from gateway_client.files import MAX_FILE_BYTES, read_file
-from gateway_models.proof.explain_method import ExplainMethod
-from gateway_models.proof.over_http import TIMEOUT_SECONDS, GatewayRefused
-from gateway_models.proof.reference import shown
+from gateway_decoder.masking import overlay_of
+from gateway_models.networks.originals import NoGradients, differentiable
+from gateway_models.networks.probe import Ending, activation
+from gateway_models.proof.parity import pil_image
+from gateway_models.repository.class_names import ClassNames
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
-from gateway_plugins.media.masking import OVERLAY_SIDE, RISE_MAP_SIDE
 
-Advance = Callable[[int, int], None]
-"""Called with the masked images that have a score, and the number of all."""
+MAP_SIDE = 448
+"""Pixels of the longer side of a map of a whole image."""
+JSON_SIDE = 28
+STEPS = 32
+"""Images between the black one and the explained one, for integrated gradients."""
+STEPS_AT_ONCE = 8
 
 
-class UnknownClass(UserError):
-    """The model does not have the class."""
+def grad_cam(network: nn.Module, image: Tensor, class_id: int) -> NDArray[np.float32]:
+    """The map [rows, columns] of the last convolution that sees where things are, from 0 up (Selvaraju et al., 2017).
+
+    `image` is fp32 [1, 3, side, side]. Raises NoGradients if the network has no such convolution.
+    """
+    explainer = LayerGradCam(network, _last_convolution(network, image))
+    try:
+        values: Tensor = explainer.attribute(image.clone().requires_grad_(), class_id, relu_attributions=True)
+    except RuntimeError as exc:
+        raise _no_gradients(exc) from exc
+    return _plane(values)
 
 
-class UnreadableImage(UserError):
-    """The image cannot be read here, though the service may."""
+def integrated_gradients(network: nn.Module, image: Tensor, class_id: int) -> NDArray[np.float32]:
+    """The part of each pixel in the score, [side, side] (Sundararajan et al., 2017), by the midpoint rule.
+
+    The baseline is 0, the mean colour of the training images. `image` is fp32 [1, 3, side, side]. Raises NoGradients.
+    """
+    try:
+        values: Tensor = IntegratedGradients(network).attribute(
+            image, target=class_id, n_steps=STEPS, method="riemann_middle", internal_batch_size=STEPS_AT_ONCE
+        )
+    except RuntimeError as exc:
+        raise _no_gradients(exc) from exc
+    return _plane(values)
+
+
+def _last_convolution(network: nn.Module, image: Tensor) -> nn.Module:
+    """The last convolution with an output of more than one pixel; raises NoGradients."""
+    found: list[nn.Module] = []
+
+    def keep(module: nn.Module, _inputs: object, output: Tensor) -> None:
+        if output.ndim == 4 and output.shape[2] * output.shape[3] > 1:
+            found[:] = [module]
+
+    hooks = [each.register_forward_hook(keep) for each in network.modules() if isinstance(each, nn.Conv2d)]
+    try:
+        with torch.no_grad():
+            network(image)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not found:
+        raise NoGradients(
+            "Grad-CAM needs a network of torch with convolutions whose modules are known, and TorchScript hides them: "
+            "use --method integrated-gradients"
+        )
+    return found[0]
+
+
+def _no_gradients(exc: RuntimeError) -> NoGradients:
+    """The error of a network without gradients, such as one that was saved within torch.no_grad()."""
+    return NoGradients(f"the network gives no gradients ({exc}): use POST /explain")
+
+
+def _plane(values: Tensor) -> NDArray[np.float32]:
+    """The values of one image, fp32 [1, channels, rows, columns], added up over its channels."""
+    plane: NDArray[np.float32] = values.detach().float().sum(dim=1)[0].numpy()
+    return plane
+
+
+METHODS: Mapping[str, Callable[[nn.Module, Tensor, int], NDArray[np.float32]]] = {
+    "grad-cam": grad_cam,
+    "integrated-gradients": integrated_gradients,
+}
+
+
+class NotExplained(UserError):
+    """The image cannot be read, or the model has no such class."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explained:
-    """The heat map of one class: `values` are fp32 [rows, columns] over the whole image, `overlay` is a PNG, RGBA."""
+    """The heat map of one class: `values` are fp32 [rows, columns] over the whole `image`."""
 
     model: str
-    version: str
+    version: int
     label: str
     class_id: int
     score: float
     method: str
     values: NDArray[np.float32]
-    overlay: bytes
+    image: Image.Image
 
     def as_json(self) -> str:
-        """All but the overlay, as a JSON document."""
+        """All but the image, as a JSON document, with a map of JSON_SIDE cells on each side."""
+        cells = np.asarray(Image.fromarray(self.values).resize((JSON_SIDE, JSON_SIDE), Image.Resampling.BOX))
         fields = {name: getattr(self, name) for name in ("model", "version", "label", "class_id", "score", "method")}
-        return json.dumps({**fields, "values": [[round(each, 6) for each in row] for row in self.values.tolist()]})
+        return json.dumps({**fields, "values": [[round(each, 6) for each in row] for row in cells.tolist()]})
 
-    def picture(self, path: Path) -> Image.Image:
-        """The image of a file with the map over it; raises UnreadableImage."""
-        upright = _upright(path).convert("RGBA")
-        overlay = Image.open(io.BytesIO(self.overlay)).convert("RGBA")
-        return Image.alpha_composite(upright, overlay.resize(upright.size)).convert("RGB")
+    def picture(self) -> Image.Image:
+        """The image with the map over it."""
+        heat = Image.open(io.BytesIO(overlay_of(self.values, self.image.height, self.image.width)))
+        over = heat.convert("RGBA").resize(self.image.size)
+        return Image.alpha_composite(self.image.convert("RGBA"), over).convert("RGB")
 
 
-def explain_by_masks(
-    url: str, path: Path, parameters: Mapping[str, str | int], api_key: str | None, advance: Advance
+def explain(
+    entry: Entry, version: int, path: Path, method: str, labels: Sequence[str], wanted: str | None
 ) -> Explained:
-    """Ask the gateway at `url` for an explanation; raises GatewayRefused with its reason."""
-    address = f"{url.rstrip('/')}/explain"
-    headers = {"Accept": "application/x-ndjson"}
-    if api_key is not None:
-        headers["Authorization"] = f"Bearer {api_key}"
-    try:
-        files = {"files": (path.name, read_file(path, MAX_FILE_BYTES))}
-    except OSError as exc:
-        raise UnreadableImage(f"{path} cannot be read: {exc.strerror or exc}") from exc
-    try:
-        with httpx.stream(
-            "POST", address, params=dict(parameters), files=files, headers=headers, timeout=TIMEOUT_SECONDS
-        ) as response:
-            if not response.is_success:
-                response.read()
-                raise GatewayRefused(f"{address}: {response.json()['detail']}")
-            for line in response.iter_lines():
-                document: dict[str, Any] = json.loads(line)
-                if "progress" in document:
-                    advance(document["progress"]["done"], document["progress"]["total"])
-                elif "error" in document:
-                    raise GatewayRefused(f"{address}: {document['error']['detail']}")
-                else:
-                    return _received(document)
-    except (httpx.HTTPError, httpx.InvalidURL) as exc:
-        raise GatewayRefused(f"{address} does not answer: {exc}") from exc
-    except (ValueError, LookupError, TypeError) as exc:
-        raise GatewayRefused(f"the answer of {address} does not come from a gateway") from exc
-    raise GatewayRefused(f"the answer of {address} ended before its result")
+    """Explain by the original network of a version; `wanted` is a label or a number, None for the likeliest class.
 
-
-def _received(document: Mapping[str, Any]) -> Explained:
-    model, found = document["model"], document["explanation"]
-    return Explained(
-        model["name"],
-        model["version"] or "",
-        found["label"],
-        found["class_id"],
-        found["score"],
-        found["method"],
-        np.array(found["values"], np.float32),
-        b64decode(found["overlay"]),
-    )
-
-
-def explain_by_gradients(
-    entry: Entry, number: int, path: Path, method: ExplainMethod, labels: Sequence[str], wanted: str | int | None
-) -> Explained:
-    """Explain by the original network of a version; `wanted` is a label or a class, None for the likeliest one.
-
-    Raises UnknownClass, UnreadableImage, NoGradients, and what `original_answers` raises.
+    Raises NotExplained, NoGradients, and what `original_answers` raises.
     """
-    import torch
-
-    from gateway_decoder.masking import overlay_of
-    from gateway_models.networks.originals import differentiable
-    from gateway_models.networks.probe import Ending, activation
-    from gateway_models.proof.attributions import grad_cam, integrated_gradients
-
-    version = entry.versions[number]
-    network = differentiable(version)
-    image = _upright(path)
+    try:
+        image = pil_image(path)
+    except OSError as exc:
+        raise NotExplained(f"{path} cannot be read: {exc}") from exc
+    found = entry.versions[version]
+    network = differentiable(found)
     tensor = reference_transforms(entry.preprocessing)(image)[None]
-    activate = activation(Ending(version.outcome.ending), multi_label=version.spec.multi_label)
+    activate = activation(Ending(found.outcome.ending), multi_label=found.spec.multi_label)
     with torch.no_grad():
         scores = activate(network(tensor).float())[0].numpy()
-    class_id = int(scores.argmax()) if wanted is None else _class_of(wanted, labels)
-    explain = grad_cam if method is ExplainMethod.GRAD_CAM else integrated_gradients
-    values = spread(explain(network, tensor, class_id), image.size, entry.preprocessing)
-    label = labels[class_id] if class_id < len(labels) else ""
-    overlay = overlay_of(values, image.height, image.width)
-    side = RISE_MAP_SIDE
-    small = np.asarray(Image.fromarray(values).resize((side, side), Image.Resampling.BOX))
-    return Explained(entry.name, str(number), label, class_id, float(scores[class_id]), method, small, overlay)
+    names = ClassNames(labels)
+    class_id = int(scores.argmax()) if wanted is None else names.find(wanted)
+    if class_id is None:
+        raise NotExplained(f"the model has no class {wanted!r}; it has {names.some}")
+    values = spread(METHODS[method](network, tensor, class_id), image.size, entry.preprocessing)
+    return Explained(entry.name, version, labels[class_id], class_id, float(scores[class_id]), method, values, image)
 
 
 def spread(values: NDArray[np.float32], size: tuple[int, int], preprocessing: Preprocessing) -> NDArray[np.float32]:
     """A map of what the network sees, as one of the whole image of `size` (width, height): 0 where it is cropped."""
     width, height = size
-    scale = OVERLAY_SIDE / max(width, height)
+    scale = MAP_SIDE / max(width, height)
     across, down = max(1, round(width * scale)), max(1, round(height * scale))
     if len(preprocessing.resize_size) == 2:
         resized_height, resized_width = map(float, preprocessing.resize_size)
@@ -160,21 +171,3 @@ def spread(values: NDArray[np.float32], size: tuple[int, int], preprocessing: Pr
         seen.resize((seen_across, seen_down), Image.Resampling.BILINEAR)
     )
     return whole
-
-
-def _upright(path: Path) -> Image.Image:
-    try:
-        with Image.open(path) as image:
-            return shown(image)
-    except OSError as exc:
-        raise UnreadableImage(f"{path} cannot be read: {exc}") from exc
-
-
-def _class_of(wanted: str | int, labels: Sequence[str]) -> int:
-    if isinstance(wanted, int):
-        if wanted >= len(labels):
-            raise UnknownClass(f"there is no class {wanted}: the model has the classes 0 to {len(labels) - 1}")
-        return wanted
-    if wanted not in labels:
-        raise UnknownClass(f"the model has no label {wanted!r}: GET /models/NAME lists the labels")
-    return labels.index(wanted)

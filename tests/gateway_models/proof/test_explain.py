@@ -1,8 +1,7 @@
-"""`gateway model explain`: maps by gradients in this process, and by masked copies through a service."""
+"""`gateway model explain`: maps by the gradients of the network."""
 
-import io
 import json
-from pathlib import Path
+import re
 
 import numpy as np
 import pytest
@@ -11,14 +10,10 @@ from PIL import Image
 
 from gateway_models.networks.originals import NoGradients
 from gateway_models.networks.torchscript import without_deprecations
-from gateway_models.proof.attributions import grad_cam, integrated_gradients
-from gateway_models.proof.explain import explain_by_masks, spread
-from gateway_models.proof.over_http import GatewayRefused
+from gateway_models.proof.explain import grad_cam, integrated_gradients, spread
 from gateway_models.repository.preprocessing import Preprocessing
-from tests.commands import gateway, usage_error
-from tests.doubles.backend import picture, quarters_backend
+from tests.commands import gateway, refusal
 from tests.gateway_models.networks.special_networks import Corners
-from tests.services import stub_service
 
 SIDE = 32
 
@@ -60,7 +55,7 @@ def test_network_without_gradients_says_so(method):
             with torch.no_grad():
                 return super().forward(images)
 
-    with pytest.raises(NoGradients, match="use --method rise or occlusion"):
+    with pytest.raises(NoGradients, match="use POST /explain"):
         method(Whole().eval(), bright_corner(), 0)
 
 
@@ -81,52 +76,16 @@ def test_map_lies_where_the_network_saw_the_image(resize, seen):
         assert (one.start, one.stop) == pytest.approx((other.start, other.stop), abs=1)
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "corner.png"
-    path.write_bytes(picture())
-    return path
-
-
-def test_service_explains_with_progress(file):
-    advances: list[tuple[int, int]] = []
-    with stub_service(quarters_backend()) as url:
-        found = explain_by_masks(url, file, {"masks": 300}, None, lambda *so_far: advances.append(so_far))
-        with pytest.raises(GatewayRefused, match="at most 2,000 masks"):
-            explain_by_masks(url, file, {"masks": 2001}, None, lambda *_: None)
-    assert (found.label, found.class_id, found.method) == ("top left", 0, "rise")
-    assert found.values.shape == (28, 28)
-    assert {total for _, total in advances} <= {301}
-
-
-def test_command_prints_the_map_as_json_or_writes_the_image_with_it(file, tmp_path_factory, monkeypatch):
+def test_command_prints_the_map_as_json_or_writes_the_image_with_it(added_head, photos, tmp_path, monkeypatch):
     """Into the current folder: the image's own may be a data set."""
-    here = tmp_path_factory.mktemp("here")
-    monkeypatch.chdir(here)
-    with stub_service(quarters_backend()) as url:
-        command = ("model", "explain", file, "--gateway", url, "--method", "occlusion", "--grid", 6)
-        printed = gateway(*command, "--label", "bottom right", "--json").stdout
-        assert list(here.iterdir()) == []
-        result = gateway(*command)
-    document = json.loads(printed.splitlines()[-1])  # the service of this process logs there, too
-    assert (document["label"], np.array(document["values"]).shape) == ("bottom right", (6, 6))
-    assert "top left (class 0): 1.0000, ensemble_model version 1" in result.output
-    assert not file.with_name("corner-explained.png").exists()
-    written = np.asarray(Image.open(here / "corner-explained.png"))
-    original = np.asarray(Image.open(io.BytesIO(picture())).convert("RGB"))
-    assert written.shape == original.shape
-    changed = np.abs(written.astype(int) - original).sum(axis=2)
-    assert changed[5:25, 5:55].mean() > 10 * changed[35:, 65:].mean()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--label", "a", "--class-id", "1"], "not by both"),
-        (["--masks", "5", "--method", "occlusion"], "--masks is for --method rise"),
-        (["--method", "grad-cam", "--gateway", "http://x"], "excludes --gateway"),
-    ],
-    ids=str,
-)
-def test_contradictory_options_are_refused(file, arguments, words):
-    assert words in usage_error("model", "explain", file, *arguments)
+    monkeypatch.chdir(tmp_path)
+    command = ("model", "explain", photos / "cat.jpg", "--model", "head", "--model-repository", added_head[0])
+    document = json.loads(gateway(*command, "--label", "1", "--json").stdout.splitlines()[-1])
+    assert list(tmp_path.iterdir()) == []
+    assert document["class_id"] == 1
+    assert np.array(document["values"]).shape == (28, 28)
+    assert re.search(r"\(class \d\): [01]\.\d{4}, head version 1", gateway(*command).output)
+    with Image.open(photos / "cat.jpg") as original, Image.open(tmp_path / "cat-explained.png") as written:
+        assert written.size == original.size
+    error = refusal(*command, "--label", "no such")
+    assert "the model has no class 'no such'; it has" in error
