@@ -83,7 +83,7 @@ ARG PIP_EXTRA_INDEX_URL
 COPY --from=wheels /wheels /wheels
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip --python /opt/gateway/bin/python install -c constraints.txt \
-        "$(echo /wheels/triton_image_gateway-*.whl)[local,onnx]" /wheels/exact_resize-*.whl
+        "$(echo /wheels/triton_image_gateway-*.whl)[local]" /wheels/exact_resize-*.whl
 COPY triton_models triton_models
 RUN --mount=type=bind,source=deploy/images,target=/images \
     /opt/gateway/bin/python /images/export_models.py /app

@@ -167,7 +167,7 @@ def _release(folder: Path, scratch: Path) -> None:
     write_bom(python, folder / f"{bom}-image.cdx.json")
     install(python, f"{service}[local]")
     write_bom(python, folder / f"{bom}-local.cdx.json")
-    install(python, f"{service}[local,onnx]")
+    install(python, f"{service}[local]")
     default_model.export(python, scratch / "default-model")
     default_model.pack(scratch / "default-model", folder / default_model.archive_name())
     client = environment(scratch / "client")

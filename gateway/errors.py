@@ -12,7 +12,7 @@
     │   ├── DamagedImage          422 damaged_image
     │   ├── TooCostly             422 too_costly
     │   ├── TooManyFrames         422 too_many_frames
-    │   └── ImageQuarantined      422 image_quarantined
+    │   └── ImageCrashedModel      422 image_crashed_model
     ├── RequestError              the whole request; the client can correct it
     │   ├── InvalidRequest        400 invalid_request
     │   ├── Unauthorized          401 unauthorized
@@ -142,10 +142,10 @@ class TooManyFrames(ImageError):
     code, summary = "too_many_frames", "The file has too many frames"
 
 
-class ImageQuarantined(ImageError):
-    """The image crashed a model's process twice, and is refused for `quarantine_seconds`."""
+class ImageCrashedModel(ImageError):
+    """A process of the model died during a call with the image, and again when the image was sent alone."""
 
-    code, summary = "image_quarantined", "The image makes the model fail and is refused for some minutes"
+    code, summary = "image_crashed_model", "The image crashed the model's process twice"
 
 
 class RequestError(GatewayError):

@@ -178,10 +178,6 @@ WATCH_FAULTS = Counter(
 DNS_FAILURES = Counter(
     "gateway_dns_failures_total", "DNS lookups of Triton's name that failed; the previous addresses stay in use."
 )
-IMAGES_QUARANTINED = Counter(
-    "gateway_images_quarantined_total",
-    "Images that crashed the process of a model twice, and are refused for `quarantine_seconds`.",
-)
 
 # Series that alerts use exist from the start: increase() misses the first count of a new series.
 for _reason in ("idle", "pipelining", "refused", "slow", "unread"):

@@ -46,14 +46,6 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-class MemoryCheck(StrEnum):
-    """What happens if models need more memory than is free: refuse to load them, log a warning, or nothing."""
-
-    REFUSE = "refuse"
-    WARN = "warn"
-    OFF = "off"
-
-
 class MetricsAccess(StrEnum):
     """Which API key `GET /metrics` needs."""
 
@@ -236,7 +228,7 @@ class ListenSettings(Section):
     triton_alone: bool = False
     """Size Triton's models for cores that no gateway shares, as in a pod of its own; the chart sets it."""
     costs: Annotated[str, Field(min_length=0, max_length=500), AfterValidator(_costs)] = ""
-    """What an image costs, as `gateway capacity --measure` prints it; when empty, what it found on this machine."""
+    """What an image costs, as `gateway doctor --run` prints it; when empty, what it found on this machine."""
 
 
 class AccessSettings(Section):
@@ -277,8 +269,6 @@ class TritonSettings(Section):
     """Model for requests that do not name one."""
     load_models: Listed = ()
     """Models to load besides the default one if Triton does not serve them; * for all of its repository."""
-    triton_aperture: int = Field(8, ge=0, le=1_000)
-    """Most Tritons that one gateway process uses; 0 for all. Its limits may require more."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
     """Secret that separates images in Triton's response cache; gateways with the same secret share cached results."""
     default_top_k: int = Field(5, ge=1, le=10_000)
@@ -426,8 +416,6 @@ class LocalTritonSettings(Section):
 
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)
     """Size of Triton's response cache; 0 for none."""
-    memory_check: MemoryCheck = MemoryCheck.REFUSE
-    """What happens if models need more memory than is free: refuse, warn or off."""
     model_repository: Annotated[Path | None, Allowed("the path of a folder")] = None
     """Model repository of a Triton on this machine, to check the memory of models to load; `gateway up` sets it."""
     triton_start_timeout_seconds: float = Field(180.0, gt=0, le=3_600)
@@ -441,8 +429,6 @@ class RecoverySettings(Section):
     """Whether models that died or fail are reloaded; needs a Triton with --model-control-mode=explicit."""
     heal_after_failures: int = Field(3, ge=1, le=1_000)
     """Consecutive failed probes after which a model is reloaded, even if its process is alive."""
-    quarantine_seconds: float = Field(600.0, ge=0, le=86_400)
-    """Time for which an image is refused after it has crashed a model's process twice; 0 for never."""
     shutdown_delay_seconds: float = Field(0.0, ge=0, le=300)
     """Time between SIGTERM and the closing of the port; readiness is false, and requests are still served."""
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)

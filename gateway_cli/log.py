@@ -1,9 +1,8 @@
 """`gateway log …`: export what the prediction log has, bring back labels, and delete images from it."""
 
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,15 +13,6 @@ from gateway_cli.terminal import ApiKey, emit, print_status
 
 if TYPE_CHECKING:
     import httpx
-
-
-class Uncertainty(StrEnum):
-    """Two classes with similar scores, scores spread over many classes, or a low best score."""
-
-    MARGIN = "margin"
-    ENTROPY = "entropy"
-    SCORE = "score"
-
 
 log_app = typer.Typer(
     help="The prediction log: what the models answered, for labels, evaluation and deletion.",
@@ -36,16 +26,13 @@ LogUrl = Annotated[
         "--log", metavar="URL", help="Folder or bucket of the log (GATEWAY_LOG_PREDICTIONS).", show_default=False
     ),
 ]
-Days = Annotated[
-    float | None, typer.Option("--days", help="Only the results of the last days.", min=0, show_default=False)
-]
 
 
 def log_url(given: str | None) -> str:
     """The log to use; raises LogUnavailable if none is named, there is none, or a package for its reader is missing."""
     from gateway.environment import load_settings
-    from gateway_predictions.requirements import LogUnavailable, check_packages, folder_of
     from gateway_predictions.settings import PredictionLogSettings
+    from gateway_predictions.store import LogUnavailable, check_packages, folder_of
 
     url = given or PredictionLogSettings.of(load_settings()).log_predictions
     if url is None:
@@ -80,10 +67,7 @@ def forget(
 
     done = run(LogReader(url), sha256)
     emit(f"deleted from {url}: {done.rows} rows, {done.feedback} feedbacks, {done.images} image files")
-    print_status(
-        "a running service may have rows that are not written yet: repeat this after "
-        f"{variable('log_predictions_file_seconds')}"
-    )
+    print_status("a running service may have rows that are not written yet: repeat this after a minute")
 
 
 @log_app.command("export")
@@ -93,29 +77,56 @@ def export(
     ],
     log: LogUrl = None,
     model: Annotated[str | None, typer.Option("--model", help="Only this model's results.", show_default=False)] = None,
-    days: Days = None,
+    days: Annotated[
+        float | None, typer.Option("--days", help="Only the results of the last days.", min=0, show_default=False)
+    ] = None,
     most_uncertain: Annotated[
         int | None,
         typer.Option(
-            "--most-uncertain", metavar="N", help="Only the N most uncertain images.", min=1, show_default=False
+            "--most-uncertain",
+            metavar="N",
+            help="Only the N images whose two best scores differ least.",
+            min=1,
+            show_default=False,
         ),
     ] = None,
-    by: Annotated[Uncertainty, typer.Option("--by", help="What uncertain means.")] = Uncertainty.MARGIN,
+    random: Annotated[
+        int | None,
+        typer.Option(
+            "--random",
+            metavar="N",
+            help="Only N images that were logged at random, whatever their answers: their labels give the accuracy.",
+            min=1,
+            show_default=False,
+        ),
+    ] = None,
+    form: Annotated[
+        Literal["csv", "label-studio"], typer.Option("--format", help="A CSV, or tasks for Label Studio.")
+    ] = "csv",
+    image_url: Annotated[
+        str | None,
+        typer.Option(
+            "--image-url",
+            metavar="URL",
+            help="Where the images of the log are found, such as s3://bucket/log: none is copied.",
+            show_default=False,
+        ),
+    ] = None,
     *,
     unlabelled: Annotated[bool, typer.Option("--unlabelled", help="Only images without feedback.")] = False,
-    diverse: Annotated[
-        bool,
-        typer.Option("--diverse/--similar", help="Whether embeddings, if there are any, spread the uncertain images."),
-    ] = True,
 ) -> None:
-    """Write logged results to a folder to be labelled: a CSV, the images, and tasks for Label Studio."""
+    """Write logged results to a folder to be labelled: the images, and a CSV or tasks for Label Studio."""
+    if random is not None and (unlabelled or most_uncertain is not None):
+        raise typer.BadParameter(
+            "not with --unlabelled or --most-uncertain, which prefer images", param_hint="--random"
+        )
     source = log_url(log)
-    from gateway_predictions.export import ExportSelection
-    from gateway_predictions.export import export as run
+    from gateway_predictions.labels import ExportSelection, Format
+    from gateway_predictions.labels import export as run
     from gateway_predictions.reader import LogReader
 
-    wanted = ExportSelection(model, since(days), unlabelled, most_uncertain, by, diverse)
-    count = run(LogReader(source), folder, wanted)
+    wanted = ExportSelection(model, since(days), unlabelled, most_uncertain, random)
+    count = run(LogReader(source), folder, wanted, Format(form), image_url)
     emit(f"{folder}: {count} images to label")
 
 
@@ -131,7 +142,7 @@ def import_labels(
     """Send the labels that people gave to a service as feedback; exits with 1 if it refuses any."""
     import httpx
 
-    from gateway_predictions.label_files import read_labels
+    from gateway_predictions.labels import read_labels
 
     labels = read_labels(file)
     refused = 0
@@ -139,12 +150,12 @@ def import_labels(
     with httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False) as client:
         for label in labels:
             try:
-                response = client.post("/feedback", json=label.feedback)
+                response = client.post("/feedback", json=label)
             except httpx.HTTPError as exc:
                 raise UserError(f"{url} does not answer: {exc}") from exc
             if not response.is_success:
                 refused += 1
-                print_status(f"{label.request_id}, image {label.index}: {_reason(response)}")
+                print_status(f"{label['request_id']}, image {label['index']}: {_reason(response)}")
     emit(f"{len(labels) - refused} of {len(labels)} labels sent to {url}")
     raise typer.Exit(bool(refused))
 

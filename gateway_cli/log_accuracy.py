@@ -43,7 +43,9 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
         out.print()
     table = Table("class", "images", "recall (95 %)", "predicted", "precision (95 %)", box=None, pad_edge=False)
     for each in found.classes[:CLASSES_SHOWN]:
-        table.add_row(each.label, str(each.true), str(each.recall), str(each.predicted), str(each.precision))
+        table.add_row(
+            each.label, str(each.recall.count), str(each.recall), str(each.precision.count), str(each.precision)
+        )
     out.print(table)
     if len(found.classes) > CLASSES_SHOWN:
         out.print(f"… and {len(found.classes) - CLASSES_SHOWN} more classes; --json has all")
@@ -67,5 +69,5 @@ def _print_calibration(out: "PlainConsole", what: str, calibration: "Calibration
         table.add_row(f"{each.low:.2f} to {each.high:.2f}", str(each.images), f"{each.score:.3f}", f"{each.right:.3f}")
     out.print(f"calibration on {what}")
     out.print(table)
-    out.print(f"expected calibration error  {calibration.error}")
-    out.print(f"Brier score                 {calibration.brier}")
+    out.print(f"expected calibration error  {calibration.expected_calibration_error}")
+    out.print(f"Brier score                 {calibration.brier_score}")

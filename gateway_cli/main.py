@@ -20,7 +20,6 @@ from gateway_cli.capacity import capacity
 from gateway_cli.classify import classify
 from gateway_cli.log import log_app
 from gateway_cli.model import model_app
-from gateway_cli.prove import prove
 from gateway_cli.stream import stream
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_client.bulk import BulkError
@@ -32,6 +31,7 @@ from gateway_plugins.keys.quota import InvalidQuota, Priority, read_quota
 from gateway_plugins.keys.settings import KeySettings
 
 if TYPE_CHECKING:
+    from gateway.findings import Finding
     from gateway_local.display import Display
 
 app = typer.Typer(
@@ -166,18 +166,15 @@ def up(
     The first start fetches Triton from its wheel (55 MB), and exports the default model if the repository has none.
     """
     from gateway.findings import Level
-    from gateway.triton.model_config import read_model_configs
-    from gateway_local.doctor.repository import files, has_version
-    from gateway_local.doctor.shares import shares
+    from gateway_local.doctor.repository import has_version, models, shares
     from gateway_local.up import up as run_up
 
     settings = _settings(host=host, port=port, workers=workers, model=model)
     with _display(settings, verbose=verbose) as display:
-        # Warnings only: a version may be added while the service runs, and Triton decides about the files.
+        # Warnings only: a version may be added while the service runs, and Triton decides about the models.
         findings = list(shares(settings, partial(has_version, model_repository)))
-        if model_repository.is_dir():
-            lacking = files(model_repository, read_model_configs(model_repository))
-            findings += [lacking] if lacking.level is Level.FAIL else []  # the default model's file is exported later
+        configs, found = models(model_repository)
+        findings += [found] if configs else []  # without any, the start fails
         for finding in findings:
             if finding.level is not Level.OK:
                 display.say(f"warning: {finding.text.replace(chr(10), ', ')}: {finding.advice}")
@@ -205,7 +202,22 @@ app.command()(stream)
 
 
 @app.command()
-def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+def doctor(
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    *,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run",
+            help="Run the service on free ports for a minute: its start, parity, speed, memory and recovery. The costs "
+            "of an image are kept for `gateway up`.",
+        ),
+    ] = False,
+    photo: Annotated[
+        Path | None,
+        typer.Option("--photo", help="JPEG that --run sends; by default the shipped one.", dir_okay=False, exists=True),
+    ] = None,
+) -> None:
     """Check the machine, the settings, the models and Triton, and give advice; exits with 1 if a check fails.
 
     If GATEWAY_TRITON_URL is set, this checks that Triton instead of what `gateway up` needs.
@@ -216,13 +228,27 @@ def doctor(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
 
     with PlainConsole(stderr=True).status("checking"):
         findings = list(examine(model_repository))
+    if run and not any(finding.level is Level.FAIL for finding in findings):
+        findings += _run_service(model_repository, photo)
     show(findings, PlainConsole())
     print_status(summary(findings))
     raise typer.Exit(any(finding.level is Level.FAIL for finding in findings))
 
 
+def _run_service(model_repository: Path, photo: Path | None) -> "list[Finding]":
+    from gateway_local.default_model import default_model
+    from gateway_local.display import Lines
+    from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES
+    from gateway_models.proof.prove import prove
+
+    settings = load_settings()
+    settings = settings.model_copy(update={"model": default_model(model_repository, settings)})
+    runtime = ensure_runtime(default_cache_dir(), print_status)
+    display = Lines(print_status, lambda _: None)
+    return list(prove(settings, model_repository, runtime, photo or SHIPPED_EXAMPLES / SAMPLE, display))
+
+
 app.command("capacity")(capacity)
-app.command("prove")(prove)
 
 
 @key_app.command("add")

@@ -95,8 +95,8 @@ class TooManyFrames(ImageError, status=422, code="too_many_frames"):
     """The request selects more frames than `max_frames`, or the file has more frames than the gateway can scan."""
 
 
-class ImageQuarantined(ImageError, status=422, code="image_quarantined"):
-    """The image crashed a model's process twice, and is refused for `quarantine_seconds`."""
+class ImageCrashedModel(ImageError, status=422, code="image_crashed_model"):
+    """The image crashed the model's process twice."""
 
 
 class UrlNotAllowed(ImageError, status=422, code="url_not_allowed"):

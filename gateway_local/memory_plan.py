@@ -7,23 +7,28 @@ from pathlib import Path
 from google.protobuf import text_format
 
 from gateway.environment import load_settings
+from gateway.errors import UserError
+from gateway.findings import Finding, Level
 from gateway.limits.buffers import LEAST, fitted, needed
-from gateway.settings import MemoryCheck, Settings, variable
+from gateway.settings import Settings, variable
 from gateway.triton.contract import pinned_versions
 from gateway.triton.health.expected import ALL
 from gateway.triton.model_config import ModelConfig, read_model_configs, steps
 from gateway_local.bytecode import compile_models
 from gateway_local.cost_record import recorded_costs
-from gateway_local.memory_fit import check
 from gateway_local.sizing import completed_texts, write
-from gateway_machine.capacity import Costs, Plan, fitting_plan
+from gateway_machine.capacity import Costs, NetworkRuntime, Plan, fitting_plan
 from gateway_machine.cores import usable_cores
-from gateway_machine.gpus import find_gpus
+from gateway_machine.gpus import find_gpus, gpu_count
 from gateway_machine.memory import MACHINE, Memory, memory_limit, usable_memory
-from gateway_plugins.demand.footprint import Need, need, size
+from gateway_plugins.demand.footprint import NEAR, Need, need, size
 from gateway_plugins.demand.settings import DemandSettings
 
 Say = Callable[[str], None]
+
+
+class MemoryShort(UserError):
+    """The models need more memory than there is; the message names both amounts and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ def plan_start(
 
     Where memory does not suffice for processes on all cores, there are fewer of each stage. Written counts stay.
     """
-    found = memory() if settings.memory_check is not MemoryCheck.OFF else None
+    found = memory()
     sizes = machine_plan(settings, repository, gpus=gpus, free_bytes=found.free_bytes if found else None)
     say(sizes.explained()[0])
     if found is None:
@@ -66,9 +71,7 @@ def plan_start(
         values = ", ".join(f"{variable(name)}={size(value)}" for name, value in lowered.items())
         say(f"lower than their defaults, to fit {size(found.limit_bytes)} of memory ({found.where}): {values}")
     beside = settings.triton_cache_bytes + (needed(settings) if with_gateway else 0)
-    if warning := check(wanted, found, beside_bytes=beside, how=settings.memory_check):
-        for line in f"warning: memory may run out: {warning}".splitlines():
-            say(line)
+    _warn(fit(wanted, found, beside_bytes=beside), "memory may run out", say, refuse=True)
     return StartPlan(settings, sizes, {**chosen, **lowered})
 
 
@@ -143,10 +146,67 @@ def warn_of_memory(repository: Path, settings: Settings, say: Say, *, gpus: int)
     limit = memory_limit()
     if limit is None:
         return
-    memory = Memory(limit, limit, MACHINE)
     wanted = _need(repository, machine_plan(settings, repository, gpus=gpus, free_bytes=limit), settings)
     beside = needed(settings) + settings.triton_cache_bytes
-    how = MemoryCheck.OFF if settings.memory_check is MemoryCheck.OFF else MemoryCheck.WARN
-    if warning := check(wanted, memory, beside_bytes=beside, how=how):
-        for line in f"warning: on a machine with the memory of this one it may run out: {warning}".splitlines():
-            say(line)
+    found = fit(wanted, Memory(limit, limit, MACHINE), beside_bytes=beside)
+    _warn(found, "on a machine with the memory of this one it may run out", say)
+
+
+def fit(wanted: Need, memory: Memory, *, beside_bytes: int) -> Finding:
+    """Compare the need of models with the free memory; `beside_bytes` is for the gateway and the response cache.
+
+    It fails if the models cannot even be loaded, and warns if memory may not suffice under load.
+    """
+    level = Level.OK
+    if wanted.least_bytes > memory.free_bytes:
+        level = Level.FAIL
+    elif wanted.usual_bytes + beside_bytes > NEAR * memory.free_bytes:
+        level = Level.WARN
+    text = "\n".join([_sentence(wanted, memory, beside_bytes), *_table(wanted)])
+    return Finding("memory", level, text, "" if level is Level.OK else "; ".join(_advice(wanted)))
+
+
+def _warn(found: Finding, text: str, say: Say, *, refuse: bool = False) -> None:
+    if found.level is Level.OK:
+        return
+    lines = [*found.text.splitlines(), f"To need less: {found.advice}"]
+    if refuse and found.level is Level.FAIL:
+        raise MemoryShort(*lines)
+    for line in f"warning: {text}: {chr(10).join(lines)}".splitlines():
+        say(line)
+
+
+def _sentence(wanted: Need, memory: Memory, beside_bytes: int) -> str:
+    """The needed and the free memory, as one line."""
+    of = "" if memory.where == MACHINE else f" of the {size(memory.limit_bytes)} of {memory.where}"
+    return (
+        f"{size(memory.free_bytes)}{of} are free; the models take {size(wanted.least_bytes)} once they are loaded, and "
+        f"with the gateway up to {size(wanted.usual_bytes + beside_bytes)} under load"
+    )
+
+
+def _table(wanted: Need, most: int = 12) -> list[str]:
+    """A line for each model, the largest first."""
+    rows = sorted(wanted.footprints, key=lambda each: -each.processes * each.usual_bytes)
+    lines = [
+        f"  {each.model:<32} {each.processes:>2} × {size(each.least_bytes):>8} loaded, {size(each.usual_bytes):>8} "
+        f"under load  {each.runtime.value}, {'measured' if each.measured else 'estimated'}"
+        for each in rows[:most]
+    ]
+    return [*lines, *([f"  … and {len(rows) - most} more"] if len(rows) > most else [])]
+
+
+def _advice(wanted: Need) -> list[str]:
+    """Ways to reduce the memory of models, the most effective first."""
+    runtimes = {each.runtime for each in wanted.footprints}
+    found = []
+    if any(each.processes > 1 for each in wanted.footprints):
+        found.append(
+            "fewer processes: leave `count` out of instance_group in config.pbtxt, or gateway model add --instances 1"
+        )
+    if NetworkRuntime.TORCH_CUDA in runtimes and not gpu_count():
+        found.append("torch's CPU build, from the index that PyTorch's installation page names for CPU")
+    if runtimes & {NetworkRuntime.TORCH_CUDA, NetworkRuntime.TORCH_CPU}:
+        found.append("ONNX Runtime instead of PyTorch: gateway model add --format onnx")
+    found.append("fewer models: gateway model remove NAME, or POST /models/NAME/unload")
+    return found

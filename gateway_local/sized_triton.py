@@ -7,13 +7,12 @@ of the container. A child process follows later changes of the repository.
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from gateway_local.sizing import ARGUMENT, SizedRepository, image_bytes
+from gateway_local.sizing import ARGUMENT, SizedRepository
 from gateway_machine.capacity import MIB, SHARED_BYTES, Costs, Plan, fitting_plan, pinned_pool_bytes
 from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import gpu_count, gpu_fault
@@ -22,7 +21,7 @@ from gateway_machine.memory import memory_limit
 CORES_VARIABLE = "GATEWAY_CORES"
 """Cores to size for, such as those that a pod requests; without it, or with 0, those of the container."""
 ALONE_VARIABLE, COSTS_VARIABLE = "GATEWAY_TRITON_ALONE", "GATEWAY_COSTS"
-"""Whether no gateway shares the cores; and what an image costs, as `gateway capacity --measure` prints it."""
+"""Whether no gateway shares the cores; and what an image costs, as `gateway doctor --run` prints it."""
 DEVICES_VARIABLE = "DEVICES"
 """The GPUs to use, such as 0,2 or GPU-…; all if it is empty or `all`; with `none`, networks run on the CPU."""
 NO_DEVICES = "none"
@@ -32,7 +31,6 @@ REPOSITORY, THREADS = "--model-repository", "--grpc-infer-thread-count"
 LOAD_THREADS, PINNED = "--model-load-thread-count", "--pinned-memory-pool-byte-size"
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  # where POSIX shared memory lives on Linux
 CHECK_SECONDS = 2.0
-HELP_SECONDS = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -61,15 +59,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     word = f"{REPOSITORY}={repository}"
     command = [f"{REPOSITORY}={sized.path}" if each == word else each for each in options.command]
     command.append(ARGUMENT)
-    if gpus and value_of(command, PINNED) is None:
-        size = pinned_pool_bytes(image_bytes(sized.path), chosen.all_images_in_flight)
-        command.append(f"{PINNED}={size}")
     shared = os.statvfs(SHARED_MEMORY)
     if warning := short_of_shared_memory(shared.f_blocks * shared.f_frsize, chosen):
         say(warning)
-    for option, number in ((THREADS, chosen.grpc_threads), (LOAD_THREADS, chosen.load_threads)):
-        if value_of(command, option) is None and has_option(command[0], option):
-            command.append(f"{option}={number}")
+    numbers = {THREADS: chosen.grpc_threads, LOAD_THREADS: chosen.load_threads}
+    if gpus:
+        numbers[PINNED] = pinned_pool_bytes(chosen.all_images_in_flight)
+    command += [f"{option}={number}" for option, number in numbers.items() if value_of(command, option) is None]
     server = os.getpid()
     # The child follows the repository; this process becomes Triton, so that signals and the exit code are its own.
     if os.fork():
@@ -124,15 +120,6 @@ def short_of_shared_memory(there_bytes: int, chosen: Plan) -> str:
 def value_of(command: Sequence[str], option: str) -> str | None:
     """The value of --option=VALUE in a command."""
     return next((word.partition("=")[2] for word in command if word.startswith(f"{option}=")), None)
-
-
-def has_option(program: str, option: str) -> bool:
-    """Whether a program's --help names an option."""
-    try:
-        done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=HELP_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return option in done.stdout + done.stderr
 
 
 if __name__ == "__main__":

@@ -29,13 +29,6 @@ FUSER = "ENABLE_TENSOR_FUSER"
 """Parameter of NVIDIA's libtorch backend. TorchScript's fuser compiles kernels for each batch size at the second call
 with it, while clients wait, and a queue forms every size up to max_batch_size. Without it there is nothing to compile.
 """
-BYTES = {
-    "TYPE_BOOL": 1, "TYPE_UINT8": 1, "TYPE_INT8": 1,
-    "TYPE_UINT16": 2, "TYPE_INT16": 2, "TYPE_FP16": 2, "TYPE_BF16": 2,
-    "TYPE_UINT32": 4, "TYPE_INT32": 4, "TYPE_FP32": 4,
-    "TYPE_UINT64": 8, "TYPE_INT64": 8, "TYPE_FP64": 8,
-}  # fmt: skip
-"""Bytes of an element by Triton's data type."""
 _HEAD = "# Written from ../config.pbtxt when Triton was started; change that file.\n"
 
 
@@ -113,21 +106,6 @@ def _count(chosen: Plan, *, preprocessor: bool, on_gpu: bool) -> int:
     if preprocessor:
         return math.ceil(chosen.preprocessors / chosen.gpus) if on_gpu else chosen.preprocessors
     return chosen.networks if on_gpu or not chosen.gpus else plan(chosen.cores, 0, chosen.costs).networks
-
-
-def image_bytes(repository: Path) -> int:
-    """Bytes of one image between the steps of an ensemble that takes RAW_IMAGE: the most of its preprocessors.
-
-    A dimension that is not fixed counts as one.
-    """
-    configs = {name: config for name, (_, config) in read(repository).items()}
-    preprocessors = [configs[name] for name, reads in roles(configs).items() if reads and name in configs]
-    return max((sum(map(_row_bytes, each.all("output"))) for each in preprocessors), default=0)
-
-
-def _row_bytes(output: Field) -> int:
-    dims = (max(1, int(each.value)) for each in output.all("dims"))
-    return math.prod(dims) * BYTES.get(output.first("data_type"), 4)
 
 
 def completed_texts(repository: Path, chosen: Plan) -> dict[str, str]:

@@ -41,9 +41,9 @@ DEFAULT_LOAD_THREADS, MIN_LOAD_THREADS = 4, 2
 """Triton's threads that load models, if no option says otherwise; and the fewest, since a load that hangs keeps one."""
 DEFAULT_PINNED_POOL_BYTES = 256 * MIB
 """Triton's pool of pinned host memory, from which tensors are copied to a GPU, if no option says otherwise."""
-REGION_BYTES = 16 * MIB
-"""Shared memory of one Python-backend process, and the step by which it grows for large batches."""
-SHARED_BYTES = 4 * REGION_BYTES
+PINNED_BYTES = MIB
+"""Pinned memory for an image in flight; one of 224 x 224 pixels takes 0.6 MiB. Without it copies are slower."""
+SHARED_BYTES = 64 * MIB
 """Shared memory of one Python-backend process under load."""
 
 
@@ -99,11 +99,6 @@ class Costs:
     gpu_network_ms: float | None = None
     """Time of a GPU for one image in a batch; None if it was not measured, and then the cores alone limit a plan."""
 
-    def __post_init__(self) -> None:
-        times = (self.gateway_ms, self.triton_ms, self.preprocessor_ms, self.network_ms, self.gpu_network_ms)
-        if any(each is not None and each <= 0 for each in times):
-            raise ValueError("a plan needs times above 0")
-
     @classmethod
     def read(cls, text: str) -> Self:
         """Costs of a text such as "preprocessor_ms=2.1,gpu_network_ms=0.08"; those that it lacks have their defaults.
@@ -128,22 +123,6 @@ class Costs:
         """What `read` takes: the costs that are not the defaults; "" if all are."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return ",".join(f"{name}={value:g}" for name, value in found.items() if value != getattr(Costs(), name))
-
-
-@dataclass(frozen=True, slots=True)
-class PlanStage:
-    """One stage of a plan, and what it can do by itself."""
-
-    name: str
-    count: int
-    where: str
-    """Where each instance runs, and how long it takes for an image."""
-    images_per_second: float
-    """Infinite for a GPU whose time was not measured."""
-
-    def __str__(self) -> str:
-        limit = f", up to {self.images_per_second:,.0f} images/s" if self.images_per_second < math.inf else ""
-        return f"{self.name}: {self.count} {self.where}{limit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,37 +156,23 @@ class Plan:
         return _milliseconds(self.gpus, self.costs, triton_alone=self.triton_alone)
 
     @property
-    def stages(self) -> tuple[PlanStage, ...]:
-        """The stages whose processes were counted."""
-        costs = self.costs
-        if self.gpus:
-            where = f"on {_counted(self.gpus, 'GPU')}"
-            network = PlanStage("network", self.networks * self.gpus, f"{where}, whose time was not measured", math.inf)
-            if costs.gpu_network_ms is not None:
-                where += f", {costs.gpu_network_ms:g} ms of a GPU for an image"
-                network = replace(network, where=where, images_per_second=self.gpus * 1_000 / costs.gpu_network_ms)
-        else:
-            network = _stage("network", self.networks, costs.network_ms)
-        gateway = () if self.triton_alone else (_stage("gateway", self.workers, costs.gateway_ms),)
-        return (*gateway, _stage("preprocessor", self.preprocessors, costs.preprocessor_ms), network)
-
-    @property
     def ceilings(self) -> dict[str, float]:
         """Images per second of all cores together, and of each stage by itself, unless it was not measured."""
-        return {
-            "all cores together": self.cores * 1_000 / self.core_ms,
-            **{each.name: each.images_per_second for each in self.stages if each.images_per_second < math.inf},
-        }
+        costs = self.costs
+        found = {"all cores together": self.cores * 1_000 / self.core_ms}
+        if not self.triton_alone:
+            found["gateway"] = self.workers * 1_000 / costs.gateway_ms
+        found["preprocessor"] = self.preprocessors * 1_000 / costs.preprocessor_ms
+        if not self.gpus:
+            found["network"] = self.networks * 1_000 / costs.network_ms
+        elif costs.gpu_network_ms is not None:
+            found["network"] = self.gpus * 1_000 / costs.gpu_network_ms
+        return found
 
     @property
     def images_per_second(self) -> float:
         """The throughput of the slowest part."""
         return min(self.ceilings.values())
-
-    @property
-    def limited_by(self) -> str:
-        """The slowest part."""
-        return min(self.ceilings, key=lambda part: self.ceilings[part])
 
     @property
     def preferred(self) -> tuple[int, ...]:
@@ -231,11 +196,6 @@ class Plan:
             PROCESS_MEMORY[each] for each in (NetworkRuntime.PREPROCESSOR, NetworkRuntime.TORCH_CUDA)
         )
         return self.preprocessors * preprocessor.peak_bytes + self.networks * max(1, self.gpus) * network.peak_bytes
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of all processes without images."""
-        return (0 if self.triton_alone else self.workers * WORKER_BYTES) + self.models_bytes
 
     @property
     def all_images_in_flight(self) -> int:
@@ -265,10 +225,27 @@ class Plan:
 
     def explained(self) -> list[str]:
         """The choice and its reasons: a line for the machine, and one for each stage."""
-        return [
-            f"sized for {self.machine}: about {self.images_per_second:,.0f} images/s, limited by {self.limited_by}",
-            *map(str, self.stages),
+        costs = self.costs
+        stages = {
+            **({} if self.triton_alone else {"gateway": (self.workers, costs.gateway_ms)}),
+            "preprocessor": (self.preprocessors, costs.preprocessor_ms),
+            **({} if self.gpus else {"network": (self.networks, costs.network_ms)}),
+        }
+        slowest, rate = min(self.ceilings.items(), key=lambda part: part[1])
+        lines = [f"sized for {self.machine}: about {rate:,.0f} images/s, limited by {slowest}"]
+        lines += [
+            f"{name}: {count} × {milliseconds:g} ms of a core for an image, up to {self.ceilings[name]:,.0f} images/s"
+            for name, (count, milliseconds) in stages.items()
         ]
+        if self.gpus:
+            on = f"network: {self.networks} on each GPU"
+            measured = costs.gpu_network_ms is not None
+            lines.append(
+                f"{on}, {costs.gpu_network_ms:g} ms of it for an image, up to {self.ceilings['network']:,.0f} images/s"
+                if measured
+                else f"{on}, whose time was not measured: gateway doctor --run"
+            )
+        return lines
 
 
 def plan(cores: float, gpus: int, costs: Costs | None = None, *, triton_alone: bool = False) -> Plan:
@@ -279,12 +256,13 @@ def plan(cores: float, gpus: int, costs: Costs | None = None, *, triton_alone: b
     costs = costs or Costs()
     if cores <= 0 or gpus < 0:
         raise ValueError("a plan needs more than 0 cores, and no fewer than 0 GPUs")
-    rate = machine_rate(cores, gpus, costs, triton_alone=triton_alone)
+    core_ms = _milliseconds(gpus, costs, triton_alone=triton_alone)
+    rate = cores * 1_000 / core_ms
+    if gpus and costs.gpu_network_ms is not None:
+        rate = min(rate, gpus * 1_000 / costs.gpu_network_ms)
     workers = _processes(rate, costs.gateway_ms, MAX_WORKERS)
     spare = min(SPARE_INSTANCES, int(cores))
-    preprocessors = max(spare, _processes(rate, costs.preprocessor_ms, MAX_INSTANCES))
-    networks = GPU_INSTANCES if gpus else max(spare, _processes(rate, costs.network_ms, MAX_INSTANCES))
-    in_flight = IN_FLIGHT_PER_CORE * rate * _milliseconds(gpus, costs, triton_alone=triton_alone) / 1_000
+    in_flight = IN_FLIGHT_PER_CORE * rate * core_ms / 1_000
     if gpus:
         in_flight += IN_FLIGHT_PER_GPU * _processes(rate, costs.gpu_network_ms or SLOW_GPU_MS, gpus)
     calls = math.ceil(round(in_flight / workers / CALL_IMAGES, 9))
@@ -294,20 +272,12 @@ def plan(cores: float, gpus: int, costs: Costs | None = None, *, triton_alone: b
         gpus=gpus,
         costs=costs,
         workers=workers,
-        preprocessors=preprocessors,
-        networks=networks,
+        preprocessors=max(spare, _processes(rate, costs.preprocessor_ms, MAX_INSTANCES)),
+        networks=GPU_INSTANCES if gpus else max(spare, _processes(rate, costs.network_ms, MAX_INSTANCES)),
         grpc_threads=max(MIN_GRPC_THREADS, threads),
         images_in_flight=max(MIN_IN_FLIGHT, calls * CALL_IMAGES),
         triton_alone=triton_alone,
     )
-
-
-def pinned_pool_bytes(image_bytes: int, images_in_flight: int) -> int:
-    """The size of Triton's pool of pinned memory, in whole MiB: all images in flight, as the network takes them.
-
-    Without room in it, Triton takes ordinary memory, from which copies to a GPU are slower.
-    """
-    return max(DEFAULT_PINNED_POOL_BYTES, math.ceil(image_bytes * images_in_flight / MIB) * MIB)
 
 
 def fitting_plan(
@@ -321,12 +291,9 @@ def fitting_plan(
     return replace(plans[max(0, too_many - 1)], all_cores=cores)
 
 
-def machine_rate(cores: float, gpus: int, costs: Costs, *, triton_alone: bool = False) -> float:
-    """Images per second of all cores together, or of all GPUs where that is measured to be less."""
-    by_cores = cores * 1_000 / _milliseconds(gpus, costs, triton_alone=triton_alone)
-    if not gpus or costs.gpu_network_ms is None:
-        return by_cores
-    return min(by_cores, gpus * 1_000 / costs.gpu_network_ms)
+def pinned_pool_bytes(images_in_flight: int) -> int:
+    """The size of Triton's pool of pinned host memory on a machine with GPUs."""
+    return max(DEFAULT_PINNED_POOL_BYTES, PINNED_BYTES * images_in_flight)
 
 
 def _milliseconds(gpus: int, costs: Costs, *, triton_alone: bool) -> float:
@@ -339,12 +306,6 @@ def _processes(rate: float, milliseconds: float, most: int) -> int:
     """How many processes, threads or GPUs are busy at a rate."""
     # Rounded first: 3.0000000000000004 processes are three.
     return min(most, max(1, math.ceil(round(rate * milliseconds / 1_000, 9))))
-
-
-def _stage(name: str, count: int, milliseconds: float) -> PlanStage:
-    plural = {"gateway": "processes"}.get(name, "instances")
-    unit = plural if count > 1 else {"processes": "process"}.get(plural, "instance")
-    return PlanStage(name, count, f"{unit}, {milliseconds:g} ms of a core for an image", count * 1_000 / milliseconds)
 
 
 def _counted(count: float, what: str) -> str:

@@ -75,17 +75,6 @@ def find_gpus() -> Gpus:
     return Gpus(count, _driver_cuda(), _torch_cuda(), _torch_sees_them())
 
 
-def driver_too_old(driver: str, torch_cuda: str) -> int | None:
-    """The driver branch that torch for CUDA `torch_cuda` (13.0) needs, if `driver` (535.230.02) is older; else None."""
-    oldest = OLDEST_DRIVERS.get(_first_number(torch_cuda))
-    return oldest if oldest is not None and 0 < _first_number(driver) < oldest else None
-
-
-def _first_number(version: str) -> int:
-    match = re.match(r"\d+", version.strip())
-    return int(match[0]) if match else 0
-
-
 def gpu_count() -> int:
     """The number of GPUs that the CUDA driver reports; 0 without a driver."""
     return _counted_gpus()[0]

@@ -1,39 +1,27 @@
 """How often the model was right, by what clients reported: over time, by version and by class, with intervals."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from gateway_predictions.calibration import Calibration, calibration_of
+from gateway_predictions.layout import SAMPLE
 from gateway_predictions.reader import Labelled
-from gateway_predictions.reasons import SAMPLE
 from gateway_predictions.shares import Proportion
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ClassAccuracy:
-    """One class: how many of its images were recognised, and how many answers with it were right."""
+    """One class: the share of its images that were recognised, and of the answers with it that were right."""
 
     label: str
-    found: int = 0
-    true: int = 0
-    right: int = 0
-    predicted: int = 0
-
-    @property
-    def recall(self) -> Proportion:
-        """The share of the images with the class that were recognised."""
-        return Proportion(self.found, self.true)
-
-    @property
-    def precision(self) -> Proportion:
-        """The share of the answers with the class that were right."""
-        return Proportion(self.right, self.predicted)
+    recall: Proportion
+    precision: Proportion
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LogAccuracy:
     """The accuracy on all labelled results, on those that were logged at random, and on those also labelled at random.
 
@@ -45,20 +33,18 @@ class LogAccuracy:
     all: Proportion
     sampled: Proportion
     drawn: Proportion
-    by_day: dict[str, Proportion] = field(default_factory=dict)
-    by_version: dict[str, Proportion] = field(default_factory=dict)
-    classes: list[ClassAccuracy] = field(default_factory=list)
+    by_day: dict[str, Proportion]
+    by_version: dict[str, Proportion]
+    classes: list[ClassAccuracy]
 
     def document(self) -> dict[str, object]:
         """The same as plain data, for JSON."""
         return {
-            "all": _plain(self.all),
-            "sampled": _plain(self.sampled),
-            "drawn": _plain(self.drawn),
-            "by_day": {day: _plain(share) for day, share in self.by_day.items()},
-            "by_version": {version: _plain(share) for version, share in self.by_version.items()},
+            **{name: getattr(self, name).document() for name in ("all", "sampled", "drawn")},
+            "by_day": {day: share.document() for day, share in self.by_day.items()},
+            "by_version": {version: share.document() for version, share in self.by_version.items()},
             "classes": [
-                {"label": each.label, "recall": _plain(each.recall), "precision": _plain(each.precision)}
+                {"label": each.label, "recall": each.recall.document(), "precision": each.precision.document()}
                 for each in self.classes
             ],
         }
@@ -67,26 +53,20 @@ class LogAccuracy:
 def accuracy(results: Iterable[Labelled]) -> LogAccuracy:
     """Evaluate the model on labelled results."""
     known = list(results)
-    classes: dict[str, ClassAccuracy] = {}
-
-    def of(label: str) -> ClassAccuracy:
-        return classes.setdefault(label, ClassAccuracy(label))
-
-    for each in known:
-        predicted = of(_predicted(each))
-        predicted.predicted += 1
-        predicted.right += each.is_correct
-        if each.label is not None:
-            true = of(each.label)
-            true.true += 1
-            true.found += each.is_correct
+    predicted = Counter(_predicted(each) for each in known)
+    right = Counter(_predicted(each) for each in known if each.is_correct)
+    true = Counter(each.label for each in known if each.label is not None)
+    found = Counter(each.label for each in known if each.label is not None and each.is_correct)
     return LogAccuracy(
         _share(known),
         _share([each for each in known if SAMPLE in each.row["reasons"]]),
         _share(drawn(known)),
         _grouped(known, lambda each: f"{each.row['time']:%Y-%m-%d}"),
         _grouped(known, lambda each: each.row["version"] or ""),
-        sorted(classes.values(), key=lambda each: (-each.true - each.predicted, each.label)),
+        [
+            ClassAccuracy(label, Proportion(found[label], true[label]), Proportion(right[label], predicted[label]))
+            for label in sorted({*true, *predicted}, key=lambda label: (-true[label] - predicted[label], label))
+        ],
     )
 
 
@@ -113,9 +93,7 @@ def drawn(known: Iterable[Labelled]) -> list[Labelled]:
 
 def _predicted(each: Labelled) -> str:
     """The label of the best class, or the feedback's label if the request was for scores without labels."""
-    if each.is_correct and each.label is not None:
-        return each.label
-    return str(each.row["labels"][0])
+    return each.label if each.is_correct and each.label is not None else str(each.row["labels"][0])
 
 
 def _share(known: Iterable[Labelled]) -> Proportion:
@@ -128,8 +106,3 @@ def _grouped(known: Iterable[Labelled], group: Callable[[Labelled], str]) -> dic
     for each in known:
         groups[group(each)].append(each)
     return {name: _share(groups[name]) for name in sorted(groups)}
-
-
-def _plain(share: Proportion) -> dict[str, object]:
-    low, high = share.interval
-    return {"images": share.count, "correct": share.hits, "share": share.value, "low": low, "high": high}

@@ -3,19 +3,16 @@
 All of it is about the best class of each image: an image is answered with a score, and the answer is right or not.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 BINS = 15
 """Bins of equal width, as C. Guo et al. have them (On Calibration of Modern Neural Networks, ICML 2017)."""
-RESAMPLES = 1_000
-MOST_DRAWN = 20_000_000
-"""The most images that are drawn in all resamples: of a million images there are twenty resamples, which suffice."""
-LEAST_RESAMPLES = 20
-CONFIDENCE = 0.95
+RESAMPLES, LEAST_RESAMPLES, MOST_DRAWN = 1_000, 20, 20_000_000
+"""Resamples, and fewer if they would have more than MOST_DRAWN images in all: of a million images twenty suffice."""
 
 Scores = NDArray[np.float64]
 Right = NDArray[np.bool_]
@@ -23,7 +20,7 @@ Right = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measure, and the interval in which 95 % of its values on resampled images lie."""
+    """A measure, and the interval in which 95 % of its values on resampled images lie (percentiles, B. Efron 1979)."""
 
     value: float
     low: float
@@ -31,10 +28,6 @@ class Estimate:
 
     def __str__(self) -> str:
         return f"{self.value:.4f} ({self.low:.4f} to {self.high:.4f})"
-
-    def document(self) -> dict[str, float]:
-        """The same as plain data."""
-        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,25 +48,16 @@ class Calibration:
     """The calibration of some answers."""
 
     images: int
-    error: Estimate
-    """Expected calibration error: the mean over images of |score - share right| in the bin of each."""
-    brier: Estimate
+    expected_calibration_error: Estimate
+    """The mean over images of |score - share right| in the bin of each."""
+    brier_score: Estimate
     """The mean of (score - 1)² of right answers and score² of wrong ones (G. W. Brier, 1950), of the best class."""
     bins: tuple[Bin, ...]
     """Those with images."""
 
     def document(self) -> dict[str, object]:
         """The same as plain data, for JSON."""
-        bins = [
-            {"low": each.low, "high": each.high, "images": each.images, "score": each.score, "right": each.right}
-            for each in self.bins
-        ]
-        return {
-            "images": self.images,
-            "expected_calibration_error": self.error.document(),
-            "brier_score": self.brier.document(),
-            "bins": bins,
-        }
+        return asdict(self)
 
 
 def calibration_of(scores: Scores, right: Right) -> Calibration:
@@ -83,47 +67,37 @@ def calibration_of(scores: Scores, right: Right) -> Calibration:
     """
     if not len(scores):
         raise ValueError("the calibration of no images is not defined")
-    error, brier = measures(scores, right)
-    drawn = np.array([measures(scores[chosen], right[chosen]) for chosen in resamples(len(scores))])
+    error, brier = estimates(len(scores), lambda drawn: measures(scores[drawn], right[drawn]))
+    numbers = _numbers(scores)
+    bins = ((int(number), numbers == number) for number in np.unique(numbers))
     return Calibration(
         len(scores),
-        estimate(error, drawn[:, 0]),
-        estimate(brier, drawn[:, 1]),
-        tuple(_bins(scores, right)),
+        error,
+        brier,
+        tuple(
+            Bin(n / BINS, (n + 1) / BINS, int(inside.sum()), float(scores[inside].mean()), float(right[inside].mean()))
+            for n, inside in bins
+        ),
     )
 
 
 def measures(scores: Scores, right: Right) -> tuple[float, float]:
     """Expected calibration error and Brier score of answers."""
-    numbers = _numbers(scores)
-    difference = np.bincount(numbers, weights=scores - right, minlength=BINS)
+    difference = np.bincount(_numbers(scores), weights=scores - right, minlength=BINS)
     return float(np.abs(difference).sum() / len(scores)), float(np.mean((scores - right) ** 2))
 
 
-def resamples(images: int) -> Iterator[NDArray[np.intp]]:
-    """Images drawn with replacement, the same ones in every call with this number of images."""
+def estimates(images: int, measure: Callable[[NDArray[np.intp]], Sequence[float]]) -> list[Estimate]:
+    """Measures of images with their intervals; `measure` gets the positions of the images, some of them repeatedly.
+
+    The same images are drawn in every call with this number of images.
+    """
     rng = np.random.default_rng(0)
-    for _ in range(int(np.clip(MOST_DRAWN // images, LEAST_RESAMPLES, RESAMPLES))):
-        yield rng.integers(0, images, images)
-
-
-def estimate(value: float, resampled: NDArray[np.float64]) -> Estimate:
-    """A measure with its interval by percentiles (B. Efron, 1979)."""
-    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    return Estimate(value, float(low), float(high))
-
-
-def _bins(scores: Scores, right: Right) -> Iterator[Bin]:
-    numbers = _numbers(scores)
-    for number in np.unique(numbers):
-        of_bin = numbers == number
-        yield Bin(
-            float(number / BINS),
-            float((number + 1) / BINS),
-            int(of_bin.sum()),
-            float(scores[of_bin].mean()),
-            float(right[of_bin].mean()),
-        )
+    count = int(np.clip(MOST_DRAWN // images, LEAST_RESAMPLES, RESAMPLES))
+    drawn = [measure(rng.integers(0, images, images)) for _ in range(count)]
+    bounds = np.quantile(drawn, (0.025, 0.975), axis=0).T
+    values = measure(np.arange(images))
+    return [Estimate(value, float(low), float(high)) for value, (low, high) in zip(values, bounds, strict=True)]
 
 
 def _numbers(scores: Scores) -> NDArray[np.intp]:

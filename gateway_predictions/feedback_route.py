@@ -19,7 +19,6 @@ from gateway.settings import variable
 from gateway_plugins.shared import json_text
 from gateway_plugins.shared.classes import named_class
 from gateway_plugins.shared.whole_body import read_whole
-from gateway_predictions.feedback import Feedback
 
 if TYPE_CHECKING:
     from gateway_predictions.service_log import ServiceLog
@@ -106,22 +105,13 @@ def router(log: "ServiceLog | None") -> APIRouter:
             raise InvalidParameter(NO_LABEL)
         backend = context.service.backend
         label, class_id = await named_class(backend, model_name, "", given.label, given.class_id)
-        key = context.log_fields.get("key", "")
-        feedback = Feedback(
-            given.request_id,
-            given.index,
-            model_name,
-            label,
-            class_id,
-            key,
-            withdrawn=given.withdrawn,
-            drawn=given.drawn,
-        )
-        if not log.add_feedback(feedback):
-            raise Overloaded("The queue of the prediction log is full; try again later.")
-        return FeedbackResponse(
+        found = FeedbackResponse(
             request_id=given.request_id, index=given.index, model=model_name, label=label, class_id=class_id
         )
+        marks = {"key": context.log_fields.get("key", ""), "withdrawn": given.withdrawn, "drawn": given.drawn}
+        if not log.add_feedback({**found.model_dump(), **marks}):
+            raise Overloaded("The queue of the prediction log is full; try again later.")
+        return found
 
     return api
 

@@ -2,15 +2,15 @@
 
 import io
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from gateway_predictions.layout import FEEDBACK, ROWS
+from gateway_predictions.layout import FEEDBACK, IMAGES, ROWS
 from gateway_predictions.reader import LogReader
-from gateway_predictions.requirements import LogUnavailable
+from gateway_predictions.store import LogUnavailable
 
 PASSES = 5
 """Times that the log is read at most, until nothing of the image is left."""
@@ -36,56 +36,44 @@ def forget(log: LogReader, sha256: str) -> Forgotten:
     sha256 = sha256.strip().lower()
     if not _HASH.fullmatch(sha256):
         raise LogUnavailable(f"{sha256!r} is not a SHA-256 in hex, which has 64 digits: sha256sum FILE prints it")
-    done = Forgotten()
+    done, before = Forgotten(), (-1, -1, -1)
     requests: set[tuple[str, int]] = set()
     for _ in range(PASSES):
-        before = replace(done)
-        _forget_once(log, sha256, requests, done)
-        if done == before:
+        if astuple(done) == before:
             break
+        before = astuple(done)
+        for path in log.files(ROWS):
+            gone = _remove(log, path, lambda table: [each == sha256 for each in table["sha256"].to_pylist()])
+            requests.update(gone)
+            done.rows += len(gone)
+        for path in log.files(FEEDBACK) if requests else ():
+            done.feedback += len(_remove(log, path, lambda table: [key in requests for key in _keys(table)]))
+        for path in log.store.files(IMAGES):
+            if path.rpartition("/")[2].partition(".")[0] == sha256:
+                log.store.delete(path)
+                done.images += 1
     return done
 
 
-def _forget_once(log: LogReader, sha256: str, requests: set[tuple[str, int]], done: Forgotten) -> None:
-    """Delete what is there now; adds to the `requests` that had the image, and to what is `done`."""
-    for path in [file.path for file in log.store.files(ROWS)]:
-        table = _read(log, path)
-        if table is None:
-            continue
-        hit = pc.equal(table["sha256"], sha256).fill_null(fill_value=False)
-        if not pc.any(hit).as_py():
-            continue
-        gone = table.filter(hit)
-        requests |= set(zip(gone["request_id"].to_pylist(), gone["index"].to_pylist(), strict=True))
-        _replace(log, path, table.filter(pc.invert(hit)))
-        done.rows += gone.num_rows
-    for path in [file.path for file in log.store.files(FEEDBACK)] if requests else []:
-        table = _read(log, path)
-        if table is None:
-            continue
-        pairs = zip(table["request_id"].to_pylist(), table["index"].to_pylist(), strict=True)
-        hit = pa.array([pair in requests for pair in pairs], pa.bool_())
-        if count := pc.sum(hit).as_py():
-            _replace(log, path, table.filter(pc.invert(hit)))
-            done.feedback += count
-    for path in [file.path for file in log.images()]:
-        if path.rsplit("/", 1)[-1].partition(".")[0] == sha256:
-            log.store.delete(path)
-            done.images += 1
-
-
-def _read(log: LogReader, path: str) -> pa.Table | None:
-    """All columns of a file, also those of a newer version; None if it was deleted meanwhile."""
+def _remove(log: LogReader, path: str, choose: Callable[[pa.Table], list[bool]]) -> list[tuple[str, int]]:
+    """Replace a file by one without the chosen rows, and return their requests; [] if it was deleted meanwhile."""
     try:
-        return pq.ParquetFile(pa.BufferReader(log.store.read(path))).read()
+        # All columns, also those of a newer version.
+        table = pq.ParquetFile(pa.BufferReader(log.store.read(path))).read()
     except FileNotFoundError:
-        return None
-
-
-def _replace(log: LogReader, path: str, table: pa.Table) -> None:
-    if not table.num_rows:
+        return []
+    chosen = choose(table)
+    if not any(chosen):
+        return []
+    kept = table.filter(pa.array([not each for each in chosen]))
+    if kept.num_rows:
+        data = io.BytesIO()
+        pq.write_table(kept, data, compression="zstd")
+        log.store.write(path, data.getvalue())
+    else:
         log.store.delete(path)
-        return
-    data = io.BytesIO()
-    pq.write_table(table, data, compression="zstd")
-    log.store.write(path, data.getvalue())
+    return [key for key, is_chosen in zip(_keys(table), chosen, strict=True) if is_chosen]
+
+
+def _keys(table: pa.Table) -> list[tuple[str, int]]:
+    return list(zip(table["request_id"].to_pylist(), table["index"].to_pylist(), strict=True))

@@ -21,6 +21,18 @@ class RowKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """What the writer has to know of the settings."""
+
+    url: str
+    keep_days: int
+    keep_bytes: int
+    file_rows: int
+    file_bytes: int
+    file_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LogMessage:
     """One row. `embedding` is fp32, little-endian; `image` is the uploaded file, if images are stored."""
 
@@ -55,7 +67,7 @@ class FrameReader:
             yield LogMessage(
                 RowKind(kind),
                 json.loads(self._buffer[at : at + row]),
-                bytes(self._buffer[at + row : at + row + embedding]),
+                bytes(self._buffer[at + row : end - image]),
                 bytes(self._buffer[end - image : end]),
                 end - begin,
             )

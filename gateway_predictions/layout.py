@@ -1,20 +1,25 @@
-"""The paths of the log's files.
+"""The paths of the log's files, with partitions as in Hive, and the values of the column `reasons`.
 
-rows/MODEL/DAY/TIME-RANDOM.parquet      MODEL percent-encoded, `unknown` if no model has answered
-feedback/DAY/TIME-RANDOM.parquet
-images/DAY/SHA256.FORMAT                DAY is of the request, in UTC: 2026-01-31
+rows/model=MODEL/day=DAY/TIME-RANDOM.parquet    MODEL percent-encoded, `unknown` if no model has answered
+feedback/day=DAY/TIME-RANDOM.parquet
+images/day=DAY/SHA256.FORMAT                    DAY is of the request, in UTC: 2026-01-31
 """
 
+import hashlib
 import re
 import secrets
 from datetime import UTC, date, datetime
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from gateway_plugins.shared.safe_path import SafePath, UnsafePath
 
 ROWS, FEEDBACK, IMAGES = "rows", "feedback", "images"
 NO_MODEL = "unknown"
-_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+SAMPLE = "sample"
+"""A row that was logged at random, by the model's share."""
+LOW_SCORE, LOW_MARGIN, DISAGREEMENT, ERROR = "score", "margin", "disagreement", "error"
+"""Rows by a rule: a low best score, two similar best scores, a shadow version with another class, an error."""
+_DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)")
 
 
 def day_of(microseconds: int) -> str:
@@ -24,33 +29,18 @@ def day_of(microseconds: int) -> str:
 
 def model_folder(name: str) -> str:
     """The folder of a model's rows."""
-    if not name:
-        return f"{ROWS}/{NO_MODEL}"
-    quoted = quote(name, safe="")
-    # Readers of Parquet skip folders that begin with a dot or an underscore.
-    return f"{ROWS}/{quoted if quoted[0] not in '._' else f'%{ord(quoted[0]):02X}{quoted[1:]}'}"
+    return f"{ROWS}/model={quote(name, safe='')}"
 
 
-def model_of(path: str) -> str:
-    """The model of a file of rows."""
-    folder = path.split("/")[1]
-    return "" if folder == NO_MODEL else unquote(folder)
-
-
-def new_rows(model: str, day: str, now: datetime) -> str:
-    """A new path for rows of a model."""
-    return f"{model_folder(model)}/{day}/{_new_name(now)}"
-
-
-def new_feedback(day: str, now: datetime) -> str:
-    """A new path for rows of feedback."""
-    return f"{FEEDBACK}/{day}/{_new_name(now)}"
+def new_file(folder: str, day: str) -> str:
+    """A new path for rows of a day."""
+    return f"{folder}/day={day}/{datetime.now(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(6)}.parquet"
 
 
 def image_path(day: str, sha256: str, image_format: str) -> str:
     """The path of an image."""
     suffix = re.sub(r"[^a-z0-9]", "", image_format.lower()) or "bin"
-    return f"{IMAGES}/{day}/{sha256}.{suffix}"
+    return f"{IMAGES}/day={day}/{sha256}.{suffix}"
 
 
 def stored_image(path: str) -> SafePath:
@@ -62,17 +52,14 @@ def stored_image(path: str) -> SafePath:
 
 
 def day_in(path: str) -> date | None:
-    """The day in a file's path."""
-    return day_named(path.rsplit("/", 2)[-2]) if path.count("/") >= 2 else None
-
-
-def day_named(folder: str) -> date | None:
-    """The day that a folder is named after."""
+    """The day of a file or folder, by its path."""
+    match = _DAY.search(path)
     try:
-        return date.fromisoformat(folder) if _DAY.fullmatch(folder) else None
+        return date.fromisoformat(match[1]) if match else None
     except ValueError:
         return None
 
 
-def _new_name(now: datetime) -> str:
-    return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(6)}.parquet"
+def order_of(text: str) -> bytes:
+    """A key for a random order that is always the same."""
+    return hashlib.blake2b(text.encode(), digest_size=8).digest()

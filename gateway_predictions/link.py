@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from gateway_predictions import metrics, writer
-from gateway_predictions.options import WriterOptions
+from gateway_predictions.frames import WriterOptions
 
 log = structlog.get_logger("gateway")
 
@@ -174,24 +174,22 @@ class WriterLink:
                 for line in lines:
                     self._note(json.loads(line))
 
-    def _note(self, report: dict[str, object]) -> None:
-        written, refused = report.get("written"), report.get("refused")
-        if isinstance(written, int) and isinstance(refused, int):
-            self._unwritten -= written + refused
-            _count("written", written)
-            _count("refused", refused)
-            if self._failing:
-                self._failing = False
-                log.info("prediction_log_writes_again", url=self._options.url)
-            return
-        if warning := report.get("warning"):
-            metrics.PREDICTION_LOG_FAILURES.labels("retention").inc()
-            log.error("prediction_log_not_shortened", url=self._options.url, reason=str(warning))
-            return
-        metrics.PREDICTION_LOG_FAILURES.labels("sink").inc()
-        if not self._failing:
-            self._failing = True
-            log.error("prediction_log_not_written", url=self._options.url, reason=str(report.get("failed")))
+    def _note(self, report: dict[str, int | str]) -> None:
+        match report:
+            case {"written": int(written)}:
+                self._unwritten -= written
+                _count("written", written)
+                if self._failing:
+                    self._failing = False
+                    log.info("prediction_log_writes_again", url=self._options.url)
+            case {"kept": reason}:
+                metrics.PREDICTION_LOG_FAILURES.labels("retention").inc()
+                log.error("prediction_log_not_shortened", url=self._options.url, reason=reason)
+            case {"failed": reason}:
+                metrics.PREDICTION_LOG_FAILURES.labels("sink").inc()
+                if not self._failing:
+                    self._failing = True
+                    log.error("prediction_log_not_written", url=self._options.url, reason=reason)
 
     def _release(self, nbytes: int) -> None:
         self._nbytes -= nbytes

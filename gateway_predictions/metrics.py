@@ -5,7 +5,7 @@ from prometheus_client import Counter, Gauge
 PREDICTION_LOG_ROWS = Counter(
     "gateway_prediction_log_rows_total",
     "Rows of the prediction log, by outcome: written, or dropped because of queue_full, writer_lost (its process ended "
-    "before it had written them), refused (by a collector), shutdown or fault (a bug, which the log has).",
+    "before it had written them), shutdown or fault (a bug, which the log has).",
     ["outcome"],
 )
 PREDICTION_LOG_FAILURES = Counter(
@@ -36,7 +36,7 @@ DRIFT_REFERENCE = Gauge(
 )
 
 # Series that alerts use exist from the start: increase() misses the first count of a new series.
-for _outcome in ("written", "queue_full", "writer_lost", "refused", "shutdown", "fault"):
+for _outcome in ("written", "queue_full", "writer_lost", "shutdown", "fault"):
     PREDICTION_LOG_ROWS.labels(_outcome)
 for _reason in ("sink", "writer", "retention"):
     PREDICTION_LOG_FAILURES.labels(_reason)

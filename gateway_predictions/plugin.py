@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from gateway.hooks import Plugin
 from gateway.settings import Settings
 from gateway_predictions.request_fields import read_fields
-from gateway_predictions.requirements import check_packages
-from gateway_predictions.settings import PredictionLogSettings
+from gateway_predictions.settings import FIELDS_HEADER, PredictionLogSettings
+from gateway_predictions.store import check_packages
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -23,8 +23,7 @@ class PredictionLog(Plugin):
     metrics = "gateway_predictions.metrics"
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = PredictionLogSettings.of(settings)
-        self.log = _open(settings) if self._settings.log_predictions is not None else None
+        self.log = None if PredictionLogSettings.of(settings).log_predictions is None else _open(settings)
         self.idle_hooks = ("request_fields",) if self.log is None else ()
 
     @classmethod
@@ -42,11 +41,8 @@ class PredictionLog(Plugin):
 
     def request_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """The fields of the client's choice; raises InvalidParameter."""
-        if self.log is None:
-            return {}
-        name = self._settings.log_predictions_fields_header
-        text = headers.get(name, "")
-        return read_fields(text, name) if text else {}
+        text = headers.get(FIELDS_HEADER, "") if self.log is not None else ""
+        return read_fields(text, FIELDS_HEADER) if text else {}
 
     def observer(self) -> "Observer | None":
         """What logs results."""
@@ -54,6 +50,6 @@ class PredictionLog(Plugin):
 
 
 def _open(settings: Settings) -> "ServiceLog":
-    from gateway_predictions.service_log import ServiceLog  # loads PyArrow's companions only if a log is set
+    from gateway_predictions.service_log import ServiceLog  # loads numpy's companions only if a log is set
 
     return ServiceLog(settings)

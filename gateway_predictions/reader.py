@@ -1,21 +1,19 @@
 """Reads a log: the one reader that all commands use."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
+import pyarrow.dataset as ds
 
 from gateway_plugins.shared.safe_path import UnsafePath
 from gateway_predictions.layout import FEEDBACK as FEEDBACK_FOLDER
-from gateway_predictions.layout import IMAGES, ROWS, day_in, model_folder, stored_image
-from gateway_predictions.requirements import LogUnavailable
+from gateway_predictions.layout import ROWS, day_in, model_folder, stored_image
 from gateway_predictions.schema import FEEDBACK, PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
-from gateway_predictions.stores import Store, StoredFile, open_store
+from gateway_predictions.store import LogUnavailable, Store
 
 Row = dict[str, Any]
 
@@ -33,11 +31,9 @@ class Labelled:
     @property
     def is_correct(self) -> bool:
         """Whether the best class is the true one."""
-        if self.label is None and self.class_id is None:
-            return False
         if self.class_id is not None:
             return bool(self.row["class_ids"][0] == self.class_id)
-        return bool(self.row["labels"][0] == self.label)
+        return self.label is not None and bool(self.row["labels"][0] == self.label)
 
 
 class LogReader:
@@ -48,7 +44,7 @@ class LogReader:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.store: Store = open_store(url)
+        self.store = Store(url)
 
     def tables(
         self,
@@ -62,27 +58,8 @@ class LogReader:
 
         `since` is included and `until` is not; `columns` are those of `schema.PREDICTIONS`, all by default.
         """
-        below = ROWS if model is None else model_folder(model)
-        yield from self._tables(below, PREDICTIONS, since, until, columns)
-
-    def predictions(
-        self,
-        *,
-        model: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> pa.Table:
-        """All rows as one table, sorted by time; see `tables`."""
-        found = list(self.tables(model=model, since=since, until=until, columns=_with_time(columns)))
-        table = pa.concat_tables(found) if found else _schema(PREDICTIONS, _with_time(columns)).empty_table()
-        table = table.sort_by("time")
-        return table if columns is None else table.select(list(columns))
-
-    def feedback(self, *, since: datetime | None = None) -> pa.Table:
-        """All feedback, sorted by time."""
-        found = list(self._tables(FEEDBACK_FOLDER, FEEDBACK, since, None, None))
-        return (pa.concat_tables(found) if found else FEEDBACK.empty_table()).sort_by("time")
+        folder = ROWS if model is None else model_folder(model)
+        yield from self._tables(folder, PREDICTIONS, since, until, columns)
 
     def results(
         self, *, model: str | None = None, since: datetime | None = None, columns: Sequence[str] | None = None
@@ -91,12 +68,11 @@ class LogReader:
 
         An image that a shadow version contradicts may have two rows, which become one with the reasons of both.
         """
-        needed = None if columns is None else list(dict.fromkeys([*columns, "request_id", "index", "model", "reasons"]))
-        needed = needed if needed is None else list(dict.fromkeys([*needed, "error", "shadow_version"]))
+        needed = ("time", "request_id", "index", "model", "reasons", "error")
+        columns = PREDICTIONS.names if columns is None else list(dict.fromkeys([*columns, *needed]))
+        rows = [row for table in self.tables(model=model, since=since, columns=columns) for row in table.to_pylist()]
         found: dict[tuple[str, int, str], Row] = {}
-        for row in self.predictions(model=model, since=since, columns=needed).to_pylist():
-            if row["error"] is not None:
-                continue
+        for row in sorted((row for row in rows if row["error"] is None), key=lambda row: row["time"]):
             known = found.setdefault(key_of(row), row)
             if known is not row:
                 known["reasons"] = list(dict.fromkeys([*known["reasons"], *row["reasons"]]))
@@ -107,8 +83,9 @@ class LogReader:
 
         `drawn` is whether the image was ever chosen at random to be labelled: a later report does not change that.
         """
+        rows = [row for table in self._tables(FEEDBACK_FOLDER, FEEDBACK) for row in table.to_pylist()]
         given: defaultdict[tuple[str, int, str], list[Row]] = defaultdict(list)
-        for row in self.feedback().to_pylist():
+        for row in sorted(rows, key=lambda row: row["time"]):
             if not row["withdrawn"]:
                 given[key_of(row)].append(row)
             elif given[key_of(row)]:
@@ -137,80 +114,54 @@ class LogReader:
         except FileNotFoundError:
             return None
 
-    def images(self) -> Iterator[StoredFile]:
-        """Yield the stored images."""
-        yield from self.store.files(IMAGES)
+    def files(self, below: str) -> list[str]:
+        """The Parquet files below a folder."""
+        try:
+            return [path for path in self.store.files(below) if path.endswith(".parquet")]
+        except Exception as exc:  # each file system raises its own errors
+            raise LogUnavailable(f"{self.url} cannot be listed: {exc or type(exc).__name__}") from exc
 
     def _tables(
         self,
         below: str,
         schema: pa.Schema,
-        since: datetime | None,
-        until: datetime | None,
-        columns: Sequence[str] | None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        columns: Sequence[str] | None = None,
     ) -> Iterator[pa.Table]:
-        wanted = _schema(schema, _with_time(columns))
-        days = (_day(since), _day(until))
-        for file in self._files(below):
-            day = day_in(file.path)
-            if day is None or (days[0] and day < days[0]) or (days[1] and day > days[1]):
+        times = ds.scalar(True)  # noqa: FBT003  # PyArrow's signature
+        if since is not None:
+            times &= ds.field("time") >= pa.scalar(since, schema.field("time").type)
+        if until is not None:
+            times &= ds.field("time") < pa.scalar(until, schema.field("time").type)
+        for path in self.files(below):
+            day = day_in(path)
+            if day is None or (since and day < since.date()) or (until and day > until.date()):
                 continue
             try:
-                table = self._read(file.path, wanted)
+                table = self._read(path, schema, times, columns)
             except FileNotFoundError:  # deleted meanwhile
                 continue
-            if since is not None:
-                table = table.filter(pc.greater_equal(table["time"], pa.scalar(since, table["time"].type)))
-            if until is not None:
-                table = table.filter(pc.less(table["time"], pa.scalar(until, table["time"].type)))
             if table.num_rows:
-                yield table if columns is None else table.select(list(columns))
+                yield table
 
-    def _files(self, below: str) -> Iterator[StoredFile]:
+    def _read(self, path: str, schema: pa.Schema, times: ds.Expression, columns: Sequence[str] | None) -> pa.Table:
+        """The rows and columns of a file; columns that it lacks are null."""
         try:
-            for file in self.store.files(below):
-                if file.path.endswith(".parquet"):
-                    yield file
-        except Exception as exc:  # each file system raises its own errors
-            raise LogUnavailable(f"{self.url} cannot be listed: {exc or type(exc).__name__}") from exc
-
-    def _read(self, path: str, schema: pa.Schema) -> pa.Table:
-        """The columns of a file; those that it lacks are null."""
-        try:
-            file = pq.ParquetFile(pa.BufferReader(self.store.read(path)))
-            there = file.schema_arrow
-            version = int((there.metadata or {}).get(VERSION_KEY, b"0"))
-            table = file.read(columns=[name for name in schema.names if name in there.names])
+            file = ds.ParquetFileFormat().make_fragment(pa.BufferReader(self.store.read(path)))
+            version = int((file.physical_schema.metadata or {}).get(VERSION_KEY, b"0"))
+            if 1 <= version <= SCHEMA_VERSION:
+                return file.to_table(schema=schema, columns=columns and list(columns), filter=times)
         except FileNotFoundError:
             raise
         except Exception as exc:  # each file system raises its own errors
             raise LogUnavailable(f"{self.url}/{path} cannot be read: {exc or type(exc).__name__}") from exc
-        if not 1 <= version <= SCHEMA_VERSION:
-            raise LogUnavailable(
-                f"{self.url}/{path} is of version {version or '?'} of the log, and this program reads versions up to "
-                f"{SCHEMA_VERSION}: use a newer one"
-            )
-        arrays = [
-            table[field.name].cast(field.type) if field.name in table.column_names else pa.nulls(len(table), field.type)
-            for field in schema
-        ]
-        return pa.Table.from_arrays(arrays, schema=schema)
+        raise LogUnavailable(
+            f"{self.url}/{path} is of version {version or '?'} of the log, and this program reads versions up to "
+            f"{SCHEMA_VERSION}: use a newer one"
+        )
 
 
 def key_of(row: Row) -> tuple[str, int, str]:
     """What identifies an image: its request, its position there, and the model."""
     return row["request_id"], row["index"], row["model"]
-
-
-def _schema(schema: pa.Schema, columns: Collection[str] | None) -> pa.Schema:
-    if columns is None:
-        return schema
-    return pa.schema([schema.field(name) for name in columns], metadata=schema.metadata)
-
-
-def _with_time(columns: Sequence[str] | None) -> list[str] | None:
-    return None if columns is None else list(dict.fromkeys([*columns, "time"]))
-
-
-def _day(time: datetime | None) -> date | None:
-    return None if time is None else time.astimezone(UTC).date()

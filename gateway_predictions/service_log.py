@@ -3,14 +3,12 @@
 import asyncio
 import hashlib
 import math
-import os
 import random
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 
 import anyio
 import numpy as np
@@ -29,14 +27,12 @@ from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode, Settings
 from gateway.time_slices import TimeSlice
 from gateway.values.setting_values import ALL_MODELS
-from gateway_predictions.drift.live import LiveDrift
-from gateway_predictions.feedback import Feedback
-from gateway_predictions.frames import RowKind, encode
+from gateway_predictions.frames import RowKind, WriterOptions, encode
 from gateway_predictions.image_measures import MEASURED_SIDE, ImageMeasures, measures_of, pixels_of
+from gateway_predictions.layout import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, NO_MODEL, SAMPLE
 from gateway_predictions.link import Pieces, WriterLink
-from gateway_predictions.options import WriterOptions
-from gateway_predictions.reasons import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, SAMPLE
-from gateway_predictions.settings import PredictionLogSettings
+from gateway_predictions.live_drift import LiveDrift
+from gateway_predictions.settings import FILE_BYTES, FILE_ROWS, FILE_SECONDS, QUEUE_BYTES, PredictionLogSettings
 
 LOGGED_CLASSES = 5
 """The log keeps the scores of this many best classes, whatever the client selects, so that rows can be compared."""
@@ -55,24 +51,22 @@ class ServiceLog(Observer):
 
     best_classes = LOGGED_CLASSES
     keeps_records = True
+    keeps_embeddings = True
     takes_feedback = True
 
     def __init__(self, service: Settings, *, chance: Callable[[], float] = random.random) -> None:
         settings = PredictionLogSettings.of(service)
-        url = settings.log_predictions or ""
-        options = WriterOptions(
-            url=url,
-            file_rows=settings.log_predictions_file_rows,
-            file_bytes=settings.log_predictions_file_bytes,
-            file_seconds=settings.log_predictions_file_seconds,
-            keep_days=settings.log_predictions_keep_days,
-            keep_bytes=settings.log_predictions_keep_bytes,
-            source=os.uname().nodename,
+        self._options = WriterOptions(
+            settings.log_predictions or "",
+            settings.log_predictions_keep_days,
+            settings.log_predictions_keep_bytes,
+            FILE_ROWS,
+            FILE_BYTES,
+            FILE_SECONDS,
         )
         self._settings = settings
+        self._rules = settings.log_predictions_rules
         self._decodes = service.decode is not DecodeMode.NEVER
-        self.keeps_embeddings = settings.log_predictions_embeddings
-        self._link_of = partial(WriterLink, options, settings.log_predictions_queue_bytes)
         self._link: WriterLink | None = None
         self._chance = chance
         self._live = LiveDrift()
@@ -90,7 +84,7 @@ class ServiceLog(Observer):
         """Start the writer."""
         if self._decodes:
             self._decoders = tools.decoders
-        self._link = self._link_of()
+        self._link = WriterLink(self._options, QUEUE_BYTES)
         self._link.start()
 
     async def close(self) -> None:
@@ -107,38 +101,25 @@ class ServiceLog(Observer):
             self._count(spec.model_name, result, record)
         share = self._share(spec.model_name)
         reasons = [SAMPLE] if 100 * self._chance() < share else []
-        settings = self._settings
         if result.error is not None:
-            reasons += [ERROR] if settings.log_predictions_errors else []
-        elif settings.log_predictions_below_score or settings.log_predictions_below_margin:
+            reasons += [ERROR] if ERROR in self._rules else []
+        elif LOW_SCORE in self._rules or LOW_MARGIN in self._rules:
             scores = _best(record, result).scores
-            if scores and scores[0] < settings.log_predictions_below_score:
+            if scores and scores[0] < self._rules.get(LOW_SCORE, 0):
                 reasons.append(LOW_SCORE)
-            if len(scores) > 1 and scores[0] - scores[1] < settings.log_predictions_below_margin:
+            if len(scores) > 1 and scores[0] - scores[1] < self._rules.get(LOW_MARGIN, 0):
                 reasons.append(LOW_MARGIN)
         if reasons:
             self._add(spec, result, record, reasons, share)
 
     def disagreed(self, spec: RequestSpec, result: Result, record: ImageRecord | None, shadow: ShadowClass) -> None:
         """Log a result that a shadow version contradicts, beside the row that was logged with the answer."""
-        if self._settings.log_predictions_disagreements and record is not None:
+        if DISAGREEMENT in self._rules and record is not None:
             self._add(spec, result, record, [DISAGREEMENT], self._share(spec.model_name), shadow)
 
-    def add_feedback(self, feedback: Feedback) -> bool:
-        """Log a client's feedback; False if the queue is full."""
-        row = to_json(
-            {
-                "time": _now(),
-                "request_id": feedback.request_id,
-                "index": feedback.index,
-                "model": feedback.model_name,
-                "label": feedback.label,
-                "class_id": feedback.class_id,
-                "key": feedback.key,
-                "withdrawn": feedback.withdrawn,
-                "drawn": feedback.drawn,
-            }
-        )
+    def add_feedback(self, feedback: Mapping[str, object]) -> bool:
+        """Log a client's feedback, the columns of `schema.FEEDBACK` but the time; False if the queue is full."""
+        row = to_json({"time": _now(), **feedback})
 
         async def pieces() -> Pieces:
             return encode(RowKind.FEEDBACK, row)
@@ -188,7 +169,7 @@ class ServiceLog(Observer):
         """Queue a row. It is made when it is sent, since its image may take long to hash."""
         if self._link is None:
             return
-        model = spec.model_name if spec.model_name in self._models else ""
+        model = spec.model_name if spec.model_name in self._models else NO_MODEL
         now = _now()
 
         async def pieces() -> Pieces:

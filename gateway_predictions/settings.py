@@ -1,58 +1,97 @@
 """The settings of the prediction log."""
 
+import re
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from gateway.settings import GIB, MIB, Allowed, HeaderName, Section
-from gateway.values.setting_values import ALL_MODELS, if_text, unless_none
-from gateway_predictions.setting_values import log_url, percentages_of
+from gateway.settings import GIB, MIB, Allowed, Section
+from gateway.values.setting_values import ALL_MODELS, if_text, listed, unless_none
+from gateway_predictions.layout import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE
 
+FIELDS_HEADER = "X-Log-Fields"
+"""Header with fields of the client's choice for the rows of its request, such as camera=7,site=berlin."""
+QUEUE_BYTES = 32 * MIB
+"""Bytes of results and images of one process that may wait for its writer: some seconds of a slow disk or bucket."""
+FILE_ROWS, FILE_BYTES, FILE_SECONDS = 10_000, 64 * MIB, 60.0
+"""A file is written after this many rows, bytes of rows and images, or seconds, whichever comes first: files are large
+enough to be read quickly, and a writer that is killed loses a minute at most."""
 LOG_WRITER_BYTES = 100 * MIB
 """Memory of the prediction log's writer without its rows: Python and PyArrow."""
-Percentages = Annotated[dict[str, float], NoDecode, BeforeValidator(if_text(percentages_of))]
+
+_PERCENT = re.compile(r"\d{1,3}(\.\d+)?")
+_BELOW = re.compile(rf"({LOW_SCORE}|{LOW_MARGIN})\s*<\s*(0?\.\d+|1|1\.0*)")
+NO_RULES = "none"
+
+
+def percentages_of(text: str) -> dict[str, float]:
+    """Parse percentages by model, or one for all models: 1, or *=1,flowers=100."""
+    found: dict[str, float] = {}
+    for part in listed(text):
+        name, equals, number = (word.strip() for word in part.rpartition("="))
+        match = _PERCENT.fullmatch(number)
+        if match is None or float(number) > 100 or (equals and not name):
+            msg = f"{part!r} is not a percentage from 0 to 100, or one of a model: 1, or *=1,flowers=100"
+            raise ValueError(msg)
+        if (name or ALL_MODELS) in found:
+            msg = f"{name or ALL_MODELS!r} is named twice"
+            raise ValueError(msg)
+        found[name or ALL_MODELS] = float(number)
+    return found
+
+
+def rules_of(text: str) -> dict[str, float]:
+    """Parse rules: the reason of each, and the bound of its score or margin (1 for rules without a bound)."""
+    found: dict[str, float] = {}
+    for part in listed(text) if text.strip() != NO_RULES else ():
+        match = _BELOW.fullmatch(part)
+        if match is None and part not in {DISAGREEMENT, ERROR}:
+            msg = f"{part!r} is not a rule: use {NO_RULES}, or a list such as score<0.5,margin<0.1,disagreement,error"
+            raise ValueError(msg)
+        reason, bound = (match[1], float(match[2])) if match else (part, 1.0)
+        if reason in found:
+            msg = f"{reason!r} is named twice"
+            raise ValueError(msg)
+        found[reason] = bound
+    return found
+
+
+def log_url(url: str) -> str:
+    """Check the place of the prediction log: a folder, or a bucket."""
+    scheme, separator, rest = url.partition("://")
+    if not url.strip() or (separator and not (scheme and rest)):
+        msg = "must be a folder, or a bucket such as s3://bucket/log"
+        raise ValueError(msg)
+    return url
 
 
 class PredictionLogSettings(Section):
     """The prediction log."""
 
     log_predictions: Annotated[
-        str | None, Allowed("a folder, or the URL of a bucket or collector"), AfterValidator(unless_none(log_url))
+        str | None, Allowed("a folder, or the URL of a bucket"), AfterValidator(unless_none(log_url))
     ] = None
-    """Folder, bucket (s3://…) or CloudEvents collector (http://…) of the prediction log. Needs the extra log."""
-    log_predictions_share: Percentages = Field({ALL_MODELS: 1.0})
+    """Folder or bucket (s3://…) of the prediction log. Needs the extra log."""
+    log_predictions_share: Annotated[dict[str, float], NoDecode, BeforeValidator(if_text(percentages_of))] = Field(
+        {ALL_MODELS: 1.0}
+    )
     """Percentage of images whose results are logged, at random: one number, or one by model as *=1,flowers=100."""
-    log_predictions_below_score: float = Field(0.0, ge=0, le=1)
-    """Results whose best score is below this are always logged."""
-    log_predictions_below_margin: float = Field(0.0, ge=0, le=1)
-    """Results whose two best scores differ by less than this are always logged."""
-    log_predictions_disagreements: bool = True
-    """Whether results are always logged that a shadow version contradicts."""
-    log_predictions_errors: bool = True
-    """Whether images that failed are always logged."""
+    log_predictions_rules: Annotated[
+        dict[str, float],
+        NoDecode,
+        Allowed("none, or a list of score<NUMBER, margin<NUMBER, disagreement and error"),
+        BeforeValidator(if_text(rules_of)),
+    ] = Field({DISAGREEMENT: 1.0, ERROR: 1.0})
+    """Results that are always logged: with a best score below a number, with two best scores that differ by less than a
+    number, contradicted by a shadow version, or failed."""
     log_predictions_images: bool = False
     """Whether the image files of logged results are stored."""
-    log_predictions_embeddings: bool = True
-    """Whether the embeddings of logged results are stored, for models that have them."""
-    log_predictions_fields_header: HeaderName = "X-Log-Fields"
-    """Header with fields of the client's choice for the rows of its request, such as camera=7,site=berlin."""
-    log_predictions_queue_bytes: int = Field(32 * MIB, ge=MIB, le=GIB)
-    """Bytes of results and images of one process that may wait to be logged; more are dropped and counted."""
-    log_predictions_file_rows: int = Field(10_000, ge=1, le=1_000_000)
-    """Rows after which a file of the log is written."""
-    log_predictions_file_bytes: int = Field(64 * MIB, ge=MIB, le=GIB)
-    """Bytes of rows and images after which a file of the log is written."""
-    log_predictions_file_seconds: float = Field(60.0, ge=0.1, le=86_400)
-    """Longest time until a row is written; what is not written yet is lost if the writer is killed."""
     log_predictions_keep_days: int = Field(30, ge=0, le=36_500)
-    """Days after which rows and images are deleted; 0 for never."""
+    """Days after which rows and images are deleted; 0 for never. A bucket has lifecycle rules instead."""
     log_predictions_keep_bytes: int = Field(10 * GIB, ge=0, le=1_024 * 1_024 * GIB)
-    """Bytes of the log above which a day of more than four median days is thinned out, and then the oldest days are
-    deleted; 0 for no limit."""
+    """Bytes above which the oldest days are deleted; 0 for no limit. A bucket has lifecycle rules instead."""
 
     def process_bytes(self) -> int:
         """The queue, and the writer with the rows of a file and the file that it makes of them."""
-        if self.log_predictions is None:
-            return 0
-        return LOG_WRITER_BYTES + self.log_predictions_queue_bytes + 2 * self.log_predictions_file_bytes
+        return 0 if self.log_predictions is None else LOG_WRITER_BYTES + QUEUE_BYTES + 2 * FILE_BYTES

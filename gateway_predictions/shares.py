@@ -19,20 +19,23 @@ class Proportion:
         """The share; None of no images."""
         return self.hits / self.count if self.count else None
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's score interval of 95 %: it stays within 0 and 1, and holds for few images as well."""
-        return wilson(self.hits, self.count)
-
     def __str__(self) -> str:
         if self.value is None:
             return "-"
-        low, high = self.interval
+        low, high = wilson(self.hits, self.count)
         return f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+    def document(self) -> dict[str, object]:
+        """The same as plain data, with an interval of 95 %."""
+        low, high = wilson(self.hits, self.count)
+        return {"images": self.count, "correct": self.hits, "share": self.value, "low": low, "high": high}
 
 
 def wilson(hits: int, count: int, z: float = Z_95) -> tuple[float, float]:
-    """The bounds of a share (E. B. Wilson, JASA 22, 1927); 0 to 1 without observations."""
+    """Wilson's score interval of a share (E. B. Wilson, JASA 22, 1927); 0 to 1 without observations.
+
+    It stays within 0 and 1, and holds for few images as well.
+    """
     if not count:
         return 0.0, 1.0
     share, squared = hits / count, z * z

@@ -1,59 +1,66 @@
 """The writer: a process that receives rows from a gateway process and writes them, so that no request waits for it.
 
 `python -m gateway_predictions.writer HANDLE OPTIONS` reads messages (see `frames`) from a socket, and sends lines of
-JSON: {"written": ROWS, "refused": ROWS}, {"failed": TEXT} for each attempt that failed, or {"warning": TEXT} for a
-fault that concerns no row. It ends when the service closes the socket, however that ends, after a last attempt to write
-what it has.
+JSON: {"written": ROWS}, {"failed": TEXT} for each attempt that failed, or {"kept": TEXT} for old files that cannot be
+deleted. It ends when the service closes the socket, however that ends, after a last attempt to write what it has.
 """
 
+import io
 import json
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import OrderedDict, defaultdict
+from contextlib import suppress
 from dataclasses import asdict
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
-from gateway_predictions.frames import FrameReader, LogMessage
-from gateway_predictions.options import WriterOptions
-from gateway_predictions.sinks import Sink, open_sink
+from gateway_predictions.frames import FrameReader, LogMessage, RowKind, WriterOptions
+from gateway_predictions.layout import FEEDBACK, day_in, day_of, image_path, model_folder, new_file
+from gateway_predictions.store import Store
 
 FINAL_SECONDS = 5.0
 """Time to write the last rows after the service has ended."""
 RETRY_SECONDS = (0.5, 30.0)
 """Pause after the first failure, which doubles with each further one, and the longest pause."""
 RECEIVED_BYTES = 2**18
+REMEMBERED_IMAGES = 10_000
+"""Paths of images that need not be written again."""
+SHORTEN_SECONDS = 3600.0
+"""Time between two attempts to delete old days."""
 
 
 class Writer:
     """Collects rows until a file is due, and writes them. Meanwhile it does not read, and the service's queue fills."""
 
-    def __init__(self, connection: socket.socket, options: WriterOptions, sink: Sink) -> None:
+    def __init__(self, connection: socket.socket, options: WriterOptions) -> None:
         self._socket = connection
         self._options = options
-        self._sink = sink
+        self._store = Store(options.url)
         self._reader = FrameReader()
         self._frames: list[LogMessage] = []
         self._nbytes = 0
         self._due = 0.0
         self._ending = False
+        self._images: OrderedDict[str, None] = OrderedDict()
+        self._shorten_due = 0.0
 
     def run(self) -> None:
         """Read and write until the service ends."""
         while self._receive():
             if self._is_due():
                 self._write()
-        self._ending = True
-        _end_within(FINAL_SECONDS)
+        self._end_soon()
         self._write()
 
     def _receive(self) -> bool:
         """Receive what there is, or wait for it until a file is due; False at the end."""
-        if self._frames:
-            self._socket.settimeout(max(0.001, self._due - time.monotonic()))
-        else:
-            self._socket.settimeout(None)
+        self._socket.settimeout(max(0.001, self._due - time.monotonic()) if self._frames else None)
         try:
             data = self._socket.recv(RECEIVED_BYTES)
         except TimeoutError:
@@ -78,22 +85,59 @@ class Writer:
         """Write all rows; while that fails, try again until the service ends."""
         pause, longest = RETRY_SECONDS
         while self._frames:
-            left = len(self._frames)
             try:
-                for done in self._sink.write(self._frames):
-                    self._report({"written": done, "refused": left - len(self._frames) - done})
-                    left = len(self._frames)
-                if warning := self._sink.warning():
-                    self._report({"warning": warning})
-            except Exception as exc:  # each sink raises its own errors
+                self._write_files()
+                self._shorten()
+            except Exception as exc:  # each file system raises its own errors
                 self._report({"failed": f"{type(exc).__name__}: {exc}"})
                 if self._ending:
                     return
                 if _closed(self._socket, pause):
-                    self._ending = True
-                    _end_within(FINAL_SECONDS)
+                    self._end_soon()
                 pause = min(2 * pause, longest)
         self._nbytes = 0
+
+    def _write_files(self) -> None:
+        """Write a file for each model and day; rows that are written leave the list."""
+        import pyarrow.parquet as pq
+
+        from gateway_predictions import schema
+
+        self._frames.sort(key=_place)
+        while self._frames:
+            folder, day = place = _place(self._frames[0])
+            part = [frame for frame in self._frames if _place(frame) == place]
+            columns = schema.FEEDBACK if folder == FEEDBACK else schema.PREDICTIONS
+            rows = [{**each.row, "embedding": each.embedding, "image": self._image(each, day)} for each in part]
+            data = io.BytesIO()
+            pq.write_table(schema.table_of(rows, columns), data, compression="zstd")
+            self._store.write(new_file(folder, day), data.getvalue())
+            del self._frames[: len(part)]
+            self._report({"written": len(part)})
+
+    def _image(self, frame: LogMessage, day: str) -> str | None:
+        """Write the image of a row unless it is there; returns its path."""
+        if not frame.image:
+            return None
+        path = image_path(day, frame.row["sha256"], frame.row["format"])
+        # A known image may have been forgotten, or deleted with its day.
+        if path not in self._images or not self._store.exists(path):
+            self._store.write(path, frame.image)
+        self._images[path] = None
+        self._images.move_to_end(path)
+        if len(self._images) > REMEMBERED_IMAGES:
+            self._images.popitem(last=False)
+        return path
+
+    def _shorten(self) -> None:
+        """Delete old days of a folder, at most every SHORTEN_SECONDS."""
+        if self._store.folder is None or time.monotonic() < self._shorten_due:
+            return
+        self._shorten_due = time.monotonic() + SHORTEN_SECONDS
+        try:
+            shorten(self._store.folder, self._options.keep_days, self._options.keep_bytes, datetime.now(UTC).date())
+        except OSError as exc:
+            self._report({"kept": str(exc)})
 
     def _report(self, message: dict[str, object]) -> None:
         try:
@@ -102,17 +146,53 @@ class Writer:
         except OSError:
             self._ending = True  # the service has ended
 
+    def _end_soon(self) -> None:
+        """Have the kernel end this process after FINAL_SECONDS (SIGALRM)."""
+        self._ending = True
+        signal.setitimer(signal.ITIMER_REAL, FINAL_SECONDS)
+
+
+def shorten(log: Path, keep_days: int, keep_bytes: int, today: date) -> None:
+    """Delete days older than `keep_days`, then the oldest ones until at most `keep_bytes` are left; 0: no limit.
+
+    Today is never deleted. Several writers may do so at once.
+    """
+    days: defaultdict[date, list[Path]] = defaultdict(list)
+    for pattern in ("rows/*/day=*", "feedback/day=*", "images/day=*"):
+        for folder in log.glob(pattern):
+            if (day := day_in(folder.name)) is not None:
+                days[day].append(folder)
+    sizes = {day: sum(map(_nbytes, folders)) for day, folders in days.items()} if keep_bytes else dict.fromkeys(days, 0)
+    for day in sorted(days):
+        is_old = keep_days and day < today - timedelta(days=keep_days)
+        is_large = keep_bytes and sum(sizes.values()) > keep_bytes
+        if day >= today or not (is_old or is_large):
+            return
+        del sizes[day]
+        for folder in days[day]:
+            with suppress(FileNotFoundError):  # another writer deletes it as well
+                shutil.rmtree(folder)
+
+
+def _nbytes(folder: Path) -> int:
+    total = 0
+    with suppress(FileNotFoundError):  # another writer deletes it
+        for path in folder.iterdir():
+            total += path.stat().st_size
+    return total
+
+
+def _place(frame: LogMessage) -> tuple[str, str]:
+    """The folder and the day of a row's file."""
+    folder = model_folder(frame.row["model"]) if frame.kind is RowKind.PREDICTION else FEEDBACK
+    return folder, day_of(frame.row["time"])
+
 
 def _closed(connection: socket.socket, seconds: float) -> bool:
     """Wait for some seconds; returns early, and True, if the peer has closed its end, even with bytes left to read."""
     poll = select.poll()
     poll.register(connection, select.POLLRDHUP)
     return bool(poll.poll(seconds * 1_000))
-
-
-def _end_within(seconds: float) -> None:
-    """Have the kernel end this process after some seconds (SIGALRM)."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def start(connection: socket.socket, options: WriterOptions) -> subprocess.Popen[bytes]:
@@ -133,9 +213,8 @@ def main(handle: str, options: str) -> None:
     """Run the writer."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # it ends after the service, with the service's last rows
-    settings = WriterOptions(**json.loads(options))
     with socket.socket(fileno=int(handle)) as connection:
-        Writer(connection, settings, open_sink(settings)).run()
+        Writer(connection, WriterOptions(**json.loads(options))).run()
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ METRICS_PAGE, LOG_PAGE, ALERTS_PAGE, *OTHER_PAGES = (
         "reference/metrics.md",
         "reference/log.md",
         "guides/alerts.md",
-        "guides/memory.md",
         "guides/monitoring.md",
         "guides/rollouts.md",
         "guides/sizing.md",

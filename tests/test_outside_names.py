@@ -14,8 +14,8 @@ OTHERS = (
     "gateway_models/networks/onnx_graph.py",
     "gateway_models/repository/entry.py",
     "gateway_plugins/page/model_examples.py",
-    "gateway_predictions/export.py",
     "gateway_predictions/forget.py",
+    "gateway_predictions/labels.py",
     "gateway_predictions/layout.py",
     "gateway_predictions/reader.py",
 )
@@ -53,7 +53,6 @@ ALLOWED = {
         "folder / entry.file": "a name of _FILE",
         "repository / model_name": "a name of _MODEL",
     },
-    "gateway_predictions/stores.py": {"Path(folder) / name": "a file that was listed"},
 }
 """Joins with other values, by module, with the reason why no such name comes from outside."""
 

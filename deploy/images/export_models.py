@@ -2,7 +2,7 @@
 
 python3 export_models.py FOLDER
 
-Runs in an environment with this project and its extras `local` and `onnx`.
+Runs in an environment with this project and its extra `local`.
 """
 
 import subprocess

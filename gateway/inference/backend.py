@@ -66,7 +66,7 @@ class Call:
     """How many best classes each row has in `best`, whatever the selection."""
     best_effort: bool = False
     """Whether no client waits for the result: the call is sent once, to a ready server, without retries, and its result
-    does not affect the health of servers and models or the quarantine of images."""
+    does not affect the health of servers and models."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def die_with_supervisor() -> None:
 
 @contextmanager
 def sharing(workers: int) -> Iterator[None]:
-    """A temporary folder in which several workers share their metrics and their quarantine; none for one worker."""
+    """A temporary folder in which several workers share metrics and the rates of API keys; none for one worker."""
     if workers == 1:
         yield
         return

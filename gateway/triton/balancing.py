@@ -1,4 +1,4 @@
-"""Which Tritons a gateway uses, and which of them gets the next call (power of two choices)."""
+"""Which Triton gets the next call (power of two choices), or keeps a sequence (rendezvous hashing)."""
 
 import hashlib
 import random
@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from gateway.triton.replica import TritonLoad
 
 IMAGES_EACH = 8
-"""Images in flight that keep one Triton busy; a gateway that may have more uses more Tritons."""
+"""Images in flight that keep one Triton busy."""
 
 
 class HasLoad(Protocol):
@@ -39,15 +39,9 @@ def power_of_two_choice(replicas: Sequence[T], generator: random.Random) -> T:
     return first if cost(first) <= 1.001 * cost(second) else second
 
 
-def subset_size(aperture: int, max_images_in_flight: int) -> int:
-    """How many Tritons one gateway process uses; 0 for all of them."""
-    return max(aperture, -(-max_images_in_flight // IMAGES_EACH)) if aperture else 0
+def rendezvous_order(addresses: Iterable[str], key: str) -> list[str]:
+    """The addresses in a stable order of each key (rendezvous hashing): every gateway has the same first one.
 
-
-def rendezvous_order(addresses: Iterable[str], gateway: str) -> list[str]:
-    """The addresses in the gateway's own stable order (rendezvous hashing).
-
-    The first ones are its subset. An address that is removed is replaced by the next in order, and nothing else
-    changes; over many gateways the subsets cover all addresses evenly.
+    An address that is removed is replaced by the next in order; keys with another first address keep it.
     """
-    return sorted(addresses, key=lambda address: hashlib.blake2b(f"{gateway}|{address}".encode()).digest())
+    return sorted(addresses, key=lambda address: hashlib.blake2b(f"{key}|{address}".encode()).digest())

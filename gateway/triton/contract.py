@@ -69,7 +69,7 @@ AFTER_PARAMETER = "after"
 DRIFT_REFERENCE_PARAMETER = "drift_reference"
 """Parameter of an ensemble: how its answers were distributed when a reference was stored, as JSON.
 
-`gateway_predictions.drift.live` defines it; the gateway passes it to the prediction log.
+`gateway_predictions.live_drift` defines it; the gateway passes it to the prediction log.
 """
 
 

@@ -3,15 +3,13 @@
 import secrets
 
 from gateway.hooks import Plugins
-from gateway.server.workers import shared_file
 from gateway.settings import Settings
 from gateway.triton.addresses import Addresses
 from gateway.triton.codec import Codecs
 from gateway.triton.connect import Connect, connector
 from gateway.triton.health.checker import watcher
 from gateway.triton.health.state import Schedule
-from gateway.triton.pool import Share, TritonPool
-from gateway.triton.quarantine import Notes, Quarantine
+from gateway.triton.pool import TritonPool
 from gateway.triton.replica_factory import ReplicaFactory
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import BackendOptions, TritonBackend
@@ -20,14 +18,14 @@ from gateway.triton.triton_backend import BackendOptions, TritonBackend
 def create_backend(settings: Settings, connect: Connect | None = None, plugins: Plugins | None = None) -> TritonBackend:
     """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
     plugins = plugins or Plugins()
-    pool = open_pool(settings, plugins, connect, aperture=settings.triton_aperture)
+    pool = open_pool(settings, plugins, connect)
     return TritonBackend(pool, **options(settings, plugins))
 
 
 def open_pool(
-    settings: Settings, plugins: Plugins, connect: Connect | None = None, *, aperture: int, on_demand: bool = False
+    settings: Settings, plugins: Plugins, connect: Connect | None = None, *, on_demand: bool = False
 ) -> TritonPool:
-    """The Tritons of the settings, of which this process uses at least `aperture`; all if that is 0."""
+    """The Tritons of the settings."""
     schedule = Schedule(
         settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
     )
@@ -41,7 +39,7 @@ def open_pool(
         codecs=Codecs.of_settings(settings),
         connect=connect or connector(settings),
     )
-    return TritonPool(Addresses(settings.triton_url), factory, Share(aperture, settings.max_images_in_flight))
+    return TritonPool(Addresses(settings.triton_url), factory)
 
 
 def options(settings: Settings, plugins: Plugins) -> BackendOptions:
@@ -49,7 +47,6 @@ def options(settings: Settings, plugins: Plugins) -> BackendOptions:
     return {
         "model_name": settings.model,
         "seal": Seal(_cache_secret(settings)),
-        "quarantine": Quarantine(settings.quarantine_seconds, notes=Notes(shared_file("quarantine"))),
         "hold_seconds": settings.max_wait_seconds if settings.hold_without_triton else 0.0,
         "check_load": plugins.check_load,
     }

@@ -1,24 +1,19 @@
 """The pool of Tritons that a gateway process uses: resolved, probed and removed."""
 
 import asyncio
-import os
 import random
-import socket
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from gateway import metrics
-from gateway.triton.balancing import power_of_two_choice, rendezvous_order, subset_size
+from gateway.triton.balancing import power_of_two_choice
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.replica import Replica
 
 if TYPE_CHECKING:
     from gateway.triton.addresses import Addresses
-    from gateway.triton.catalogue import Models
     from gateway.triton.health.checker import HealthChecker
     from gateway.triton.replica_factory import ReplicaFactory
 
@@ -30,29 +25,16 @@ RESTART_SECONDS = 1.0
 """Pause before a health checker that ended is restarted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The subset of Tritons that a gateway process uses: at least `aperture`, 0 for all; see balancing."""
-
-    aperture: int = 0
-    max_images_in_flight: int = 32
-    gateway: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
-    """Identifies this process among those that use the same Tritons."""
-
-
 class TritonPool:
     """The Tritons at some addresses, each with a health checker. `start` it inside its event loop.
 
     `factory` makes the replica of an address.
     """
 
-    def __init__(self, addresses: "Addresses", factory: "ReplicaFactory", share: Share | None = None) -> None:
+    def __init__(self, addresses: "Addresses", factory: "ReplicaFactory") -> None:
         self._addresses = addresses
         self._factory = factory
-        self._share = share or Share()
         self.codecs = factory.codecs
-        self.known: list[str] = []
-        """Every address, in this gateway's order."""
         self.in_use: dict[str, Replica] = {}
         """The Tritons in use, by address."""
         self._generator = random.Random()  # noqa: S311  # no secret
@@ -83,12 +65,9 @@ class TritonPool:
         if len(self.in_use) == 1:
             return next(iter(self.in_use.values()))
         if ready := self.ready(model_name, model_version, tried):
-            # A replica with a closed gate would make the call wait.
-            replicas = [replica for replica in ready if replica.gate.is_open] or ready
-        else:
-            serving = self.serving(model_name, model_version)
-            replicas = [replica for replica in serving if replica.address not in tried] or serving
-        return self.least_loaded(replicas)
+            return self.least_loaded(ready)
+        serving = self.serving(model_name, model_version)
+        return self.least_loaded([replica for replica in serving if replica.address not in tried] or serving)
 
     def candidates(self, model_name: str, model_version: str = "") -> list[Replica]:
         """The replicas that may keep the state of a model's sequences.
@@ -136,28 +115,18 @@ class TritonPool:
             for health in others
         )
 
-    @asynccontextmanager
-    async def models_at(self, address: str) -> "AsyncIterator[Models]":
-        """The models of one Triton, in use or not."""
-        if address in self.in_use:
-            yield self.in_use[address].models
-            return
-        async with self._factory.models(address) as models:
-            yield models
-
     def forget(self, address: str, models: Collection[str]) -> None:
         """Stop probing models that were unloaded on purpose."""
         if address in self.in_use:
             self.in_use[address].checker.forget(models)
 
     async def resolve(self) -> None:
-        """Resolve the addresses, use this gateway's subset of them, and remove replicas that are not in it."""
-        self.known = rendezvous_order(await self._addresses.current(), self._share.gateway)
-        wanted = self._wanted()
-        for address in wanted:
+        """Resolve the addresses, and add and remove replicas accordingly."""
+        addresses = await self._addresses.current()
+        for address in addresses:
             if address not in self.in_use:
                 self.in_use[address] = self._join(address)
-        for address in set(self.in_use) - set(wanted):
+        for address in set(self.in_use) - set(addresses):
             self._leave(address)
 
     async def _keep_resolving(self) -> None:
@@ -168,19 +137,6 @@ class TritonPool:
             except Exception:
                 metrics.WATCH_FAULTS.inc()
                 log.exception("watch_fault", triton="")
-
-    def _wanted(self) -> list[str]:
-        """The subset of addresses, with one more for each replica that is not ready."""
-        left = subset_size(self._share.aperture, self._share.max_images_in_flight) or len(self.known)
-        wanted = []
-        for address in self.known:
-            if left <= 0:
-                break
-            wanted.append(address)
-            replica = self.in_use.get(address)
-            # A new replica counts as ready, or a gateway would start with all of them.
-            left -= replica is None or replica.health.ready or not replica.health.probed
-        return wanted
 
     def _join(self, address: str) -> Replica:
         replica = self._factory.replica(address, self._report_model)

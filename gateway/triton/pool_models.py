@@ -89,23 +89,19 @@ class PoolModels:
     async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
         """See Backend.call: a ready Triton is called once."""
         replica = self._pool.choose(model_name)
-        await replica.gate.opened_by(deadline)
-        with replica.gate:
-            return await replica.endpoint.call(method, request, deadline.left_seconds)
+        return await replica.endpoint.call(method, request, deadline.left_seconds)
 
     async def load(self, name: str) -> None:
         """Load or reload a model on every Triton, one after the other; see Backend.load."""
         if self._check_load is not None and (warning := await asyncio.to_thread(self._check_load, name)):
             log.warning("memory_may_run_out", model=name, reason=warning)
-        for address in list(self._pool.known):
-            async with self._pool.models_at(address) as models:
-                await models.load(name)
+        for replica in self._pool.replicas:
+            await replica.models.load(name)
 
     async def unload(self, name: str) -> None:
         """Unload a model on every Triton; see Backend.unload."""
-        for address in list(self._pool.known):
-            async with self._pool.models_at(address) as models:
-                self._pool.forget(address, await models.unload(name))
+        for replica in self._pool.replicas:
+            replica.checker.forget(await replica.models.unload(name))
 
     def _choose(self, model_name: str = "", model_version: str = "") -> Replica:
         """A Triton for a model, the default model if none is named."""

@@ -1,7 +1,6 @@
 """Makes the replicas of a pool: one for each Triton that it uses."""
 
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Sequence
 
 from gateway.triton.catalogue import Models
 from gateway.triton.codec import Codecs
@@ -50,15 +49,6 @@ class ReplicaFactory:
         health = HealthState(address, expected, self.schedule, on_demand=self._on_demand)
         checker = self._watch(endpoint, health, model_changed, self.codecs)
         return Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), TritonLoad())
-
-    @asynccontextmanager
-    async def models(self, address: str) -> AsyncIterator[Models]:
-        """The models of a Triton that is not in use."""
-        endpoint = self._connect(address)
-        try:
-            yield Models(endpoint, codecs=self.codecs)
-        finally:
-            await endpoint.close()
 
     def want(self, name: str) -> None:
         """Have a model loaded by every replica that is made later, as if `load` had named it."""

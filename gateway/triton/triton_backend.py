@@ -4,15 +4,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import NotRequired, TypedDict, Unpack
+
+import structlog
 
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
-    ImageQuarantined,
+    ImageCrashedModel,
     ModelNotFound,
     ModelUnavailable,
+    RequestError,
     TritonUnreachable,
 )
 from gateway.inference.backend import (
@@ -21,14 +25,16 @@ from gateway.inference.backend import (
     EndpointHealth,
     InferResult,
     ModelLoader,
+    Row,
 )
 from gateway.triton.error_table import NOT_LOADED, StubDied
 from gateway.triton.pool import TritonPool
 from gateway.triton.pool_models import LIST_HINT, CheckLoad, PoolModels
-from gateway.triton.quarantine import Quarantine
 from gateway.triton.replica import Replica
-from gateway.triton.retries import Retries, Suspects
+from gateway.triton.retries import Retries
 from gateway.triton.seal import RecentCodes, Seal
+
+log = structlog.get_logger("gateway")
 
 HOLD_STEP_SECONDS = 0.1
 """Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
@@ -40,7 +46,6 @@ class BackendOptions(TypedDict):
 
     model_name: str
     seal: Seal
-    quarantine: Quarantine
     hold_seconds: NotRequired[float]
     """While no Triton is ready, a call waits up to this long for one; by default it does not wait."""
     check_load: NotRequired[CheckLoad | None]
@@ -59,10 +64,9 @@ class TritonBackend(PoolModels):
         """The seal of an image; see gateway.triton.seal."""
         self.tensor_input = pool.codecs.tensor_input
         """See Backend.tensor_input."""
-        self._quarantine = options["quarantine"]
         self._recent = RecentCodes()
         self._retries = Retries()
-        self._suspects = Suspects(pool, self._quarantine, self._infer_at)
+        self._one_suspect = asyncio.Lock()
 
     async def start(self) -> None:
         """Connect and start the health checkers; an unreachable Triton is retried and not an error."""
@@ -71,7 +75,6 @@ class TritonBackend(PoolModels):
     async def close(self) -> None:
         """Stop the health checkers and close every channel; calls in flight are cancelled."""
         await self._pool.close()
-        self._quarantine.close()
 
     @property
     def loader(self) -> ModelLoader | None:
@@ -88,12 +91,11 @@ class TritonBackend(PoolModels):
         return [replica.checker.health() for replica in self._pool.replicas]
 
     def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
-        """Whether an image may be in the response cache, or may crash a process; see Backend.needs_own_call."""
-        if self._recent.add(seal):
-            for replica in self._pool.serving(model_name, model_version):
-                if replica.models.may_cache(model_name, model_version):
-                    return True
-        return self._quarantine.is_active and bool(self._quarantine.suspicious((seal,)))
+        """Whether an image may be in the response cache; see Backend.needs_own_call."""
+        return self._recent.add(seal) and any(
+            replica.models.may_cache(model_name, model_version)
+            for replica in self._pool.serving(model_name, model_version)
+        )
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         """The limits of calls to all Tritons that are ready for a model; see Backend.call_limits."""
@@ -111,11 +113,10 @@ class TritonBackend(PoolModels):
         """Classify a batch; see Backend.infer.
 
         A lost connection or an unavailable model is retried on another Triton if there is one, a lost connection also
-        on the same one: inference has no side effects, so a retry is safe. A full queue is not retried. Images that
-        were in flight when a process died are retried once, each alone, on one other Triton.
+        on the same one: inference has no side effects, so a retry is safe. A full queue is not retried. Images whose
+        call ended a process are retried once, each alone, on one other Triton.
         """
-        codes = call.batch.seals
-        if len(codes) != len(call.batch.images):
+        if len(call.batch.seals) != len(call.batch.images):
             msg = "an image without a seal could get the cached answer of another one"
             raise ValueError(msg)
         if call.best_effort:
@@ -123,24 +124,13 @@ class TritonBackend(PoolModels):
         if self._hold_seconds:
             await self._hold(call)
         self._retries.requests += 1
-        if self._quarantine.is_active and (suspects := self._quarantine.suspicious(codes)):
-            return await self._suspects.infer_apart(call, suspects, self._infer_batch)
         return await self._infer_batch(call)
 
     async def _infer_best_effort(self, call: Call) -> InferResult:
-        """Run a best-effort call once on a ready Triton.
-
-        It uses no retry, records no suspects, and is refused for images that may crash a process.
-        """
-        if self._quarantine.suspicious(call.batch.seals):
-            raise ImageQuarantined
+        """Run a best-effort call once on a ready Triton, without a retry."""
         if not (ready := self._ready((), call)):
             raise ModelUnavailable
-        replica = self._pool.least_loaded(ready)
-        if not replica.gate.is_open:
-            raise ModelUnavailable
-        with replica.gate:
-            return await replica.models.infer(call)
+        return await self._pool.least_loaded(ready).models.infer(call)
 
     async def _hold(self, call: Call) -> None:
         """Hold a call while no Triton is ready, for example after scaling to zero; at most until its deadline."""
@@ -158,19 +148,48 @@ class TritonBackend(PoolModels):
             replica = self._pool.choose(call.model_name, call.model_version, tried)
             tried.append(replica.address)
             try:
-                if not replica.gate.is_open:
-                    await replica.gate.opened_by(call.deadline)
-                with replica.gate:
-                    return await self._infer_at(replica, call)
+                return await self._infer_at(replica, call)
             except StubDied:
-                self._quarantine.suspect(call.batch.seals)
                 if not self._ready(tried, call):
                     raise
                 break
             except (TritonUnreachable, ModelUnavailable) as error:
                 await self._retries.wait(error, call, len(tried), elsewhere=bool(self._ready(tried, call)))
         self._retries.count()
-        return await self._suspects.infer_each(call, tried)
+        return _joined([await self._infer_alone(_row(call, row), tried) for row in range(len(call.batch))])
+
+    async def _infer_alone(self, call: Call, tried: Collection[str]) -> InferResult:
+        """Send an image whose call ended a process once more; if it ends another one, it gets an error.
+
+        One such image is in flight at a time, after all instances of its Triton have answered a probe, so that an image
+        is not blamed for what another one did.
+        """
+        try:
+            async with asyncio.timeout(call.deadline.left_seconds):
+                await self._one_suspect.acquire()
+            try:
+                return await self._infer_suspect(call, tried)
+            finally:
+                self._one_suspect.release()
+        except RequestError:
+            raise  # an unknown model or label: an error of the request
+        except (GatewayError, TimeoutError) as exc:
+            error = exc if isinstance(exc, GatewayError) else DeadlineExceeded()
+            return InferResult(call.model_name, call.model_version, (Row(decoded=False, error=error),))
+
+    async def _infer_suspect(self, call: Call, tried: Collection[str]) -> InferResult:
+        if not (ready := self._ready(tried, call)):
+            raise ModelUnavailable
+        replica = self._pool.least_loaded(ready)
+        async with asyncio.timeout(call.deadline.left_seconds):
+            if await replica.checker.fails_anywhere(call.model_name, call.model_version):
+                raise ModelUnavailable
+        try:
+            return await self._infer_at(replica, call)  # not cancelled: that crashes a Triton before 2.53
+        except StubDied as exc:
+            event = {"triton": replica.address, "model": exc.step, "image": call.batch.seals[0].hex()[:16]}
+            log.warning("image_crashed_model", **event, request_id=call.request_id)
+            raise ImageCrashedModel from exc
 
     async def _infer_at(self, replica: Replica, call: Call) -> InferResult:
         began = time.monotonic()
@@ -201,3 +220,14 @@ class TritonBackend(PoolModels):
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
         """The Tritons that are ready for a model, except those in `tried`."""
         return self._pool.ready(call.model_name, call.model_version, tried)
+
+
+def _row(call: Call, row: int) -> Call:
+    """The same call for one of its images."""
+    return call if len(call.batch) == 1 else replace(call, batch=call.batch.rows([row]))
+
+
+def _joined(results: Sequence[InferResult]) -> InferResult:
+    """Join results of one row each; model and version come from an answered row, if there is one."""
+    first = next((result for result in results if result.rows[0].error is None), results[0])
+    return replace(first, rows=tuple(result.rows[0] for result in results))

@@ -114,7 +114,7 @@ def add(
     warn_of_memory(model_repository, settings, print_status, gpus=gpu_count())
     if address is not None and is_loopback(address):
         try:
-            check_load(spec.name, model_repository, settings.memory_check, usable_memory())
+            check_load(spec.name, model_repository, usable_memory())
         except LoadFailed as exc:
             raise UserError(
                 f"{spec.name} is in {model_repository}, and Triton has not loaded it:", *str(exc).splitlines()

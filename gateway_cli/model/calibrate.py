@@ -1,7 +1,8 @@
 """`gateway model calibrate`: scores that say how often answers are right, as a step in a new version."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,9 @@ from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.proof import Version, a_number
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+
+if TYPE_CHECKING:
+    from gateway_models.proof.calibrate import Calibrated
 
 REFUSED_SHOWN = 20
 
@@ -41,8 +45,7 @@ def calibrate(
         Path | None,
         typer.Option(
             "--plot",
-            help="PNG file for the reliability diagram, by default NAME-calibration.png; a page, .html, is written "
-            "beside it.",
+            help="PNG file for the reliability diagram, by default NAME-calibration.png.",
             dir_okay=False,
             show_default=False,
         ),
@@ -55,8 +58,8 @@ def calibrate(
 ) -> None:
     """Calibrate a model's scores: fit a temperature, show what it changes on other images, add it as a new version.
 
-    A calibrated model that answers with a score of 0.8 is right in 80 % of such cases. The top class stays the same,
-    unless a bias for each class helps. The version is not put into use. Exits with 1 if the scores do not improve.
+    A calibrated model that answers with a score of 0.8 is right in 80 % of such cases. The top class stays the same.
+    The version is not put into use. Exits with 1 if the scores do not improve.
 
         gateway model calibrate flowers photos/calibration
 
@@ -66,10 +69,9 @@ def calibrate(
     from gateway_models.networks.model_source import network_labels
     from gateway_models.proof.calibrate import calibrate as run
     from gateway_models.proof.calibrate import check_calibration, network_scores, scored
-    from gateway_models.proof.calibrate_report import as_json as document
-    from gateway_models.proof.calibrate_report import report, write_diagram
     from gateway_models.proof.dataset import read_dataset
     from gateway_models.proof.image_files import resize_for
+    from gateway_models.proof.plots import reliability
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
@@ -88,17 +90,20 @@ def calibrate(
         print_status(f"… and {len(refused) - REFUSED_SHOWN} more")
     found = run(scored(answers), held_out=held_out)
     diagram = plot or Path(f"{name}-calibration.png")
-    sheet = diagram.with_suffix(".html")
-    write_diagram(found, f"Calibration of {name}, version {base}, on {data}", diagram, sheet)
+    reliability(
+        [("before", found.before), ("after", found.after)],
+        f"Calibration of {name}, version {base}, on {data}",
+        diagram,
+    )
     number = None
     if found.helps and not dry_run:
         entry, number = add_step(found.step(below), model_repository, name, base, print_status)
         reload(address, load=entry.ensembles)
     if as_json:
-        emit(document(found, name, base, number))
+        emit(json.dumps({"model": name, "version": base, "new_version": number, **found.document()}))
     else:
-        report(found)
-        emit(f"reliability diagram: {diagram} and {sheet}")
+        _report(found)
+        emit(f"reliability diagram: {diagram}")
     if not found.helps:
         print_status("the scores of the images held out are not better, so there is no new version")
         raise typer.Exit(1)
@@ -106,3 +111,22 @@ def calibrate(
         emit(f"{name} version {number}: the network of version {entry.network_of(number)} with calibrated scores")
         emit_next_steps(name, number, model_repository)
         explain_how_to_load(name, address)
+
+
+def _report(found: "Calibrated") -> None:
+    """Print each measure before and after, with intervals of 95 %, and what was fitted."""
+    from rich.table import Table
+
+    from gateway_models.repository.summary import console
+
+    table = Table("of the images held out", "before", "after", box=None, pad_edge=False)
+    sides = (found.before, found.after)
+    table.add_row("expected calibration error", *(str(each.expected_calibration_error) for each in sides))
+    table.add_row("Brier score", *(str(each.brier_score) for each in sides))
+    table.add_row("log loss", *(f"{loss:.4f}" for loss in found.log_loss))
+    console().print(table)
+    emit("", f"top-1 {100 * found.top_1:.2f} %, fitted on {found.fitted_on} images, shown on {found.held_out} others")
+    sure = "more" if found.temperature > 1 else "less"
+    emit(f"temperature {found.temperature:.4f}: the network was {sure} sure than it was right")
+    chance = "" if found.error_gain.low > 0 else ", which may be chance"
+    emit(f"the calibration error is smaller by {found.error_gain}{chance}")

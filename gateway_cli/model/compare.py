@@ -1,6 +1,7 @@
 """`gateway model compare`: two versions of a model on the same images."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,14 +10,14 @@ import typer
 from gateway_cli.addresses import Triton
 from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, model_app
 from gateway_cli.model.proof import DecodeAs, a_number
-from gateway_cli.terminal import Repository, print_status
+from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.spec import Decode
 
 if TYPE_CHECKING:
-    from gateway_models.proof.compare import Compared, Pair
     from gateway_models.proof.dataset import Sample
-    from gateway_models.proof.image_files import NotCompared
+    from gateway_models.proof.evaluate import SampleAnswer
+    from gateway_models.repository.entry import Entry
 
 
 def _versions(context: typer.Context, incomplete: str) -> list[str]:
@@ -88,40 +89,48 @@ def compare(
 
     A version can also be compared on live traffic: GATEWAY_MODEL_SHADOW=flowers=2:10.
     """
-    from gateway_models.proof.compare_report import as_json, report, write_sheet
+    from gateway_models.proof.compare import Compared
+    from gateway_models.proof.compare import compare as run
+    from gateway_models.proof.dataset import read_samples
+    from gateway_models.proof.over_http import OverHttp, described, predict_over_http
+    from gateway_models.proof.report import as_json, comparison_report, write_sheet
+    from gateway_models.repository.summary import progress
 
     if first == second:
         raise typer.BadParameter(f"version {first} is compared with itself: name two versions")
     check_gateway(gateway, address, decode)
-    if gateway is not None:
-        compared, labels = _over_http(gateway, name, (first, second), data, api_key)
-    else:
-        compared, labels = _on_triton(name, (first, second), data, decode, address, model_repository)
     versions = (first, second)
+    with ExitStack() as stack:
+        if gateway is not None:
+            model = described(gateway, name, api_key)
+            labels = model["labels"]
+            samples, labelled = read_samples(data, labels, multi_label=bool(model.get("multi_label")))
+            clients = [stack.enter_context(OverHttp(gateway, name, version, api_key)) for version in versions]
+            answers = predict_over_http(clients, samples)
+        else:
+            entry, labels = _local(name, versions, model_repository)
+            samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
+            answers = _on_triton(entry, versions, samples, decode, address, model_repository, stack)
+        compared = Compared.of(progress(run(answers), len(samples), "comparing"), labelled=labelled)
     sheet_path = sheet or (None if json else Path(f"{name}-{first}-{second}.html"))
-    if not compared.different:
-        sheet_path = None
-    if sheet_path is not None:
+    if sheet_path is not None and compared.different:
         write_sheet(compared, name, versions, labels, sheet_path)
     if json:
         typer.echo(as_json(compared, name, versions, labels, tolerance))
     else:
-        report(compared, versions, labels, sheet_path)
+        comparison_report(compared, versions, labels).print()
+        if compared.different:
+            emit(f"sheet: {sheet_path}")
     if not compared.holds(tolerance):
         if compared.pairs:
             print_status(f"{100 * compared.disagreement:.2f} % differ, more than --tolerance {tolerance:g} allows")
         raise typer.Exit(1)
 
 
-def _on_triton(
-    name: str, versions: tuple[int, int], data: Path, decode: Decode | None, address: str | None, repository: Path
-) -> "tuple[Compared, Sequence[str]]":
+def _local(name: str, versions: tuple[int, int], repository: Path) -> "tuple[Entry, Sequence[str]]":
+    """A model with both versions, and the labels that they must have in common."""
     from gateway_models.networks.model_source import labels_of
     from gateway_models.proof.compare import NotComparable
-    from gateway_models.proof.compare import compare as run
-    from gateway_models.proof.dataset import read_samples
-    from gateway_models.proof.image_files import resize_for
-    from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
 
     for version in versions:
@@ -131,36 +140,22 @@ def _on_triton(
         raise NotComparable(
             f"versions {versions[0]} and {versions[1]} have different classes: compare versions with the same ones"
         )
-    samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
-    first, second = (entry.ensemble_of(version) for version in versions)
-    with serving(repository, (first, second), print_status, url=address) as triton:
-        pairs = run((first, second), triton.address, samples, resize_for(entry, decode))
-        return _collected(pairs, samples, labelled=labelled), labels
+    return entry, labels
 
 
-def _over_http(
-    gateway: str, name: str, versions: tuple[int, int], data: Path, api_key: str | None
-) -> "tuple[Compared, Sequence[str]]":
-    from gateway_models.proof.compare import compare_over_http
-    from gateway_models.proof.dataset import read_samples
-    from gateway_models.proof.over_http import OverHttp, described
+def _on_triton(
+    entry: "Entry",
+    versions: tuple[int, int],
+    samples: "Sequence[Sample]",
+    decode: Decode | None,
+    address: str | None,
+    repository: Path,
+    stack: ExitStack,
+) -> "Iterator[tuple[SampleAnswer, ...]]":
+    from gateway_models.proof.evaluate import predict_each
+    from gateway_models.proof.image_files import resize_for
+    from gateway_models.proof.serving import serving
 
-    model = described(gateway, name, api_key)
-    labels: Sequence[str] = model["labels"]
-    samples, labelled = read_samples(data, labels, multi_label=bool(model.get("multi_label")))
-    first, second = (OverHttp(gateway, name, version, api_key) for version in versions)
-    with first, second:
-        return _collected(compare_over_http(first, second, samples), samples, labelled=labelled), labels
-
-
-def _collected(results: "Iterable[Pair | NotCompared]", samples: "Sequence[Sample]", *, labelled: bool) -> "Compared":
-    from gateway_models.proof.compare import Compared, Pair
-    from gateway_models.proof.image_files import NotCompared
-    from gateway_models.repository.summary import progress
-
-    found = list(progress(results, len(samples), "comparing"))
-    return Compared(
-        [each for each in found if isinstance(each, Pair)],
-        [each for each in found if isinstance(each, NotCompared)],
-        labelled,
-    )
+    ensembles = tuple(entry.ensemble_of(version) for version in versions)
+    triton = stack.enter_context(serving(repository, ensembles, print_status, url=address))
+    return predict_each(ensembles, triton.address, samples, resize_for(entry, decode))

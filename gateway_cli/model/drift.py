@@ -1,5 +1,6 @@
 """`gateway model drift`: whether what a model gets and answers is still distributed as in a reference."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,11 +11,11 @@ from gateway_cli.addresses import Triton
 from gateway_cli.log import LogUrl, log_url
 from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.proof import a_number
-from gateway_cli.terminal import Repository, print_status
+from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 if TYPE_CHECKING:
-    from gateway_predictions.drift.sample import WindowSample
+    from gateway_predictions.drift import WindowSample
 
 DRIFTED = 3
 """The exit status of a window that has drifted; 1 means an error, such as too few images."""
@@ -51,9 +52,9 @@ def drift(
             callback=a_number,
         ),
     ] = 0.95,
-    page: Annotated[
+    plot: Annotated[
         Path | None,
-        typer.Option("--report", help="HTML file with plots; by default NAME-drift.html.", dir_okay=False),
+        typer.Option("--plot", help="PNG file for a plot of each property; by default NAME-drift.png.", dir_okay=False),
     ] = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
@@ -66,9 +67,7 @@ def drift(
             "metrics of a running service.",
         ),
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON document; write a page only with --report.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document; draw only with --plot.")] = False,
 ) -> None:
     """Compare the logged images and answers of the last days with a reference; exits with 3 if they have drifted.
 
@@ -82,36 +81,43 @@ def drift(
     A cron job learns from the exit status: 0 without drift, 3 with drift, 1 if it could not be measured.
     """
     folder, before = _reference(reference)
+    now = datetime.now(UTC)
     if store:
-        _store(name, version, folder, before, log, address, model_repository)
+        _store(name, version, folder, now - timedelta(days=before), log, address, model_repository)
         return
     source = log_url(log)
-    from gateway_models.proof.drift_report import Compared, as_json, report, write_page
-    from gateway_predictions.drift.comparison import compare
-    from gateway_predictions.drift.from_log import Period, sample_from, version_in
+    from gateway_predictions.drift import compare, document, sample_from, version_in
     from gateway_predictions.reader import LogReader
 
     reader = LogReader(source)
-    now = datetime.now(UTC)
     begin = now - timedelta(days=days)
     number = str(version) if version is not None else version_in(reader, name, begin, now)
-    window = sample_from(reader, Period(name, number, begin, now))
+    window = sample_from(reader, name, number, begin, now)
     if folder is not None:
         expected = _classified(name, int(number), folder, address, model_repository)
-        where = str(folder)
     else:
-        expected = sample_from(reader, Period(name, number, begin - timedelta(days=before), begin))
-        where = "the day before" if before == 1 else f"the {before:g} days before"
-    found = compare(expected, window, confidence=confidence)
-    compared = Compared(name, number, where, _last(days), (expected, window), found)
-    path = page or (None if json else Path(f"{name}-drift.html"))
+        expected = sample_from(reader, name, number, begin - timedelta(days=before), begin)
+    shifts = compare(expected, window, confidence=confidence)
+    side = str(folder) if folder else f"the {before:g} days before"
+    title = f"{name}, version {number}: the last {days:g} days against {side}"
+    path = plot or (None if as_json else Path(f"{name}-drift.png"))
     if path is not None:
-        write_page(compared, path)
-    if json:
-        typer.echo(as_json(compared))
+        from gateway_models.proof.drift_plots import drift_plots
+
+        drift_plots(shifts, expected, window, title, path)
+    alarms = [shift.name for shift in shifts if shift.drift]
+    if as_json:
+        emit(json.dumps({"model": name, "version": number, **document(shifts, confidence)}))
     else:
-        report(compared, path)
-    if found.alarms:
+        emit(title)
+        for each in shifts:
+            sides = f"{each.reference} and {each.window} images"
+            mark = "  drift" if each.drift else ""
+            emit(f"{each.name:<11}{each.distance:.3f} ({each.method}), p {each.p_value:.3f}, {sides}{mark}")
+        verdict = f"drift: {', '.join(alarms)}" if alarms else f"no drift at a confidence of {100 * confidence:g} %"
+        emit(f"verdict    {verdict}")
+        emit(f"plots      {path}")
+    if alarms:
         raise typer.Exit(DRIFTED)
 
 
@@ -130,10 +136,6 @@ def _reference(given: str) -> tuple[Path | None, float]:
     return None, days
 
 
-def _last(days: float) -> str:
-    return "the last day" if days == 1 else f"the last {days:g} days"
-
-
 def _classified(name: str, version: int, folder: Path, address: str | None, repository: Path) -> "WindowSample":
     """The sample of a folder's images, classified by a Triton."""
     from gateway_models.networks.model_source import labels_of
@@ -142,7 +144,7 @@ def _classified(name: str, version: int, folder: Path, address: str | None, repo
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
-    from gateway_predictions.drift.sample import LoggedImage, sample_of
+    from gateway_predictions.drift import sample_of
 
     entry = entry_with_version(repository, name, version)
     files = chosen_files(folder)
@@ -154,16 +156,15 @@ def _classified(name: str, version: int, folder: Path, address: str | None, repo
         print_status(f"left out: {each.path}: {each.reason}")
     if len(refused) > REFUSED_SHOWN:
         print_status(f"… and {len(refused) - REFUSED_SHOWN} more")
-    labels = labels_of(entry, repository, version)
-    images = [each for each in found if isinstance(each, LoggedImage)]
-    return sample_of(images, {str(number): label for number, label in enumerate(labels)})
+    labels = {str(number): label for number, label in enumerate(labels_of(entry, repository, version))}
+    return sample_of([each for each in found if not isinstance(each, NotCompared)], labels)
 
 
 def _store(
     name: str,
     version: int | None,
     folder: Path | None,
-    days: float,
+    since: datetime,
     log: str | None,
     address: str | None,
     repository: Path,
@@ -177,14 +178,13 @@ def _store(
         sample = _classified(name, number, folder, address, repository)
     else:
         source = log_url(log)
-        from gateway_predictions.drift.from_log import Period, sample_from
+        from gateway_predictions.drift import sample_from
         from gateway_predictions.reader import LogReader
 
-        now = datetime.now(UTC)
-        sample = sample_from(LogReader(source), Period(name, str(number), now - timedelta(days=days), now))
+        sample = sample_from(LogReader(source), name, str(number), since, None)
     from gateway_models.proof.drift import store
 
     store(entry, number, sample, repository)
-    print_status(f"{len(sample)} images are the reference of version {number} of {name} in {repository}")
+    print_status(f"{sample.images} images are the reference of version {number} of {name} in {repository}")
     reload(address, load=entry.ensembles)
     explain_how_to_load(name, address)

@@ -11,7 +11,7 @@ from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, mo
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.tuning import TUNING
-from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep
+from gateway_models.proof.variants import NetworkRuntime
 from gateway_models.repository.spec import Decode
 
 T = TypeVar("T", float, float | None)
@@ -58,10 +58,11 @@ def parity(
     """
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.networks.model_source import labels_of
-    from gateway_models.proof.image_files import NotCompared, image_files, read_image_files, resize_for
-    from gateway_models.proof.over_http import OverHttp
-    from gateway_models.proof.parity import Comparison, Parity, compare, compare_over_http, runs_on_gpu
-    from gateway_models.proof.parity_report import report
+    from gateway_models.proof.dataset import Sample
+    from gateway_models.proof.image_files import image_files
+    from gateway_models.proof.over_http import OverHttp, predict_over_http
+    from gateway_models.proof.parity import Parity, compare, compare_served, runs_on_gpu
+    from gateway_models.proof.report import parity_report
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
@@ -70,21 +71,16 @@ def parity(
     entry = entry_with_version(model_repository, name, version)
     files = image_files(images or [SHIPPED_EXAMPLES])
     number = version or entry.in_use
-    on_gpu = False
     if gateway is not None:
         with OverHttp(gateway, name, number, api_key) as service:
-            results = list(progress(compare_over_http(entry, number, service, files), len(files), "comparing"))
+            answers = predict_over_http([service], [Sample(path, frozenset()) for path in files])
+            found = Parity.of(progress(compare(entry, number, answers), len(files), "comparing"))
     else:
-        inputs = read_image_files(files, resize_for(entry, decode))
         with serving(model_repository, (entry.ensemble_of(number),), print_status, url=address) as triton:
+            results = compare_served(entry, number, triton, files, decode)
             on_gpu = runs_on_gpu(entry, triton)
-            results = list(progress(compare(entry, number, triton, inputs), len(files), "comparing"))
-    found = Parity(
-        [each for each in results if isinstance(each, Comparison)],
-        [each for each in results if isinstance(each, NotCompared)],
-        on_gpu,
-    )
-    report(found, labels_of(entry, model_repository, number), tolerance)
+            found = Parity.of(progress(results, len(files), "comparing"), on_gpu=on_gpu)
+    parity_report(found, labels_of(entry, model_repository, number), tolerance).print()
     if not found.holds(tolerance):
         raise typer.Exit(1)
 
@@ -105,10 +101,6 @@ def evaluate(
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
-    compare: Annotated[
-        bool,
-        typer.Option("--compare", help="Compare the ways to decode large JPEGs and to resize: one row each, no plot."),
-    ] = False,
     log: Annotated[
         str | None,
         typer.Option(
@@ -136,12 +128,12 @@ def evaluate(
         return
     assert data is not None
     from gateway_models.networks.model_source import labels_of
-    from gateway_models.proof.alternatives import compare as alternatives
     from gateway_models.proof.dataset import read_dataset
     from gateway_models.proof.evaluate import Evaluation
     from gateway_models.proof.evaluate import evaluate as run
-    from gateway_models.proof.evaluate_report import compared, report
     from gateway_models.proof.image_files import resize_for
+    from gateway_models.proof.plots import confusion_matrix
+    from gateway_models.proof.report import evaluation_report
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
@@ -150,26 +142,19 @@ def evaluate(
     number = version or entry.in_use
     labels = labels_of(entry, model_repository, number)
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
-    if compare:
-        if address is not None or decode is not None:
-            raise typer.BadParameter(
-                "--compare tries every --decode with its own Triton, and excludes --triton and --decode"
-            )
-        found = []
-        for each in alternatives(entry, number, model_repository, samples, print_status):
-            print_status(f"{each.described()}: top-1 {100 * each.evaluation.top(1):.2f} %")
-            found.append(each)
-        compared(found)
-        return
     ensemble = entry.ensemble_of(number)
     evaluation = Evaluation(entry.versions[number].classes, entry.multi_label)
     with serving(model_repository, (ensemble,), print_status, url=address) as triton:
         answers = run(ensemble, triton.address, samples, evaluation, resize_for(entry, decode))
         for _ in progress(answers, len(samples), "evaluating"):
             pass
-    report(evaluation, labels, plot or Path(f"{name}-confusion.png"), f"{name} on {data}")
+    evaluation_report(evaluation, labels).print()
     if not evaluation.answers:
         raise typer.Exit(1)
+    plot = plot or Path(f"{name}-confusion.png")
+    plot.parent.mkdir(parents=True, exist_ok=True)
+    confusion_matrix(evaluation.confusion(), labels, plot, f"{name} on {data}")
+    emit(f"confusion matrix: {plot}")
 
 
 @model_app.command("tune")
@@ -180,18 +165,6 @@ def tune(
     seconds: Annotated[
         float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600, callback=a_number)
     ] = 4.0,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", help="File for the plot; by default NAME-tuning.png.", dir_okay=False)
-    ] = None,
-    stages: Annotated[
-        list[TuneStep] | None,
-        typer.Option(
-            "--try",
-            help="What to vary; repeatable. By default formats, instances and batches (with --runtime only formats); "
-            "minutes.",
-            show_default=False,
-        ),
-    ] = None,
     runtimes: Annotated[
         list[NetworkRuntime] | None,
         typer.Option(
@@ -204,29 +177,28 @@ def tune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Measure runtimes, precisions, instances and batch sizes here; keep the fastest variant with correct results."""
+    """Measure the runtimes and precisions of a network here; keep the fastest with correct results."""
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.proof.image_files import image_files
     from gateway_models.proof.tune import Tuner, report
     from gateway_models.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
-    usual = (TuneStep.FORMATS,) if runtimes else USUAL
     tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, print_status)
     if runtimes:
         tuner.runtimes = frozenset(runtimes)
     with tuner:
-        for measured in tuner.run(tolerance, stages or usual):
+        for measured in tuner.run():
             print_status(measured.progress_line())
         best = tuner.best(tolerance)
-        report(tuner.measured, best, tolerance, plot or Path(f"{name}-tuning.png"))
-        if best is None:
-            if not dry_run:
-                tuner.record(None)
-            wanted = f" by {' or '.join(sorted(runtimes))}" if runtimes else ""
-            emit(f"no variant{wanted} is within the tolerance; the model is unchanged")
-            raise typer.Exit(1)
-        if dry_run:
-            return
-        tuner.keep(best.variant)
-    emit(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TUNING}")
+        report(tuner.measured, best, tolerance)
+        if not dry_run and best is not None:
+            tuner.keep(best.variant)
+        elif not dry_run:
+            tuner.record(None)
+    if best is None:
+        wanted = f" by {' or '.join(sorted(runtimes))}" if runtimes else ""
+        emit(f"no variant{wanted} is within the tolerance; the model is unchanged")
+        raise typer.Exit(1)
+    if not dry_run:
+        emit(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TUNING}")

@@ -1,114 +1,145 @@
-"""Checks of the machine: its system, Python, memory, cores and GPU."""
+"""Checks of the settings, and of the machine: its Python, Triton, GPU and memory."""
 
-import importlib
+import http.client
 import importlib.util
-import platform
+import json
+import platform as system
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from gateway.environment import SettingsError, load_settings
 from gateway.findings import Finding, fail, ok, warn
 from gateway.limits.buffers import needed
+from gateway.plugins import settings_class
+from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB, Settings, variable
-from gateway_local.memory_fit import Fit, advice, fit, sentence, table
+from gateway_local.hosts import reachable
+from gateway_local.memory_plan import fit
 from gateway_local.paths import PROJECT
-from gateway_local.runtime.base import LibpythonMissing, find_libpython
+from gateway_local.runtime.base import TritonRuntimeError, find_libpython
 from gateway_local.runtime.wheel import (
     TRITON_VERSION,
     WHEEL_PLATFORM,
     WHEEL_VERSION,
-    UnsupportedPlatform,
     check_platform,
     is_fetched,
 )
 from gateway_local.server import SHARED_MEMORY, SHM_BYTES
-from gateway_machine.cgroups import OWN
-from gateway_machine.cores import usable_cores
-from gateway_machine.gpus import driver_too_old
+from gateway_machine.gpus import Gpus
 from gateway_machine.memory import usable_memory
 from gateway_plugins.demand.footprint import Need, size
 from gateway_plugins.shared.extras import install
 
 SHM_RECOMMENDED_BYTES = 256 * MIB
 """Shared memory for regions that grow with large batches; Docker gives a container 64 MiB by default."""
-INSTALL_LOCAL = install("local")
 TIMEOUT_SECONDS = 60.0
 
-CGROUP = Path("/sys/fs/cgroup")
-MEMINFO = Path("/proc/meminfo")
+
+def settings() -> tuple[Settings, Finding]:
+    """The settings and a finding about them; the defaults if the settings are invalid."""
+    try:
+        loaded = load_settings()
+    except SettingsError as exc:
+        return settings_class().model_construct(), fail("settings", str(exc), "correct the variables or .env")
+    given = sorted(map(variable, loaded.model_fields_set))
+    return loaded, ok("settings", f"valid: {', '.join(given)}" if given else "valid, all defaults")
 
 
-def system() -> Finding:
-    """Whether Triton runs on this operating system, processor, C library and Python."""
+def api_port(settings: Settings) -> Finding:
+    """Whether the API can listen on the configured address."""
+    address = f"{settings.host} port {settings.port}"
+    try:
+        check_address(settings)
+    except AddressUnusable as exc:
+        if _is_gateway(settings):
+            return warn("API port", f"{address} is in use by a gateway", "nothing to do if that one should run")
+        return fail("API port", str(exc))
+    return ok("API port", f"{address} is free")
+
+
+def _is_gateway(settings: Settings) -> bool:
+    connection = http.client.HTTPConnection(reachable(settings.host), settings.port, timeout=2.0)
+    try:
+        connection.request("GET", "/health/live")
+        answer = json.loads(connection.getresponse().read(1_000))
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+    finally:
+        connection.close()
+    return bool(answer == {"status": "live"})
+
+
+def platform() -> Finding:
+    """Whether Triton and its models run on this system, C library and Python, with the packages that they import."""
     try:
         check_platform()
-    except UnsupportedPlatform as exc:
+        libpython = find_libpython()
+    except TritonRuntimeError as exc:
         return fail("platform", str(exc))
-    libc = " ".join(platform.libc_ver())
-    return ok(
-        "platform",
-        f"{platform.system()} on {platform.machine()}, {libc}, {platform.python_implementation()} "
-        f"{platform.python_version()}",
-    )
-
-
-def libpython() -> Finding:
-    """Whether Triton's Python backend finds the library of this Python."""
-    try:
-        return ok("libpython", str(find_libpython()))
-    except LibpythonMissing as exc:
-        return fail("libpython", str(exc))
-
-
-def runtime(cache_dir: Path) -> Finding:
-    """Whether Triton is in the cache, or else whether pip can fetch it."""
-    if is_fetched(cache_dir):
-        return ok("runtime", f"Triton {TRITON_VERSION} is in {cache_dir}")
-    if importlib.util.find_spec("pip") is None:
-        return fail(
-            "runtime",
-            f"Triton is not in {cache_dir} and there is no pip to fetch it with",
-            f"{sys.executable} -m ensurepip",
-        )
-    # Lists the versions that could be installed, and installs nothing.
-    completed = _run(
-        sys.executable, "-m", "pip", "index", "versions", "nvidia-pytriton", "--disable-pip-version-check",
-        "--only-binary=:all:", f"--platform={WHEEL_PLATFORM}",
-    )  # fmt: skip
-    if completed is None or completed.returncode:
-        reason = _last_line(completed.stderr) if completed else "pip does not answer"
-        return fail(
-            "runtime",
-            f"Triton is not in {cache_dir} and pip cannot fetch it: {reason}",
-            "make a package index reachable (PIP_INDEX_URL, PIP_FIND_LINKS), or run gateway triton fetch where there "
-            f"is one and copy {cache_dir}",
-        )
-    if WHEEL_VERSION not in completed.stdout:
-        return fail(
-            "runtime", f"the package index has no nvidia-pytriton {WHEEL_VERSION}", "choose another one: PIP_INDEX_URL"
-        )
-    return ok("runtime", f"Triton {TRITON_VERSION} is not in {cache_dir} yet; the first start fetches it (55 MB)")
-
-
-def torch() -> Finding:
-    """Whether the models' processes can import torch."""
     if importlib.util.find_spec("torch") is None:
-        return fail("torch", f"{sys.executable} has no torch, which the models need", INSTALL_LOCAL)
-    return ok("torch", "installed")
-
-
-def resize_kernel() -> Finding:
-    """Whether the models' processes can import exact_resize, which makes Pillow's pixels in a sixth of the time."""
+        return fail("platform", f"{sys.executable} has no torch, which the models need", install("local"))
+    text = f"{system.system()} on {system.machine()}, {' '.join(system.libc_ver())}, {libpython}"
     try:
-        kernel = importlib.import_module("exact_resize")
+        importlib.import_module("exact_resize")
     except ImportError as exc:
         return warn(
-            "resize",
-            f"Pillow resizes, to the same pixels as exact_resize in six times its time: {exc}",
+            "platform",
+            f"{text}; Pillow resizes, to the same pixels as exact_resize in six times its time: {exc}",
             f"{sys.executable} -m pip install {PROJECT / 'native'}, which needs a C compiler",
         )
-    return ok("resize", f"exact_resize, {kernel.instructions()}")
+    return ok("platform", text)
+
+
+def triton(cache_dir: Path, faults: str, advice: str) -> Finding:
+    """Whether the Triton that `gateway up` starts is in the cache, or can be fetched; `faults` are those of it."""
+    if is_fetched(cache_dir):
+        return warn("Triton", f"{TRITON_VERSION} is in {cache_dir}\n{faults}", advice)
+    # Lists the versions that could be installed, and installs nothing.
+    command = [sys.executable, "-m", "pip", "index", "versions", "nvidia-pytriton", "--disable-pip-version-check"]
+    command += ["--only-binary=:all:", f"--platform={WHEEL_PLATFORM}"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+        reason = (found.stderr.strip().splitlines() or [f"the package index has no nvidia-pytriton {WHEEL_VERSION}"])[
+            -1
+        ]
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        return fail("Triton", f"pip does not answer: {exc}")
+    if found.returncode or WHEEL_VERSION not in found.stdout:
+        return fail(
+            "Triton",
+            f"it is not in {cache_dir}, and pip cannot fetch it: {reason}",
+            "make a package index reachable (PIP_INDEX_URL, PIP_FIND_LINKS), install pip (python -m ensurepip), or run "
+            f"gateway triton fetch elsewhere and copy {cache_dir}",
+        )
+    text = f"{TRITON_VERSION} is not in {cache_dir} yet; the first start fetches it (55 MB)"
+    return warn("Triton", f"{text}\n{faults}", advice)
+
+
+def gpu(gpus: Gpus) -> Finding:
+    """Whether there is a GPU, and if so whether models can use it."""
+    if gpus.usable:
+        return ok("GPU", f"{gpus.usable}, which models use")
+    if gpus.count:
+        return warn("GPU", f"{gpus.count}, and models run on the CPU: {gpus.why_not}")
+    if gpus.fault:
+        return warn("GPU", f"none, and models run on the CPU: {gpus.fault}")
+    return ok("GPU", "none: models run on the CPU")
+
+
+def memory(settings: Settings, models: Need | None) -> Finding:
+    """Whether there is enough memory for the API and the models; `models` is None if Triton runs elsewhere."""
+    free = usable_memory()
+    if free is None:
+        return warn("memory", "/proc/meminfo does not say how much is free")
+    if models is not None:
+        return fit(models, free, beside_bytes=needed(settings) + settings.triton_cache_bytes)
+    wanted = needed(settings)
+    text = f"{size(free.free_bytes)} are free, up to {size(wanted)} are needed under load"
+    if free.free_bytes < wanted:
+        return warn("memory", text, f"lower {variable('workers')} or {variable('max_request_bytes')}")
+    return ok("memory", text)
 
 
 def shared_memory(instances: int, folder: Path = SHARED_MEMORY) -> Finding:
@@ -119,84 +150,9 @@ def shared_memory(instances: int, folder: Path = SHARED_MEMORY) -> Finding:
         return fail("shared memory", f"{folder}: {exc.strerror}", f"mount a tmpfs on {folder}")
     text = f"{size(usage.free)} of {size(usage.total)} are free in {folder}"
     advice = "give it 1 GiB: docker run --shm-size=1g, an emptyDir with medium: Memory, or mount -o remount,size=1G"
-    needed = instances * SHM_BYTES
-    if usage.free < needed:
-        return fail("shared memory", f"{text}, and {instances} model instances take {size(needed)} to start", advice)
+    if usage.free < instances * SHM_BYTES:
+        wanted = size(instances * SHM_BYTES)
+        return fail("shared memory", f"{text}, and {instances} model instances take {wanted} to start", advice)
     if usage.free < SHM_RECOMMENDED_BYTES:
         return warn("shared memory", f"{text}, which large batches may fill", advice)
     return ok("shared memory", text)
-
-
-def memory(settings: Settings, models: Need | None) -> Finding:
-    """Whether there is enough memory for the API and the models; `models` is None if Triton runs elsewhere."""
-    free = usable_memory(CGROUP, OWN, MEMINFO)
-    if free is None:
-        return warn("memory", f"{MEMINFO} does not say how much is free")
-    if models is None:
-        wanted = needed(settings)
-        text = f"{size(free.free_bytes)} are free, up to {size(wanted)} are needed under load"
-        if free.free_bytes < wanted:
-            names = [variable(name) for name in ("workers", "max_bytes_waiting", "max_bytes_in_flight")]
-            return warn("memory", text, f"lower {names[0]}, {names[1]} or {names[2]}")
-        return ok("memory", text)
-    beside = needed(settings) + settings.triton_cache_bytes
-    text = "\n".join([sentence(models, free, beside_bytes=beside), *table(models)])
-    match fit(models, free, beside_bytes=beside):
-        case Fit.SHORT:
-            return fail("memory", text, "; ".join(line.strip() for line in advice(models)))
-        case Fit.NEAR:
-            return warn("memory", text, "; ".join(line.strip() for line in advice(models)))
-    return ok("memory", text)
-
-
-def cores(settings: Settings) -> Finding:
-    """Whether there is a core for each API process."""
-    count = usable_cores(CGROUP)
-    text = f"{count:g} {'core' if count == 1 else 'cores'}"
-    if settings.workers > count:
-        name = variable("workers")
-        return warn("cores", f"{text} for {settings.workers} API processes", f"lower {name} to {max(1, int(count))}")
-    return ok("cores", text)
-
-
-def gpu() -> Finding:
-    """Whether there is a GPU, and if so whether torch can use it."""
-    completed = _run("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-    if completed is None:
-        return ok("GPU", "none: models run on the CPU")
-    if completed.returncode:
-        reason = _last_line(completed.stdout + completed.stderr)
-        return warn("GPU", f"nvidia-smi fails: {reason}", "repair the driver, or give the container GPUs (--gpus all)")
-    text = "; ".join(completed.stdout.strip().splitlines())
-    # In a process of its own: a GPU context and some hundred MB would stay in this one.
-    code = "import torch; print(torch.__version__, torch.cuda.is_available(), torch.version.cuda)"
-    imported = _run(sys.executable, "-c", code)
-    if imported is None or imported.returncode:
-        return warn("GPU", f"{text}, but torch cannot be imported", INSTALL_LOCAL)
-    version, available, built_for = [*imported.stdout.split(), "None"][:3]
-    driver = text.splitlines()[0].rpartition(",")[2].strip()
-    if available != "True" and (needed := driver_too_old(driver, built_for)):
-        return warn(
-            "GPU",
-            f"{text}, but torch {version} is built for CUDA {built_for}, which needs driver R{needed} or newer: models "
-            "run on the CPU, and gateway up hides the GPU from Triton",
-            f"update the driver from {driver}, or install a torch for an older CUDA",
-        )
-    if available != "True":
-        return warn(
-            "GPU", f"{text}, but torch {version} cannot use it: models run on the CPU", "install a torch with CUDA"
-        )
-    return ok("GPU", f"{text}; torch {version} uses it")
-
-
-def _run(*command: str) -> "subprocess.CompletedProcess[str] | None":
-    """A completed program with its output; None if it does not exist or does not end within TIMEOUT_SECONDS."""
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else "it prints nothing"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Group
@@ -15,57 +16,45 @@ from gateway.settings import Settings
 from gateway.triton.codec import Codecs
 from gateway_local.console import PlainConsole
 from gateway_local.default_model import NoDefaultModel, default_model
-from gateway_local.doctor import configuration, machine, repository
-from gateway_local.doctor.shares import shares
-from gateway_local.doctor.tritons import own_version, tritons
+from gateway_local.doctor import machine, repository
+from gateway_local.doctor.tritons import CURRENT, own_faults, tritons
 from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.paths import default_cache_dir
-from gateway_machine.gpus import gpu_count
+from gateway_machine.gpus import find_gpus
+from gateway_plugins.demand.footprint import need
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 def examine(model_repository: Path) -> Iterator[Finding]:
     """Check what `gateway up` needs, or `gateway serve` if GATEWAY_TRITON_URL names a Triton elsewhere."""
-    settings, finding = configuration.settings()
+    settings, finding = machine.settings()
     yield finding
     yield from asyncio.run(_of_plugins(settings))
-    yield configuration.api_port(settings)
-    yield machine.cores(settings)
+    yield machine.api_port(settings)
     if "triton_url" in settings.model_fields_set:
         yield machine.memory(settings, None)
         yield from asyncio.run(tritons(settings))
         return
-    yield configuration.triton_ports()
-    yield machine.system()
-    yield machine.libpython()
-    yield machine.runtime(default_cache_dir())
-    yield own_version()
-    yield machine.torch()
-    yield machine.resize_kernel()
-    yield machine.gpu()
-    configs, finding = repository.read(model_repository)
+    yield machine.platform()
+    yield machine.triton(default_cache_dir(), own_faults(), CURRENT)
+    gpus = find_gpus()
+    yield machine.gpu(gpus)
+    configs, finding = repository.models(model_repository)
     yield finding
     if configs:
-        sizes = machine_plan(settings, model_repository, gpus=gpu_count())
+        sizes = machine_plan(settings, model_repository, gpus=gpus.usable)
         yield repository.sizes(configs, sizes)
         configs = sized_configs(model_repository, sizes)
         try:
-            settings = settings.model_copy(update={"model": default_model(model_repository, settings)})
-            yield repository.contract(configs, settings.model, Codecs.of_settings(settings))
+            model = default_model(model_repository, settings)
+            yield repository.contract(configs, model, Codecs.of_settings(settings))
         except NoDefaultModel as exc:
             yield fail("contract", str(exc), "gateway up refuses to start without a default model")
-        yield repository.tensors(configs)
-        yield repository.files(model_repository, configs)
-        yield repository.labels(model_repository, configs)
-        yield repository.batching(configs)
-        yield repository.resize_library(configs)
-        yield repository.networks(model_repository, configs, gpu_count())
-        in_flight = settings.workers * settings.max_images_in_flight
-        yield repository.gpu_memory(configs, gpu_count(), in_flight)
-        yield from shares(settings, lambda name, version: repository.has_version(model_repository, name, version))
-    yield machine.memory(settings, repository.memory(model_repository, configs))
-    yield machine.shared_memory(repository.instances(model_repository, configs))
+        yield from repository.shares(settings, partial(repository.has_version, model_repository))
+    models = need(model_repository, configs, gpus=gpus.usable)
+    yield machine.memory(settings, models)
+    yield machine.shared_memory(sum(each.processes for each in models.footprints))
 
 
 async def _of_plugins(settings: Settings) -> list[Finding]:

@@ -1,7 +1,6 @@
 """Checks of the Tritons that GATEWAY_TRITON_URL names: whether they answer, and the known faults of their version."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from gateway.deadline import Deadline
@@ -18,9 +17,8 @@ from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.grpc_channel import CANCELLATION_SINCE, version_numbers
 from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway.triton.tls import TlsError
-from gateway_local.cuda_pool import arguments, pool_bytes
-from gateway_local.doctor.repository import LIMITED
-from gateway_local.doctor.shares import shares
+from gateway_local.devices import arguments, pool_bytes
+from gateway_local.doctor.repository import LIMITED, shares
 from gateway_local.runtime.wheel import TRITON_VERSION
 
 ABSENT_MODEL = "gateway-doctor-asks"
@@ -34,54 +32,19 @@ CURRENT_IMAGE = "nvcr.io/nvidia/tritonserver:26.11-py3"
 """NVIDIA's image without the faults below."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A fault of every Triton older than the version `fixed_in`, which is in NVIDIA's images since `release`.
-
-    With `is_open`, no release is known to have fixed it: it was not reported for `fixed_in` and newer versions.
-    """
-
-    fixed_in: tuple[int, int]
-    release: str
-    text: str
-    advice: str
-    is_open: bool = False
-
-
+CURRENT = f"in production run {CURRENT_IMAGE} or newer, with Docker, podman or apptainer: docs/guides/current-triton.md"
 FAULTS = (
-    Fault(
+    (
         (2, 56),
-        "25.03",
-        "can abort as a whole when a process of its Python backend dies during a call, or /dev/shm is full "
-        "(server issue 8882, open, reported up to 25.02)",
-        "gateway up, gateway triton run and Docker start it again; calls go to another Triton, if there is one",
-        is_open=True,
+        "can abort as a whole when a process of its Python backend dies during a call, or /dev/shm is full (server "
+        "issue 8882, open, reported up to 25.02)",
     ),
-    Fault(
-        CANCELLATION_SINCE,
-        "24.12",
-        "crashes when a client cancels a call",
-        "the gateway waits for calls instead of cancelling them, which wastes some work",
-    ),
-    Fault(
-        (2, 65),
-        "26.01",
-        "reports that it is ready while a model's process is dead",
-        "the gateway checks this itself; do not rely on Triton's own health",
-    ),
-    Fault(
-        (2, 71),
-        "26.07",
-        "has known vulnerabilities (CVE-2026-24207 and others)",
-        f"keep it on loopback or a private network, or run {CURRENT_IMAGE} or newer",
-    ),
-    Fault(
-        (2, 75),
-        "26.11",
-        "can crash in its dynamic batcher, because of a use after free",
-        f"gateway up and Docker start it again; {CURRENT_IMAGE} does not crash",
-    ),
+    (CANCELLATION_SINCE, "crashes when a client cancels a call, so the gateway waits for calls (fixed in 24.12)"),
+    ((2, 65), "reports that it is ready while a model's process is dead; the gateway checks it (fixed in 26.01)"),
+    ((2, 71), "has known vulnerabilities, CVE-2026-24207 and others; keep it on a private network (fixed in 26.07)"),
+    ((2, 75), "can crash in its dynamic batcher, because of a use after free (fixed in 26.11)"),
 )
+"""What is wrong with every Triton older than a version, with the release of NVIDIA's image."""
 
 
 async def tritons(settings: Settings) -> list[Finding]:
@@ -161,29 +124,13 @@ async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[F
 
 def known_faults(version: str) -> list[Finding]:
     """The faults of a version such as 2.51.0."""
-    return [
-        warn(
-            "Triton's version",
-            f"{version} {fault.text}" if fault.is_open else f"{version}, older than {fault.release}, {fault.text}",
-            fault.advice,
-        )
-        for fault in _faults(version)
-    ]
+    texts = [text for fixed_in, text in FAULTS if version_numbers(version) < fixed_in]
+    return [warn("Triton's version", f"{version} {text}", CURRENT) for text in texts]
 
 
-def own_version() -> Finding:
-    """The version of the Triton that `gateway up` starts, with its faults."""
-    faults = _faults(TRITON_VERSION)
-    return warn(
-        "Triton's version",
-        "\n".join([f"{TRITON_VERSION} is older than {faults[-1].release}", *(f"  {fault.text}" for fault in faults)]),
-        f"in production run {CURRENT_IMAGE} or newer, with Docker, podman or apptainer: docs/guides/current-triton.md",
-    )
-
-
-def _faults(version: str) -> list[Fault]:
-    numbers = version_numbers(version)
-    return [fault for fault in FAULTS if numbers < fault.fixed_in]
+def own_faults() -> str:
+    """The faults of the Triton that `gateway up` starts, a line each."""
+    return "\n".join(f"it {text}" for fixed_in, text in FAULTS if version_numbers(TRITON_VERSION) < fixed_in)
 
 
 async def _control_mode(endpoint: TritonEndpoint, settings: Settings) -> Finding:

@@ -20,7 +20,7 @@ from gateway_models.networks.cpu_choice import with_cpu_form
 from gateway_models.networks.download import fetch, is_remote
 from gateway_models.networks.engines import ENGINE, check_engine, take
 from gateway_models.networks.functions import FunctionConfig
-from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, describe, work
+from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, labels_in, work
 from gateway_models.networks.model_source import (
     Source,
     SourceError,
@@ -55,7 +55,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         check_folders_are_free(spec.name, repository)
     source = find_source(fetched(spec, report))
     check_trust(source)
-    source = described(source, repository, report, timeout_seconds)
+    source = with_labels(source, repository, report, timeout_seconds)
     spec = completed(source, old)
     labels = (
         network_labels(old, repository)
@@ -147,21 +147,18 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
     return spec
 
 
-def described(source: Source, repository: Path, report: Report, timeout_seconds: float) -> Source:
-    """The source with the labels and the preprocessing of its file, if that has to be loaded for them."""
-    if not source.framework or not source.framework.describes:
+def with_labels(source: Source, repository: Path, report: Report, timeout_seconds: float) -> Source:
+    """The source with the labels of its file, if that has to be loaded for them."""
+    if not source.framework or not source.framework.has_labels:
         return source
-    job = Job(source.spec, source.kind, 0, repository)
-    description = describe(job, report, timeout_seconds=timeout_seconds)
+    labels = labels_in(Job(source.spec, source.kind, 0, repository), report, timeout_seconds=timeout_seconds)
     given = source.spec.labels and find_labels(source, source.spec.labels)
-    if given and given != description.labels and sorted(given) == sorted(description.labels):
+    if given and given != labels and sorted(given) == sorted(labels):
         raise SourceError(
             f"{source.spec.labels} has the classes in another order than the model: leave --labels out, since the "
             "model has them"
         )
-    # As for a folder of Hugging Face, --like comes before the preprocessing of the file.
-    preprocessing = None if source.like else description.preprocessing
-    return replace(source, labels=description.labels, preprocessing=preprocessing)
+    return replace(source, labels=labels)
 
 
 def fetched(spec: ModelSpec, report: Report) -> ModelSpec:

@@ -245,6 +245,6 @@ def _read_embeddings(path: Path) -> NDArray[Any]:
         # Files that could not be read have none.
         return np.array([row for row in rows if row is not None])
     except ImportError as exc:
-        raise StepError(f"{path} needs pyarrow: {install('parquet')}") from exc
+        raise StepError(f"{path} needs pyarrow: {install('log')}") from exc
     except (OSError, ValueError, EOFError, AttributeError, KeyError) as exc:
         raise StepError(f"{path} has no embeddings: {exc}") from exc

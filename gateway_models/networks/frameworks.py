@@ -1,24 +1,17 @@
 """The libraries other than torch whose models are recognised: one entry of FRAMEWORKS each.
 
-To add one: its entry here, the function that `opener` names, and a row in docs/guides/model-sources.md.
-Nothing here imports a framework or reads more of a file than `file_kinds` gives it.
+To add one: its entry here, a function in `converters`, and a row in docs/guides/model-sources.md.
+Nothing here imports a library or reads more of a file than `file_kinds` gives it.
 """
 
-import importlib
 import importlib.util
+import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import UserError
-from gateway_models.repository.preprocessing import Preprocessing
 from gateway_plugins.shared.extras import install
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gateway_models.repository.spec import ModelSpec
 
 
 class FrameworkError(UserError):
@@ -26,38 +19,14 @@ class FrameworkError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """What a file has beside its network: () and None where it does not."""
-
-    labels: tuple[str, ...] = ()
-    preprocessing: Preprocessing | None = None
-
-
-class Network(Protocol):
-    """A model that its own framework has loaded, in a process of its own."""
-
-    @property
-    def description(self) -> Description:
-        """The labels and the preprocessing that the file has."""
-
-    def __call__(self, images: "Tensor") -> "Tensor":
-        """The framework's own scores [N, classes] of images in the network's input format."""
-
-    def write_onnx(self, path: Path, side: int) -> None:
-        """Write the network as ONNX for images of `side` pixels in its own input format; raises ModelFileError."""
-
-
-@dataclass(frozen=True, slots=True)
 class Framework:
-    """A kind of file or folder: how its content is recognised, and how it becomes ONNX.
+    """A kind of file or folder: how its content is recognised, and which function converts it.
 
     `members` are files that a zip or a folder has, `first` are the first bytes of a file after an offset, which also
-    `contains` a text, and `modules` are modules, or names in them, of which a pickle names one. All that is given must
-    be found.
-    `needs` are the modules that a conversion imports, `install` is the command that installs them, and `elsewhere`
-    converts {path} on another machine. `opener` is MODULE:FUNCTION, called with the spec, that returns a Network; ""
-    for a kind that is recognised and not converted. `code` says why loading such a file needs
-    --trust, and `prepares` is advice on the options for its images.
+    `contains` a text, and `modules` are modules, or names in them, of which a pickle names one.
+    `opener` is a function of `converters`; "" for a kind that is recognised and not converted. `needs` are the modules
+    that it imports, and `elsewhere` converts {path} on another machine. `code` says why loading such a file needs
+    --trust, `images` is advice on the options for its images, and `has_labels` means that it may have labels.
     """
 
     key: str
@@ -69,11 +38,10 @@ class Framework:
     modules: tuple[str, ...] = ()
     opener: str = ""
     needs: tuple[str, ...] = ()
-    install: str = ""
+    install: str = install("converters")
     code: str = ""
-    prepares: str = ""
-    describes: bool = False
-    """Whether the file may have labels or preprocessing, for which it is loaded before it is converted."""
+    images: str = ""
+    has_labels: bool = False
 
     @property
     def value(self) -> str:
@@ -98,12 +66,6 @@ class Framework:
                 f"{'is' if len(missing) == 1 else 'are'} not installed: {self.install}. Or {self.by_hand(path)}"
             )
 
-    def open(self, spec: "ModelSpec") -> Network:
-        """Load the model of a spec by its framework; raises UserError. Only child processes call it."""
-        module, _, name = self.opener.partition(":")
-        network: Network = getattr(importlib.import_module(module), name)(spec)
-        return network
-
 
 # Not model.export, which leaves layers active that augment images.
 _KERAS = (
@@ -120,10 +82,8 @@ _SKLEARN_IMAGES = (
     "A pipeline of scikit-learn takes an image as one row of numbers, row by row of its pixels: --crop SIDE, "
     "--grayscale for one channel, and --pixels for values of 0 to 255, or --mean 0 --std 1 for those of 0 to 1"
 )
-_SKLEARN_NEEDS = ("sklearn", "skl2onnx")
 _SKLEARN = "serve it as it is, by a Python function that loads {path}: docs/guides/model-sources.md has one"
-_PICKLE = "loading a pickle can run any code"
-_YOLO = "train one of Ultralytics' models that end in -cls, export it as ONNX, and `gateway model add` that"
+_HDF5 = (0, b"\x89HDF\r\n\x1a\n")
 FRAMEWORKS = (
     Framework(
         key="yolo",
@@ -136,8 +96,8 @@ FRAMEWORKS = (
         key="yolo-task",
         content="a YOLO model of Ultralytics that does not classify",
         modules=("ultralytics",),
-        elsewhere="it finds objects by boxes, masks or points, and only classifiers of whole images are served: "
-        + _YOLO,
+        elsewhere="it finds objects by boxes, masks or points, and only classifiers of whole images are served: train "
+        "one of Ultralytics' models that end in -cls, export it as ONNX, and `gateway model add` that",
     ),
     Framework(
         key="fastai",
@@ -152,27 +112,25 @@ FRAMEWORKS = (
         key="keras",
         content="a Keras model",
         members=frozenset({"metadata.json", "config.json", "model.weights.h5"}),
-        opener="gateway_models.networks.keras_models:open_keras",
+        opener="keras_model",
         needs=("keras",),
-        install=install("keras"),
         elsewhere=_KERAS,
-        prepares=_KERAS_IMAGES,
+        images=_KERAS_IMAGES,
     ),
     Framework(
         key="keras-hdf5",
         content="a Keras model in HDF5",
-        first=(0, b"\x89HDF\r\n\x1a\n"),
+        first=_HDF5,
         contains=b"model_config",
-        opener="gateway_models.networks.keras_models:open_keras",
+        opener="keras_model",
         needs=("keras",),
-        install=install("keras"),
         elsewhere=_KERAS,
-        prepares=_KERAS_IMAGES,
+        images=_KERAS_IMAGES,
     ),
     Framework(
         key="hdf5",
         content="an HDF5 file without a network, such as weights of Keras",
-        first=(0, b"\x89HDF\r\n\x1a\n"),
+        first=_HDF5,
         elsewhere="build the network in Python, load the weights into it and save both: model.load_weights('{path}'); "
         "model.save('{stem}.keras'); then `gateway model add {stem}.keras`",
     ),
@@ -180,13 +138,13 @@ FRAMEWORKS = (
         key="saved-model",
         content="a SavedModel of TensorFlow",
         members=frozenset({"saved_model.pb"}),
-        opener="gateway_models.networks.saved_models:open_saved_model",
+        opener="saved_model",
         needs=("tensorflow", "tf2onnx"),
-        install=install("tensorflow"),
+        install="pip install tensorflow tf2onnx",
         elsewhere="on a machine that has TensorFlow, run: python -m tf2onnx.convert --saved-model {path} --output "
         "{stem}.onnx; then `gateway model add {stem}.onnx`",
         code="its graph can read and write files",
-        prepares=_KERAS_IMAGES,
+        images=_KERAS_IMAGES,
     ),
     Framework(
         key="tflite",
@@ -199,24 +157,22 @@ FRAMEWORKS = (
         key="sklearn",
         content="a pickle of scikit-learn",
         modules=("sklearn",),
-        opener="gateway_models.networks.sklearn_models:open_pickle",
-        needs=_SKLEARN_NEEDS,
-        install=install("sklearn"),
+        opener="sklearn_pickle",
+        needs=("sklearn", "skl2onnx"),
         elsewhere=_SKLEARN,
-        code=_PICKLE,
-        prepares=_SKLEARN_IMAGES,
-        describes=True,
+        code="loading a pickle can run any code",
+        images=_SKLEARN_IMAGES,
+        has_labels=True,
     ),
     Framework(
         key="skops",
         content="a model of skops",
         members=frozenset({"schema.json"}),
-        opener="gateway_models.networks.sklearn_models:open_skops",
-        needs=(*_SKLEARN_NEEDS, "skops"),
-        install=install("sklearn"),
+        opener="skops_pipeline",
+        needs=("sklearn", "skl2onnx", "skops"),
         elsewhere=_SKLEARN,
-        prepares=_SKLEARN_IMAGES,
-        describes=True,
+        images=_SKLEARN_IMAGES,
+        has_labels=True,
     ),
 )
 
@@ -235,15 +191,11 @@ def with_members(names: Iterable[str]) -> Framework | None:
 def with_modules(names: Iterable[str]) -> Framework | None:
     """The framework whose pickles name these, as module.name."""
     there = [f"{name}." for name in names]
-    return next(
-        (
-            framework
-            for framework in FRAMEWORKS
-            for module in framework.modules
-            if any(name.startswith(f"{module}.") for name in there)
-        ),
-        None,
-    )
+
+    def named(framework: Framework) -> bool:
+        return any(name.startswith(f"{module}.") for module in framework.modules for name in there)
+
+    return next(filter(named, FRAMEWORKS), None)
 
 
 def with_bytes(path: Path, head: bytes) -> Framework | None:
@@ -256,8 +208,6 @@ def with_bytes(path: Path, head: bytes) -> Framework | None:
 
 
 def _contains(path: Path, text: bytes) -> bool:
-    import mmap
-
     if not text:
         return True
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

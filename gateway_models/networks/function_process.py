@@ -26,6 +26,7 @@ from torch import Tensor
 from gateway.errors import UserError
 from gateway_models.networks.adapted import Form, arranged
 from gateway_models.networks.after import STEP, load_step
+from gateway_models.networks.converters import open_network
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.functions import FunctionConfig, FunctionSource, load_staged
@@ -118,8 +119,8 @@ def _loaded(folder: Path) -> tuple[Scores, Callable[[BaseException], str]]:
     call = _NETWORK_CALL.validate_json((folder / NETWORK).read_bytes())
     framework = framework_named(call.framework)
     assert framework is not None
-    network = framework.open(call.spec)
-    return lambda images: network(arranged(images, call.form)), lambda exc: f"{type(exc).__name__}: {exc}"
+    network = open_network(framework, call.spec)
+    return lambda images: network.run(arranged(images, call.form)), lambda exc: f"{type(exc).__name__}: {exc}"
 
 
 def _close(process: "subprocess.Popen[str]", scratch: "tempfile.TemporaryDirectory[str]") -> None:

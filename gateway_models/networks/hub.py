@@ -29,7 +29,7 @@ TOKENIZER = [
 """What the text tower of a zero-shot model needs, too."""
 ZERO_SHOT = ("CLIPModel", "SiglipModel")
 """Architectures of transformers with an image tower and a text tower in one space."""
-EXTRA = install("huggingface")
+EXTRA = install("converters")
 MAX_JSON_DEPTH = 16
 """Levels of nested configurations, such as a backbone's."""
 CODE = frozenset({"auto_map", "custom_pipelines", "trust_remote_code", "quantization_config", "use_kernels"})

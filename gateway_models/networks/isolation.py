@@ -14,7 +14,6 @@ from pydantic import TypeAdapter
 from gateway.errors import UserError
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.frameworks import Description
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ModelSpec
 
@@ -39,15 +38,15 @@ class WorkFailed(UserError):
 class Job:
     """The network of a completed spec, to be tested and written into `folder`.
 
-    `kind` is the kind of model_source.Source; `labels` is the number of labels. With `describe`, it is only described,
-    and the spec may be incomplete.
+    `kind` is the kind of model_source.Source; `labels` is the number of labels. With `only_labels`, only the labels of
+    its file are read, and the spec may be incomplete.
     """
 
     spec: ModelSpec
     kind: str
     labels: int
     folder: Path
-    describe: bool = False
+    only_labels: bool = False
 
     def file(self, written_as: Format) -> Path:
         """The file to be written."""
@@ -72,7 +71,7 @@ class StepTrial:
     takes_embeddings: bool
 
 
-JOB, OUTCOME, DESCRIPTION = TypeAdapter(Job), TypeAdapter(Outcome), TypeAdapter(Description)
+JOB, OUTCOME, LABELS = TypeAdapter(Job), TypeAdapter(Outcome), TypeAdapter(tuple[str, ...])
 STEP_TRIAL = TypeAdapter(StepTrial)
 CPU_NETWORK = TypeAdapter(CpuNetwork)
 
@@ -93,9 +92,9 @@ def work(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) 
     return OUTCOME.validate_python(_answer(job, report, timeout_seconds))
 
 
-def describe(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Description:
-    """Describe the model of a job in a separate process; raises ModelFileError with its reason, or WorkFailed."""
-    return DESCRIPTION.validate_python(_answer(replace(job, describe=True), report, timeout_seconds))
+def labels_in(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[str, ...]:
+    """The labels in the file of a job, read in a separate process; raises ModelFileError, or WorkFailed."""
+    return LABELS.validate_python(_answer(replace(job, only_labels=True), report, timeout_seconds)["labels"])
 
 
 def try_step(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> StepTrial:

@@ -15,15 +15,14 @@ import torch
 
 from gateway.errors import UserError
 from gateway_models.networks.after import do_step
+from gateway_models.networks.converters import open_network
 from gateway_models.networks.cpu_form import do_cpu_form
-from gateway_models.networks.framework_job import do_framework
 from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.function_job import do_function
 from gateway_models.networks.hub import HUGGING_FACE
 from gateway_models.networks.isolation import (
     CPU_FORM,
     CPU_NETWORK,
-    DESCRIPTION,
     JOB,
     OUTCOME,
     RELABEL,
@@ -32,7 +31,7 @@ from gateway_models.networks.isolation import (
     TIMEOUT_SECONDS,
     Job,
 )
-from gateway_models.networks.onnx_job import do_onnx
+from gateway_models.networks.onnx_job import do_framework, do_onnx
 from gateway_models.networks.torch_job import do_torch
 from gateway_models.networks.zero_shot import do_relabel
 from gateway_models.repository.entry import Outcome
@@ -92,8 +91,8 @@ def _answer(job: Job) -> dict[str, Any]:
         found = CPU_NETWORK.dump_python(do_cpu_form(job), mode="json")
     elif job.kind == STEP:
         found = STEP_TRIAL.dump_python(do_step(job), mode="json")
-    elif framework and job.describe:
-        found = DESCRIPTION.dump_python(framework.open(job.spec).description, mode="json")
+    elif framework and job.only_labels:
+        found = {"labels": open_network(framework, job.spec).labels}
     else:
         found = OUTCOME.dump_python(do(job), mode="json")
     return found

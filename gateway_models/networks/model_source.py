@@ -217,7 +217,7 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
             f"which images does {source.function.name} take? Use --crop 224, or --resize 256 --crop 224 for the centre "
             "of a larger one; if it takes normalised float32, also --mean and --std as in training"
         )
-    hint = f". {source.framework.prepares}" if source.framework else ""
+    hint = f". {source.framework.images}" if source.framework else ""
     raise SourceError(
         "how did training prepare its images? If serving does it differently, answers are silently wrong. Use one of: "
         "--like ResNet50_Weights.IMAGENET1K_V2 (as torchvision's weights of that name), "

@@ -1,5 +1,6 @@
 """Probes and writes ONNX files, and writes any network as ONNX."""
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,9 @@ from torch import Tensor
 from gateway.triton.contract import CLASSIFIER_FEATURES, CLASSIFIER_OUTPUT
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import Form, arranged, known_form
+from gateway_models.networks.converters import open_network
 from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.frameworks import Framework
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
     EmbeddingTensor,
@@ -21,7 +24,7 @@ from gateway_models.networks.job_checks import (
     report,
 )
 from gateway_models.networks.onnx_features import add_embedding, dims_of, inner_tensor, pair_runner
-from gateway_models.networks.onnx_runner import runner
+from gateway_models.networks.onnx_runner import import_onnx, runner
 from gateway_models.networks.probe import (
     Ending,
     Findings,
@@ -37,6 +40,18 @@ def do_onnx(job: Job) -> Outcome:
     """Probe an ONNX file and write it with the tensors of the contract; raises UserError."""
     report(f"loading {job.spec.source}")
     return serve_onnx(job, Path(job.spec.source))
+
+
+def do_framework(job: Job, framework: Framework) -> Outcome:
+    """Convert a model of another framework to ONNX, and compare the answers with the framework's own."""
+    import_onnx()
+    report(f"loading {job.spec.source}, {framework.content}")
+    network = open_network(framework, job.spec)
+    report("converting it to ONNX")
+    with tempfile.TemporaryDirectory(prefix="converted-") as folder:
+        file = Path(folder) / "model.onnx"
+        network.write(file, job.side)
+        return serve_onnx(job, file, network.run)
 
 
 def serve_onnx(job: Job, file: Path, original: Callable[[Tensor], Tensor] | None = None) -> Outcome:

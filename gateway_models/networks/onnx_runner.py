@@ -22,7 +22,7 @@ def import_onnx() -> tuple[Any, Any]:
         import onnx
         import onnxruntime
     except ImportError as exc:
-        raise OnnxMissing(f"ONNX needs {exc.name}: {install('onnx')}") from exc
+        raise OnnxMissing(f"ONNX needs {exc.name}: {install('local')}") from exc
     return onnx, onnxruntime
 
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gateway.errors import UserError
 from gateway.ingest.resizing import Resize
@@ -18,14 +16,12 @@ from gateway_models.proof.evaluate import SampleAnswer, predict
 from gateway_models.proof.image_files import ImageFile, read_image_files
 from gateway_models.repository.after import DeclaredStep, FunctionStep
 from gateway_models.repository.entry import Entry
-from gateway_predictions.calibration import Calibration, Estimate, calibration_of, estimate, measures, resamples
+from gateway_predictions.calibration import Calibration, Estimate, calibration_of, estimates, measures
 
 HELD_OUT = 0.5
 LEAST_IMAGES = 20
 """The least images to fit with, and the least to show the result on."""
-FOLDS = 5
 BATCH = 8
-ITERATIONS = 200
 LEAST = float(np.finfo(np.float32).tiny)
 """As in templates/after/declared.py, which applies what is fitted here."""
 TEMPERATURES = (0.05, 20.0)
@@ -51,11 +47,17 @@ class ScoredImages:
         """Some of the images."""
         return ScoredImages(self.scores[chosen], self.true[chosen])
 
+    def scaled(self, temperature: float) -> "ScoredImages":
+        """The images with the scores softmax(log(score) / temperature)."""
+        logits = np.log(np.maximum(self.scores, LEAST)) / temperature
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return ScoredImages(powers / powers.sum(axis=1, keepdims=True), self.true)
+
     @property
-    def log_loss(self) -> Array:
-        """The negative logarithm of the true class's score, fp64 [images]."""
+    def log_loss(self) -> float:
+        """The mean of the negative logarithm of the true class's score."""
         true = self.scores[np.arange(len(self)), self.true]
-        return np.asarray(-np.log(np.maximum(true, LEAST)))
+        return float(-np.log(np.maximum(true, LEAST)).mean())
 
     @property
     def best(self) -> tuple[Array, NDArray[np.bool_]]:
@@ -64,38 +66,18 @@ class ScoredImages:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
-    """The scores become softmax(log(score) / temperature + bias); `bias` is fp64 [classes], or None for 0."""
-
-    temperature: float
-    bias: Array | None = None
-
-    def of(self, images: ScoredImages) -> ScoredImages:
-        """The images with their new scores."""
-        logits = np.log(np.maximum(images.scores, LEAST)) / self.temperature
-        if self.bias is not None:
-            logits = logits + self.bias
-        logits -= logits.max(axis=1, keepdims=True)
-        powers = np.exp(logits)
-        return ScoredImages(powers / powers.sum(axis=1, keepdims=True), images.true)
-
-
-@dataclass(frozen=True, slots=True)
 class Calibrated:
     """What was fitted, and how the images that were held out look before and after."""
 
-    scaling: Scaling
+    temperature: float
     fitted_on: int
     held_out: int
     before: Calibration
     after: Calibration
     error_gain: Estimate
     """How much smaller the expected calibration error is; 0 within the interval means that chance explains it."""
-    brier_gain: Estimate
     log_loss: tuple[float, float]
-    accuracy: tuple[float, float]
-    per_class: str
-    """Whether a bias for each class is used, and why, in a sentence."""
+    top_1: float
 
     @property
     def helps(self) -> bool:
@@ -104,8 +86,16 @@ class Calibrated:
 
     def step(self, below: DeclaredStep | None) -> DeclaredStep:
         """The step, in front of what a step `below` declares beside a calibration."""
-        bias = () if self.scaling.bias is None else tuple(float(each) for each in self.scaling.bias)
-        return replace(below or DeclaredStep(), temperature=self.scaling.temperature, bias=bias)
+        return replace(below or DeclaredStep(), temperature=self.temperature, bias=())
+
+    def document(self) -> dict[str, object]:
+        """The same as plain data, for JSON."""
+        sides = zip(("before", "after"), (self.before, self.after), self.log_loss, strict=True)
+        return {
+            **{name: getattr(self, name) for name in ("temperature", "fitted_on", "held_out", "top_1")},
+            **{name: {**calibration.document(), "log_loss": loss} for name, calibration, loss in sides},
+            "smaller_error": {"value": self.error_gain.value, "low": self.error_gain.low, "high": self.error_gain.high},
+        }
 
 
 def check_calibration(entry: Entry, version: int) -> DeclaredStep | None:
@@ -164,36 +154,29 @@ def scored(answers: Sequence[SampleAnswer]) -> ScoredImages:
 
 
 def calibrate(images: ScoredImages, *, held_out: float = HELD_OUT) -> Calibrated:
-    """Fit on a part of the images, and measure on the rest; raises NotCalibrated if there are too few.
-
-    A bias for each class is used only if it lowers the log loss in a cross-validation among the images of the fit, by
-    more than one standard error: the images that are held out have no part in any choice.
-    """
+    """Fit on a part of the images, and measure on the rest; raises NotCalibrated if there are too few."""
     fitted, shown = split(images, held_out)
     if min(len(fitted), len(shown)) < LEAST_IMAGES:
         raise NotCalibrated(
             f"{len(fitted)} images to fit with and {len(shown)} held out are too few: at least {LEAST_IMAGES} of each, "
             "better some hundreds, none of them from training"
         )
-    scaling, why = choose(fitted)
-    after = scaling.of(shown)
-    (scores, right), (new_scores, new_right) = shown.best, after.best
-    gains = np.array([
-        np.subtract(measures(scores[each], right[each]), measures(new_scores[each], new_right[each]))
-        for each in resamples(len(shown))
-    ])  # fmt: skip
-    error_gain, brier_gain = np.subtract(measures(scores, right), measures(new_scores, new_right))
+    temperature = fit(fitted)
+    after = shown.scaled(temperature)
+    (scores, right), (new_scores, _) = shown.best, after.best
+
+    def gain(drawn: NDArray[np.intp]) -> list[float]:
+        return [measures(scores[drawn], right[drawn])[0] - measures(new_scores[drawn], right[drawn])[0]]
+
     return Calibrated(
-        scaling,
+        temperature,
         len(fitted),
         len(shown),
         calibration_of(scores, right),
-        calibration_of(new_scores, new_right),
-        estimate(float(error_gain), gains[:, 0]),
-        estimate(float(brier_gain), gains[:, 1]),
-        (float(shown.log_loss.mean()), float(after.log_loss.mean())),
-        (float(right.mean()), float(new_right.mean())),
-        why,
+        calibration_of(new_scores, right),
+        estimates(len(shown), gain)[0],
+        (shown.log_loss, after.log_loss),
+        float(right.mean()),
     )
 
 
@@ -210,52 +193,13 @@ def split(images: ScoredImages, held_out: float) -> tuple[ScoredImages, ScoredIm
     return images.of(np.setdiff1d(np.arange(len(images)), out)), images.of(out)
 
 
-def choose(fitted: ScoredImages) -> tuple[Scaling, str]:
-    """The scaling for the images of the fit, and why it has a bias for each class or not."""
-    seen = np.bincount(fitted.true, minlength=fitted.scores.shape[1])
-    one = fit(fitted, per_class=False)
-    if (seen < FOLDS).any():
-        return one, f"one temperature for all: some classes have fewer than {FOLDS} images in the fit"
-    fold = np.arange(len(fitted)) % FOLDS
-    gains = []
-    for number in range(FOLDS):
-        inside, outside = (fitted.of(np.flatnonzero(part)) for part in (fold != number, fold == number))
-        losses = [fit(inside, per_class=each).of(outside).log_loss for each in (False, True)]
-        gains.append(losses[0] - losses[1])
-    gain = np.concatenate(gains)
-    standard_error = float(gain.std(ddof=1) / np.sqrt(len(gain)))
-    shown = f"in a cross-validation it lowers the log loss by {gain.mean():.4f} ± {standard_error:.4f}"
-    if gain.mean() > standard_error:
-        return fit(fitted, per_class=True), f"a temperature, and a bias for each class: {shown}"
-    return one, f"one temperature for all, without a bias for each class: {shown}"
+def fit(images: ScoredImages) -> float:
+    """The temperature with the least log loss on these images (C. Guo et al., ICML 2017).
 
-
-def fit(images: ScoredImages, *, per_class: bool) -> Scaling:
-    """The scaling with the least log loss on these images, by torch's L-BFGS.
-
-    Temperature alone: C. Guo et al., ICML 2017. With a bias for each class: A. Alexandari et al., ICML 2020. Both are
-    exact on probabilities, unlike a temperature for each class, for which the network's logits would be needed.
+    It is exact on probabilities, and never changes which class is the best.
     """
-    logits = torch.from_numpy(np.log(np.maximum(images.scores, LEAST)))
-    true = torch.from_numpy(images.true.astype(np.int64))
-    inverse = torch.zeros(1, dtype=torch.float64, requires_grad=True)  # the logarithm of 1 / temperature
-    bias = torch.zeros(logits.shape[1], dtype=torch.float64, requires_grad=per_class)
-    parameters = [inverse, bias] if per_class else [inverse]
-    optimizer = torch.optim.LBFGS(parameters, max_iter=ITERATIONS, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
-    bound = float(np.log(TEMPERATURES[1]))
+    from scipy.optimize import minimize_scalar
 
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        # A network that is always right would be sure without a bound.
-        scaled = logits * inverse.clamp(-bound, -float(np.log(TEMPERATURES[0]))).exp() + bias
-        value = torch.nn.functional.cross_entropy(scaled, true)
-        value.backward()  # type: ignore[no-untyped-call]
-        return value
-
-    optimizer.step(loss)  # type: ignore[no-untyped-call]
-    temperature = float(np.clip(np.exp(-inverse.item()), *TEMPERATURES))
-    if not per_class:
-        return Scaling(temperature)
-    found = bias.detach().numpy()
-    # One number for all classes changes nothing.
-    return Scaling(temperature, found - found.mean())
+    bounds = np.log(TEMPERATURES)  # a network that is always right would be sure without a bound
+    found = minimize_scalar(lambda log: images.scaled(np.exp(log)).log_loss, bounds=bounds, method="bounded")
+    return float(np.exp(found.x))

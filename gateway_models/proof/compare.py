@@ -1,19 +1,17 @@
 """`gateway model compare`: two versions of a model on the same images, and whether their difference is significant."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import exp, lgamma, log
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
-from gateway.ingest.resizing import Resize
-from gateway_client.files import MAX_FILE_BYTES, read_file
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswer, predict_each
+from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.proof.image_files import NotCompared
-from gateway_models.proof.over_http import ImageRefused, OverHttp
 from gateway_predictions.shares import wilson
 
 Probabilities = NDArray[np.float32]
@@ -62,6 +60,13 @@ class Compared:
     refused: Sequence[NotCompared] = field(default=())
     labelled: bool = False
 
+    @classmethod
+    def of(cls, results: Iterable[Pair | NotCompared], *, labelled: bool) -> "Compared":
+        """The results of a run."""
+        found = list(results)
+        pairs = [each for each in found if isinstance(each, Pair)]
+        return cls(pairs, [each for each in found if isinstance(each, NotCompared)], labelled)
+
     @cached_property
     def different(self) -> Sequence[Pair]:
         """The pairs with different top-1 classes, largest difference first."""
@@ -108,24 +113,16 @@ class Compared:
         return bool(self.pairs) and (tolerance is None or self.disagreement <= tolerance)
 
 
-def compare(
-    ensembles: tuple[str, str], address: str, samples: Sequence[Sample], resize: Resize | None = None
-) -> Iterator[Pair | NotCompared]:
-    """Have the Triton at an address classify each image with both versions; raises UserError."""
-    for first, second in predict_each(ensembles, address, samples, resize):
-        yield _paired(first, second)
-
-
-def compare_over_http(first: OverHttp, second: OverHttp, samples: Sequence[Sample]) -> Iterator[Pair | NotCompared]:
-    """Have a gateway classify each file, sent unchanged, with both versions; raises UserError."""
-    for sample in samples:
-        try:
-            data = read_file(sample.path, MAX_FILE_BYTES)
-            answers = [SampleAnswer(sample, version.scores(data)) for version in (first, second)]
-        except (ImageRefused, OSError) as exc:
-            yield NotCompared(sample.path, str(exc))
+def compare(answers: Iterable[tuple[SampleAnswer, ...]]) -> Iterator[Pair | NotCompared]:
+    """Pair the answers of two versions, by `predict_each` or `predict_over_http`; raises NotComparable."""
+    for first, second in answers:
+        if first.probabilities is None or second.probabilities is None:
+            yield NotCompared(first.sample.path, first.reason or second.reason)
             continue
-        yield _paired(*answers)
+        if first.probabilities.shape != second.probabilities.shape:
+            counts = f"{len(first.probabilities)} and {len(second.probabilities)}"
+            raise NotComparable(f"the versions have {counts} classes, and cannot be compared")
+        yield Pair(first.sample, first.probabilities, second.probabilities)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
@@ -134,23 +131,6 @@ def mcnemar(only_first: int, only_second: int) -> float:
     Images that both have right, or neither, carry no information. If neither is better, each of the others is a coin
     toss, and this is the probability of tosses at least as one-sided (Q. McNemar, Psychometrika 12, 1947).
     """
-    throws, fewer = only_first + only_second, min(only_first, only_second)
-    ways = sum(_binomials(throws, fewer))
-    return float(min(1.0, 2 * ways / 2**throws))
-
-
-def _binomials(of: int, most: int) -> Iterator[int]:
-    """The binomial coefficients of 0 to `most` out of `of`."""
-    ways = 1
-    for taken in range(most + 1):
-        yield ways
-        ways = ways * (of - taken) // (taken + 1)
-
-
-def _paired(first: SampleAnswer, second: SampleAnswer) -> Pair | NotCompared:
-    if first.probabilities is None or second.probabilities is None:
-        return NotCompared(first.sample.path, first.reason or second.reason)
-    if first.probabilities.shape != second.probabilities.shape:
-        counts = f"{len(first.probabilities)} and {len(second.probabilities)}"
-        raise NotComparable(f"the versions have {counts} classes, and cannot be compared")
-    return Pair(first.sample, first.probabilities, second.probabilities)
+    tosses, fewer = only_first + only_second, min(only_first, only_second)
+    ways = (lgamma(tosses + 1) - lgamma(heads + 1) - lgamma(tosses - heads + 1) for heads in range(fewer + 1))
+    return min(1.0, 2 * sum(exp(each - tosses * log(2)) for each in ways))

@@ -1,7 +1,7 @@
 """`gateway model drift`: the reference of a comparison, from a folder of images, and what is stored of it."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,20 +18,18 @@ from gateway_models.proof.evaluate import SampleAnswer, predict
 from gateway_models.proof.image_files import NotCompared, image_files, resize_for
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.writing import rewrite
-from gateway_predictions.drift.live import reference_of
-from gateway_predictions.drift.sample import (
+from gateway_predictions.drift import (
     BRIGHTNESS,
-    CLASS,
-    ENTROPY,
+    EMBEDDING,
     FORMAT,
     MOST_IMAGES,
     PIXELS,
-    SCORE,
     SHARPNESS,
-    LoggedImage,
     WindowSample,
+    reference_of,
 )
 from gateway_predictions.image_measures import MEASURED_SIDE, measures_of
+from gateway_predictions.live_drift import CLASS, ENTROPY, SCORE
 from gateway_predictions.service_log import LOGGED_CLASSES, entropy
 
 
@@ -41,8 +39,10 @@ def chosen_files(folder: Path, most: int = MOST_IMAGES) -> list[Path]:
     return files if len(files) <= most else sorted(random.Random(0).sample(files, most))  # noqa: S311  # no secret
 
 
-def described(entry: Entry, version: int, address: str, files: Sequence[Path]) -> Iterator[LoggedImage | NotCompared]:
-    """What the log would have of each file, answered by a Triton at an address; raises UserError."""
+def described(
+    entry: Entry, version: int, address: str, files: Sequence[Path]
+) -> Iterator[Mapping[str, object] | NotCompared]:
+    """The properties that the log would have of each file, answered by a Triton at an address; raises UserError."""
     limits = Limits.from_settings(load_settings())
     samples = [Sample(path, frozenset()) for path in files]
     for answer in predict(entry.ensemble_of(version), address, samples, resize_for(entry)):
@@ -50,7 +50,7 @@ def described(entry: Entry, version: int, address: str, files: Sequence[Path]) -
             yield NotCompared(answer.sample.path, answer.reason)
             continue
         try:
-            yield _logged(answer, answer.probabilities, limits, multi_label=entry.multi_label)
+            yield _properties(answer, answer.probabilities, limits, multi_label=entry.multi_label)
         except (ImageError, OSError) as exc:
             yield NotCompared(answer.sample.path, str(exc))
 
@@ -61,22 +61,20 @@ def store(entry: Entry, version: int, sample: WindowSample, repository: Path) ->
     rewrite(replace(entry, versions={**entry.versions, version: changed}), repository)
 
 
-def _logged(answer: SampleAnswer, scores: NDArray[np.float32], limits: Limits, *, multi_label: bool) -> LoggedImage:
-    """The same properties as in the log; each file is a request of its own."""
-    path = answer.sample.path
-    info, pixels = small_pixels(read_file(path, limits.max_file_bytes), limits, MEASURED_SIDE)
+def _properties(
+    answer: SampleAnswer, scores: NDArray[np.float32], limits: Limits, *, multi_label: bool
+) -> dict[str, object]:
+    info, pixels = small_pixels(read_file(answer.sample.path, limits.max_file_bytes), limits, MEASURED_SIDE)
     measures = measures_of(pixels)
     best = np.argsort(scores)[::-1][:LOGGED_CLASSES]
     top: list[float] = scores[best].astype(np.float64).tolist()
-    return LoggedImage(
-        str(path),
-        {
-            SCORE: top[0],
-            ENTROPY: entropy(top, multi_label=multi_label),
-            PIXELS: info.width * info.height,
-            BRIGHTNESS: measures.brightness,
-            SHARPNESS: measures.sharpness,
-        },
-        {CLASS: str(int(best[0])), FORMAT: info.format.value},
-        answer.embedding,
-    )
+    return {
+        SCORE: top[0],
+        ENTROPY: entropy(top, multi_label=multi_label),
+        PIXELS: info.width * info.height,
+        BRIGHTNESS: measures.brightness,
+        SHARPNESS: measures.sharpness,
+        CLASS: str(int(best[0])),
+        FORMAT: info.format.value,
+        EMBEDDING: answer.embedding,
+    }

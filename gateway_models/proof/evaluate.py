@@ -127,23 +127,28 @@ def predict(
 
 
 def predict_each(
-    ensembles: Sequence[str], address: str, samples: Sequence[Sample], resize: Resize | None = None
+    ensembles: Sequence[str],
+    address: str,
+    samples: Sequence[Sample],
+    resize: Resize | None = None,
+    *,
+    batch: int = BATCH,
 ) -> Iterator[tuple[SampleAnswer, ...]]:
-    """Have several ensembles classify each sample, which is read once; see `predict`."""
+    """Have several ensembles classify each sample, which is read once, in calls of `batch` images; see `predict`."""
     connections = local()
     opened: list[BlockingTriton] = []
 
-    def answer(batch: Sequence[Sample]) -> list[tuple[SampleAnswer, ...]]:
+    def answer(some: Sequence[Sample]) -> list[tuple[SampleAnswer, ...]]:
         if not hasattr(connections, "triton"):
             connections.triton = BlockingTriton(address)
             opened.append(connections.triton)
-        inputs = list(read_image_files((sample.path for sample in batch), resize))
-        each = [_predict_batch(connections.triton, ensemble, batch, inputs) for ensemble in ensembles]
+        inputs = list(read_image_files((sample.path for sample in some), resize))
+        each = [_predict_batch(connections.triton, ensemble, some, inputs) for ensemble in ensembles]
         return list(zip(*each, strict=True))
 
     try:
         with ThreadPoolExecutor(CALLERS) as pool:
-            for answers in pool.map(answer, _batches(samples)):
+            for answers in pool.map(answer, _batches(samples, batch)):
                 yield from answers
     finally:
         for triton in opened:
@@ -181,9 +186,9 @@ def _predict_batch(
     return answers
 
 
-def _batches(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
     rest = iter(samples)
-    while batch := list(islice(rest, BATCH)):
+    while batch := list(islice(rest, size)):
         yield batch
 
 

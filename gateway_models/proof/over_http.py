@@ -1,6 +1,7 @@
-"""Gets a model's scores from a gateway over HTTP."""
+"""Has a gateway classify files over HTTP."""
 
 import base64
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -9,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
+from gateway_client.files import MAX_FILE_BYTES, read_file
+from gateway_models.proof.dataset import Sample
+from gateway_models.proof.evaluate import SampleAnswer
 
 TIMEOUT_SECONDS = 60.0
 
@@ -56,10 +60,6 @@ class OverHttp:
     ) -> None:
         self._client.close()
 
-    def scores(self, data: bytes) -> NDArray[np.float32]:
-        """The scores fp32 [classes] of a file; raises like `answer`."""
-        return self.answer(data)[0]
-
     def answer(self, data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """The scores fp32 [classes] of a file, and its embedding fp32 [size] or None.
 
@@ -90,3 +90,15 @@ class OverHttp:
         if response.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND}:
             raise GatewayRefused(f"{self._path}: {reason}")
         raise ImageRefused(reason)
+
+
+def predict_over_http(clients: Sequence[OverHttp], samples: Sequence[Sample]) -> Iterator[tuple[SampleAnswer, ...]]:
+    """Have each client classify each file, sent unchanged: `evaluate.predict_each` over HTTP; raises GatewayRefused."""
+    for sample in samples:
+        try:
+            data = read_file(sample.path, MAX_FILE_BYTES)
+            answers = [client.answer(data) for client in clients]
+        except (ImageRefused, OSError) as exc:
+            yield tuple(SampleAnswer(sample, None, str(exc)) for _ in clients)
+            continue
+        yield tuple(SampleAnswer(sample, scores, embedding=embedding) for scores, embedding in answers)

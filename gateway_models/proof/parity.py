@@ -22,16 +22,18 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from gateway.ingest.resizing import Resize
 from gateway.triton.model_config import ModelInstanceGroup
-from gateway_client.files import MAX_FILE_BYTES, read_file
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.features import embedding_difference
 from gateway_models.networks.originals import Answers, original_answers
-from gateway_models.proof.image_files import ImageFile, NotCompared
-from gateway_models.proof.over_http import ImageRefused, OverHttp
+from gateway_models.proof.dataset import Sample
+from gateway_models.proof.evaluate import SampleAnswer, predict_each
+from gateway_models.proof.image_files import NotCompared, reader, resize_for
 from gateway_models.proof.reference import shown
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.preprocessing import reference_transforms
+from gateway_models.repository.spec import Decode
 
 TOLERANCE = 1e-3
 STAGES = ("decode", "resize", "model")
@@ -133,55 +135,71 @@ class Parity:
         """The largest difference of a probability that comes from one stage in any image."""
         return max((each.from_stage(stage) for each in self.comparisons), default=0.0)
 
+    @classmethod
+    def of(cls, results: Iterable[Comparison | NotCompared], *, on_gpu: bool = False) -> "Parity":
+        """The results of a run."""
+        found = list(results)
+        compared = [each for each in found if isinstance(each, Comparison)]
+        return cls(compared, [each for each in found if isinstance(each, NotCompared)], on_gpu)
+
     def holds(self, tolerance: float) -> bool:
         """Whether images were compared, and all probabilities and cosines are within the tolerance."""
         return bool(self.comparisons) and self.largest <= tolerance and 1 - self.least_cosine <= tolerance
 
 
+@dataclass(frozen=True, slots=True)
+class Preprocessor:
+    """What the stages are measured with: a Triton, and how the gateway resizes large images for the model."""
+
+    triton: BlockingTriton
+    resize: Resize | None
+
+
 def compare(
-    entry: Entry, version: int, triton: BlockingTriton, inputs: Iterable[ImageFile]
+    entry: Entry, version: int, answers: Iterable[tuple[SampleAnswer, ...]], preprocessor: Preprocessor | None = None
 ) -> Iterator[Comparison | NotCompared]:
-    """Compare each image as it is read; raises UserError if the original is missing or Triton returns an error."""
-    original = original_answers(entry.versions[version])
-    ensemble = entry.ensemble_of(version)
-    transforms = reference_transforms(entry.preprocessing)
-    for file in inputs:
-        if file.reason:
-            yield NotCompared(file.path, file.reason)
-            continue
-        try:
-            image = pil_image(file.path)
-        except OSError as exc:
-            yield NotCompared(file.path, f"PIL does not read it: {exc}")
-            continue
-        answers = triton.predict(ensemble, [file.payload])
-        if answers.status[0]:
-            yield NotCompared(file.path, f"the preprocessor gives it status {answers.status[0]}")
-            continue
-        images = normalised(triton.preprocess(entry.preprocessor, [file.payload, as_ppm(image)]).values, entry)
-        embeddings = None if answers.embeddings is None else answers.embeddings[0]
-        yield _compared(file.path, original, answers.values[0], embeddings, images, transforms(image).numpy())
+    """Compare each answer with the original's; raises UserError if the original is missing, or is another model's.
 
-
-def compare_over_http(
-    entry: Entry, version: int, gateway: OverHttp, paths: Iterable[Path]
-) -> Iterator[Comparison | NotCompared]:
-    """Compare a gateway's answer for each file, sent unchanged; raises UserError as `compare` does."""
+    Without the preprocessor, as over HTTP, the stages of the difference are not known.
+    """
     original = original_answers(entry.versions[version])
     transforms = reference_transforms(entry.preprocessing)
-    for path in paths:
+    for (answer,) in answers:
+        path = answer.sample.path
+        if answer.probabilities is None:
+            yield NotCompared(path, answer.reason)
+            continue
         try:
-            served, embedding = gateway.answer(read_file(path, MAX_FILE_BYTES))
             image = pil_image(path)
-        except ImageRefused as exc:
-            yield NotCompared(path, str(exc))
-            continue
         except OSError as exc:
             yield NotCompared(path, f"PIL does not read it: {exc}")
             continue
-        expected, wanted = _answer(original, transforms(image).numpy())
-        _check_classes(served, expected, "The gateway")
-        yield Comparison(path, served, expected, {}, _embedding_pair(embedding, wanted, "The gateway"))
+        reference = transforms(image).numpy()
+        expected, wanted = _answer(original, reference)
+        _check_same_model(answer, expected, wanted)
+        stages = {}
+        if preprocessor is not None:
+            payloads = [reader(preprocessor.resize)(path).payload, as_ppm(image)]
+            of_file, of_pixels = normalised(preprocessor.triton.preprocess(entry.preprocessor, payloads).values, entry)
+            # Usually the images are bit-identical to the reference and need no second run.
+            by_pixels = expected if np.array_equal(of_pixels, reference) else _answer(original, of_pixels)[0]
+            by_file = by_pixels if np.array_equal(of_file, of_pixels) else _answer(original, of_file)[0]
+            stages = {
+                "decode": by_file - by_pixels,
+                "resize": by_pixels - expected,
+                "model": answer.probabilities - by_file,
+            }
+        pair = None if wanted is None or answer.embedding is None else EmbeddingPair(answer.embedding, wanted)
+        yield Comparison(path, answer.probabilities, expected, stages, pair)
+
+
+def compare_served(
+    entry: Entry, version: int, triton: BlockingTriton, paths: Iterable[Path], decode: Decode | None = None
+) -> Iterator[Comparison | NotCompared]:
+    """Have a Triton classify each file, one at a time, and compare the answers and their stages."""
+    samples, resize = [Sample(path, frozenset()) for path in paths], resize_for(entry, decode)
+    answers = predict_each((entry.ensemble_of(version),), triton.address, samples, resize, batch=1)
+    return compare(entry, version, answers, Preprocessor(triton, resize))
 
 
 def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:
@@ -213,45 +231,23 @@ def normalised(images: NDArray[np.float32] | NDArray[np.uint8], entry: Entry) ->
     return values
 
 
-def _compared(
-    path: Path,
-    original: Answers,
-    served: Probabilities,
-    embedding: Probabilities | None,
-    preprocessed: NDArray[np.float32],
-    reference: NDArray[np.float32],
-) -> Comparison:
-    expected, wanted = _answer(original, reference)
-    # Usually the images are bit-identical to the reference and need no second run.
-    of_pixels = expected if np.array_equal(preprocessed[1], reference) else _answer(original, preprocessed[1])[0]
-    same = np.array_equal(preprocessed[0], preprocessed[1])
-    of_file = of_pixels if same else _answer(original, preprocessed[0])[0]
-    _check_classes(served, expected, "Triton")
-    stages = {"decode": of_file - of_pixels, "resize": of_pixels - expected, "model": served - of_file}
-    return Comparison(path, served, expected, stages, _embedding_pair(embedding, wanted, "Triton"))
-
-
 def _answer(original: Answers, image: Probabilities) -> tuple[Probabilities, Probabilities | None]:
     """The original's answer for one image; in a batch, sums may be computed in another order."""
     scores, embeddings = original(torch.tensor(image[None]))
     return scores[0].numpy(), None if embeddings is None else embeddings[0].numpy()
 
 
-def _embedding_pair(served: Probabilities | None, wanted: Probabilities | None, server: str) -> EmbeddingPair | None:
-    if wanted is None:
-        return None
-    if served is None or len(served) != len(wanted):
-        given = "no embeddings" if served is None else f"embeddings of {len(served)} numbers"
+def _check_same_model(answer: SampleAnswer, expected: Probabilities, wanted: Probabilities | None) -> None:
+    assert answer.probabilities is not None
+    if len(answer.probabilities) != len(expected):
         raise TritonRefused(
-            f"{server} gives {given}, and the original gives {len(wanted)} numbers: is it another model?"
+            f"the service gives {len(answer.probabilities)} classes and the original {len(expected)}: "
+            "is it another model?"
         )
-    return EmbeddingPair(served, wanted)
-
-
-def _check_classes(served: Probabilities, expected: Probabilities, server: str) -> None:
-    if len(served) != len(expected):
+    if wanted is not None and (answer.embedding is None or len(answer.embedding) != len(wanted)):
+        given = "no embeddings" if answer.embedding is None else f"embeddings of {len(answer.embedding)} numbers"
         raise TritonRefused(
-            f"{server} gives {len(served)} classes and the original {len(expected)}: is it another model?"
+            f"the service gives {given}, and the original gives {len(wanted)} numbers: is it another model?"
         )
 
 

@@ -1,145 +1,131 @@
-"""`gateway prove`: whether the service works on this machine, how fast it is, and whether it recovers.
+"""`gateway doctor --run`: whether the service works on this machine, how fast it is, and whether it recovers.
 
-One run of the whole service on free ports: its devices and sizes, its cold start, the equality of its answers with the
-original's, its throughput by stage and its latency, its memory, and a killed process of a model.
+One run of the whole service on free ports: its cold start, the equality of its answers with the original's, its
+throughput and the costs of an image by stage, its memory, and a killed process of a model.
 """
 
-import html
+import contextlib
+import json
+import math
 import os
-import platform
 import signal
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
 
-import gateway
 from gateway.errors import UserError
+from gateway.findings import Finding, Level, ok, warn
 from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
-from gateway.triton.model_config import read_model_configs
+from gateway.triton.model_config import DataType, ModelConfig
 from gateway_local.api_process import ApiProcess
-from gateway_local.config_text import parse
-from gateway_local.cost_record import (
-    API,
-    TRITON,
-    NotMeasured,
-    Sent,
-    batch_milliseconds,
-    cpu_seconds,
-    model_pids,
-    numbered,
-    send_images,
-    steps_of,
-)
-from gateway_local.cpu_features import cpu_name
-from gateway_local.devices import choose_devices
+from gateway_local.cost_record import record_costs
+from gateway_local.devices import choose_devices, item_bytes
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_plan import machine_plan, sized_configs
-from gateway_local.model_processes import model_processes
+from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from gateway_local.sizing import CONFIG
-from gateway_machine.capacity import CALL_IMAGES, GPU_BATCH, MIB
-from gateway_machine.cores import usable_cores
-from gateway_machine.gpus import Gpus, find_gpus, gpu_fault
-from gateway_machine.memory import usable_memory
+from gateway_local.sizing import read, roles
+from gateway_machine.capacity import CALL_IMAGES, GPU_BATCH, MIB, Costs
+from gateway_machine.gpus import find_gpus
 from gateway_models.blocking_triton import BlockingTriton
-from gateway_models.proof.html_page import page
-from gateway_models.proof.image_files import NotCompared, image_files, read_image_files, resize_for
-from gateway_models.proof.parity import Comparison, Parity, compare, runs_on_gpu
+from gateway_models.proof.image_files import image_files
+from gateway_models.proof.parity import Parity, compare_served, runs_on_gpu
 from gateway_models.repository.manage import entry_with_version
 from gateway_plugins.keys.settings import KeySettings
 
-FORMAT = 1
 WARM_UP_SECONDS = 2.0
+IN_FLIGHT = 16
+"""Single uploads in flight: enough that calls are shared, as under load."""
+LEAST_IMAGES = 50
+"""Fewest images from which costs are computed."""
+WARM_UP_BATCHES, BATCHES = 5, 20
+"""Batches of a network that are sent before, and while its time is measured."""
 RECOVERY_SECONDS = 60.0
 """Longest time for a killed process of a model to be replaced, and for images to be classified again."""
 ANSWERS_AFTER = 20
 """Images in a row that must be classified before a killed process counts as recovered from."""
 TOLERANCE, TOLERANCE_ON_GPU = 1e-3, 1e-2
 """Largest difference of a probability; on a GPU convolutions may be computed in TF32 (docs/guides/gpu.md)."""
+API, TRITON = "the API", "Triton's server"
+
+
+class NotMeasured(UserError):
+    """The service could not be measured; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """One part of the proof."""
+class Service:
+    """A service that was started to be measured."""
 
-    name: str
-    passed: bool | None
-    """None if it was not possible here; `lines` say why."""
-    lines: Sequence[str]
-    figures: Mapping[str, float] = field(default_factory=dict)
+    port: int
+    triton: EmbeddedTriton
+    api: ApiProcess
+    image: bytes
 
+    def send(self, seconds: float) -> tuple[list[float], int]:
+        """Send single images; the seconds of each that was classified, and the number of others."""
+        ends_at = time.monotonic() + seconds
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """All checks of one run, and what they were made on."""
+        def client(_: int) -> tuple[list[float], int]:
+            answered, failed = [], 0
+            while (started := time.monotonic()) < ends_at:
+                if self.send_one():
+                    answered.append(time.monotonic() - started)
+                else:
+                    failed += 1
+            return answered, failed
 
-    machine: Mapping[str, Any]
-    checks: Sequence[Check]
+        with ThreadPoolExecutor(IN_FLIGHT) as threads:
+            found = list(threads.map(client, range(IN_FLIGHT)))
+        return [each for answered, _ in found for each in answered], sum(failed for _, failed in found)
 
-    @property
-    def passed(self) -> bool:
-        """Whether no check failed."""
-        return all(each.passed is not False for each in self.checks)
+    def send_one(self) -> bool:
+        """Send one image; whether it was classified."""
+        connection = HTTPConnection(LOOPBACK, self.port, timeout=RECOVERY_SECONDS)
+        with contextlib.closing(connection):
+            try:
+                connection.request("POST", "/predict", self.image, {"Content-Type": "image/jpeg"})
+                return connection.getresponse().status == HTTPStatus.OK
+            except (OSError, HTTPException):
+                return False
 
-    def as_json(self) -> dict[str, Any]:
-        """The report as a document."""
-        checks = [asdict(each) for each in self.checks]
-        return {"format": FORMAT, "passed": self.passed, "machine": dict(self.machine), "checks": checks}
+    def cpu_seconds(self) -> dict[str, float]:
+        """Processor time so far of the API, of Triton's server, and of each model's processes, by name."""
+        found: dict[str, float] = {}
+        for name, process in ((API, self.api), (TRITON, self.triton)):
+            for each in processes(process.pid or 0):
+                key = each.model.name if each.model else name
+                found[key] = found.get(key, 0.0) + each.cpu_seconds
+        return found
 
-    def as_text(self) -> list[str]:
-        """The report as lines."""
-        lines = [f"{name}: {value}" for name, value in self.machine.items()]
-        for each in self.checks:
-            lines += ["", f"{_verdict(each)}  {each.name}", *(f"        {line}" for line in each.lines)]
-        return [*lines, "", "passed" if self.passed else "FAILED"]
-
-    def as_html(self) -> str:
-        """The report as a page without references to others."""
-        machine = "".join(f"<tr><th>{name}<td>{html.escape(str(value))}" for name, value in self.machine.items())
-        rows = "".join(
-            f"<tr><td>{_verdict(each)}<th>{html.escape(each.name)}<td>{'<br>'.join(map(html.escape, each.lines))}"
-            for each in self.checks
-        )
-        style = "th { text-align: left; font-weight: 600 } td, th { padding: .3rem .8rem; vertical-align: top }"
-        verdict = "passed" if self.passed else "failed"
-        return page(f"gateway prove: {verdict}", f"<table>{machine}</table><table>{rows}</table>", style)
-
-
-def _verdict(check: Check) -> str:
-    return {True: "ok", False: "FAIL", None: "skip"}[check.passed]
+    def model_pids(self, model: str) -> set[int]:
+        """The processes of a model."""
+        return {each.pid for each in processes(self.triton.pid or 0) if each.model and each.model.name == model}
 
 
 def prove(
-    settings: Settings, repository: Path, runtime: TritonRuntime, sample: Path, display: Display, *, seconds: float
-) -> Proof:
+    settings: Settings, repository: Path, runtime: TritonRuntime, sample: Path, display: Display, seconds: float = 10.0
+) -> Iterator[Finding]:
     """Run the service for the default model of `settings`, send a JPEG for some seconds, and check everything.
 
-    Raises NotMeasured, TritonRuntimeError or ApiFailed where the service does not even start.
+    The costs of an image that were measured are kept for the next start. Raises NotMeasured, TritonRuntimeError or
+    ApiFailed where the service does not even start.
     """
     if KeySettings.of(settings).api_keys_file is not None:
-        raise NotMeasured(f"the proof sends images without a key: unset {variable('api_keys_file')} for it")
+        raise NotMeasured(f"the run sends images without a key: unset {variable('api_keys_file')} for it")
     os.environ[variable("log_level")] = LogLevel.ERROR.value  # of the API, a child process
     gpus = find_gpus()
-    checks = [_devices(gpus)]
     preprocessors, networks = steps_of(repository, settings.model)
     sizes = machine_plan(settings, repository, gpus=gpus.usable)
-    checks.append(
-        Check(
-            "sizes",
-            passed=True,
-            lines=sizes.explained(),
-            figures={"planned_images_per_second": sizes.images_per_second},
-        )
-    )
     ports = {"port": free_port(), **{port.setting: 0 for port in ports_of(settings)}}
     settings = settings.model_copy(update={**settings.unset(sizes.settings()), **ports})
     configs = sized_configs(repository, sizes)
@@ -164,160 +150,181 @@ def prove(
         with display.waiting("starting the API"):
             api.start()
             api.wait_ready()
-        image = sample.read_bytes()
-        first = send_one(settings.port, image)
-        checks.append(_cold_start(started, loaded, classified=first))
-        assert api.pid is not None
-        assert triton.pid is not None
+        service = Service(settings.port, triton, api, sample.read_bytes())
+        classified, now = service.send_one(), time.monotonic()
+        text = (
+            f"Triton loaded its models in {loaded - started:.1f} s, an image was classified after {now - started:.1f} s"
+        )
+        yield _passed("cold start", text, passed=classified)
         with display.waiting("comparing answers with the original model's"):
-            checks.append(_parity(repository, settings.model, triton.url, sample))
+            yield _parity(repository, settings.model, triton.url, sample)
         with display.waiting("sending images"):
-            send_images(settings.port, image, WARM_UP_SECONDS)
-            before, began = cpu_seconds(api.pid, triton.pid), time.monotonic()
-            sent = send_images(settings.port, image, seconds)
-            took, after = time.monotonic() - began, cpu_seconds(api.pid, triton.pid)
-        checks.append(_throughput(sent, took))
-        checks.append(_stages({name: after[name] - before.get(name, 0.0) for name in after}, len(sent.seconds)))
+            service.send(WARM_UP_SECONDS)
+            before, began = service.cpu_seconds(), time.monotonic()
+            times, failed = service.send(seconds)
+            took, after = time.monotonic() - began, service.cpu_seconds()
+        yield _throughput(times, failed, took)
         with display.waiting("sending batches to the network"):
-            config = parse((repository / networks[0] / CONFIG).read_text())
             size = GPU_BATCH if gpus.usable else CALL_IMAGES
-            milliseconds = batch_milliseconds(triton.http_url, networks[0], config, size)
-        where = "of a GPU" if gpus.usable else "of one instance on the CPU"
-        text = f"{milliseconds:.3g} ms {where} for an image of a batch, up to {1_000 / milliseconds:,.0f} images/s"
-        checks.append(Check("network", passed=True, lines=[text], figures={"network_ms": milliseconds}))
-        checks.append(_memory(triton.pid))
+            batch_ms = batch_milliseconds(triton.http_url, networks[0], configs[networks[0]], size)
+        spent = {name: 1e3 * (value - before.get(name, 0.0)) / max(1, len(times)) for name, value in after.items()}
+        costs = _costs(spent, preprocessors, networks, batch_ms if gpus.usable else None)
+        if enough := len(times) >= LEAST_IMAGES:
+            record_costs(costs, repository / networks[0])
+        yield _stages(spent, batch_ms, costs, on_gpu=gpus.usable > 0, kept=enough)
+        yield _memory(service)
         with display.waiting("killing a process of the preprocessor"):
-            checks.append(_recovery(settings.port, image, triton.pid, preprocessors[0]))
-    return Proof(_machine(gpus, settings, repository), checks)
+            yield _recovery(service, preprocessors[0])
 
 
-def _machine(gpus: Gpus, settings: Settings, repository: Path) -> dict[str, Any]:
-    memory = usable_memory()
-    configs = read_model_configs(repository)
-    _, networks = steps_of(repository, settings.model)
-    network = configs[networks[0]]
-    return {
-        "version": gateway.__version__,
-        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "processor": cpu_name(),
-        "cores": usable_cores(),
-        "memory": f"{memory.limit_bytes // MIB:,} MiB" if memory else "unknown",
-        "gpus": gpus.usable,
-        "driver": ".".join(map(str, gpus.driver_cuda)) if gpus.driver_cuda else "none",
-        "model": f"{settings.model}, {network.name} by {network.backend or network.platform}",
+def steps_of(repository: Path, model: str) -> tuple[list[str], list[str]]:
+    """The preprocessors of an ensemble, and its network with the steps after it."""
+    configs = {name: config for name, (_, config) in read(repository).items()}
+    found = roles({model: configs[model]}) if model in configs else {}
+    preprocessors = [name for name, is_preprocessor in found.items() if is_preprocessor]
+    networks = [name for name, is_preprocessor in found.items() if not is_preprocessor]
+    if not preprocessors or not networks:
+        raise NotMeasured(f"{repository} has no ensemble {model!r} of a preprocessor and a network")
+    return preprocessors, networks
+
+
+def batch_milliseconds(server: str, name: str, config: ModelConfig, size: int) -> float:
+    """Milliseconds of one image in batches of up to `size` in a network, from Triton's own statistics.
+
+    One call at a time, so that no other instance shares the GPU: its copies to the device, its computation and the
+    copies back. `server` is the HTTP endpoint, a URL without a path. Raises NotMeasured.
+    """
+    size = min(size, config.max_batch_size) or 1
+    (given,) = config.input
+    shape = [size, *(max(1, int(dim)) for dim in given.dims)]
+    content = bytes(math.prod(shape) * item_bytes(given.data_type))
+    tensor = {
+        "name": given.name,
+        "shape": shape,
+        "datatype": DataType.Name(given.data_type).removeprefix("TYPE_"),
+        "parameters": {"binary_data_size": len(content)},
     }
+    header = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    connection = HTTPConnection(server.removeprefix("http://"), timeout=60)
+
+    def spent() -> tuple[int, int]:
+        """Executions of this batch size, and their nanoseconds."""
+        (model,) = json.loads(_asked(connection, "GET", f"/v2/models/{name}/stats"))["model_stats"][-1:]
+        parts = ("compute_input", "compute_infer", "compute_output")
+        for each in model["batch_stats"]:
+            if each["batch_size"] == size:
+                return each["compute_infer"]["count"], sum(each[part]["ns"] for part in parts)
+        return 0, 0
+
+    with contextlib.closing(connection):
+        for counted in (WARM_UP_BATCHES, BATCHES):
+            before = spent()
+            for _ in range(counted):
+                _asked(connection, "POST", f"/v2/models/{name}/infer", header + content, len(header))
+        after = spent()
+    executions, nanoseconds = after[0] - before[0], after[1] - before[1]
+    if executions < BATCHES:
+        raise NotMeasured(f"{name} ran {executions} of {BATCHES} batches of {size}")
+    return nanoseconds / executions / size / 1e6
 
 
-def _devices(gpus: Gpus) -> Check:
-    if gpus.usable:
-        return Check("devices", passed=True, lines=[f"{gpus.usable} GPUs can be used"], figures={"gpus": gpus.usable})
-    if gpus.count:
-        return Check("devices", passed=False, lines=[f"{gpus.count} GPUs are here and cannot be used: {gpus.why_not}"])
-    return Check(
-        "devices", passed=None if not gpus.fault else False, lines=[f"no GPU: {gpu_fault()}"], figures={"gpus": 0}
-    )
+def _asked(
+    connection: HTTPConnection, method: str, path: str, body: bytes | None = None, header_bytes: int = 0
+) -> bytes:
+    headers = {"Inference-Header-Content-Length": str(header_bytes)} if header_bytes else {}
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        content = response.read()
+    except (OSError, HTTPException) as exc:
+        raise NotMeasured(f"Triton did not answer {method} {path}: {exc}") from exc
+    if response.status != HTTPStatus.OK:
+        raise NotMeasured(f"Triton answered {method} {path} with {response.status}: {content[:300].decode()}")
+    return content
 
 
-def _cold_start(started: float, loaded: float, *, classified: bool) -> Check:
-    ready = time.monotonic()
-    text = f"Triton had loaded its models after {loaded - started:.1f} s, and an image was classified after "
-    figures = {"triton_seconds": loaded - started, "first_image_seconds": ready - started}
-    return Check("cold start", classified, [f"{text}{ready - started:.1f} s"], figures)
+def _passed(check: str, text: str, *, passed: bool) -> Finding:
+    return Finding(check, Level.OK if passed else Level.FAIL, text)
 
 
-def _parity(repository: Path, model: str, url: str, sample: Path) -> Check:
+def _parity(repository: Path, model: str, url: str, sample: Path) -> Finding:
     try:
         entry = entry_with_version(repository, model, None)
         with BlockingTriton(url) as triton:
-            files = read_image_files(image_files([sample]), resize_for(entry))
-            results = list(compare(entry, entry.in_use, triton, files))
             on_gpu = runs_on_gpu(entry, triton)
+            results = compare_served(entry, entry.in_use, triton, image_files([sample]))
+            found = Parity.of(results, on_gpu=on_gpu)
     except UserError as exc:
-        return Check("parity", passed=None, lines=[f"not checked: {exc}"])
-    refused = [each for each in results if isinstance(each, NotCompared)]
-    found = Parity([each for each in results if isinstance(each, Comparison)], refused, on_gpu)
+        return warn("parity", f"not checked: {exc}")
     tolerance = TOLERANCE_ON_GPU if on_gpu else TOLERANCE
     text = (
         f"largest difference of a probability from the original on the CPU: {found.largest:.2g}, allowed {tolerance:g}"
     )
-    return Check("parity", found.holds(tolerance), [text], {"largest_difference": found.largest})
+    return _passed("parity", text, passed=found.holds(tolerance))
 
 
-def _throughput(sent: Sent, took: float) -> Check:
-    if len(sent.seconds) < 2:
-        return Check(
-            "throughput", passed=False, lines=[f"{len(sent.seconds)} images were classified, and {sent.failed} failed"]
-        )
-    cuts = statistics.quantiles(sent.seconds, n=100)
-    figures = {
-        "images_per_second": len(sent.seconds) / took,
-        "p50_ms": 1e3 * cuts[49],
-        "p99_ms": 1e3 * cuts[98],
-        "failed": sent.failed,
-    }
+def _throughput(times: list[float], failed: int, took: float) -> Finding:
+    if len(times) < 2:
+        return _passed("throughput", f"{len(times)} images were classified, and {failed} failed", passed=False)
+    cuts = statistics.quantiles(times, n=100)
     text = (
-        f"{figures['images_per_second']:,.0f} images/s, p50 {figures['p50_ms']:.0f} ms, "
-        f"p99 {figures['p99_ms']:.0f} ms, {sent.failed} failed"
+        f"{len(times) / took:,.0f} images/s, p50 {1e3 * cuts[49]:.0f} ms, p99 {1e3 * cuts[98]:.0f} ms, {failed} failed"
     )
-    return Check("throughput", not sent.failed, [text], figures)
+    return _passed("throughput", text, passed=not failed)
 
 
-def _stages(spent: Mapping[str, float], images: int) -> Check:
-    """Processor time of an image by stage."""
-    names = [API, TRITON, *sorted(spent.keys() - {API, TRITON})]
-    figures = {f"{name} ms": 1e3 * spent.get(name, 0.0) / max(1, images) for name in names}
-    lines = [f"{each:.2f} ms of a core for an image: {name.removesuffix(' ms')}" for name, each in figures.items()]
-    return Check("stages", passed=True if images else None, lines=lines, figures=figures)
+def _costs(spent: dict[str, float], preprocessors: list[str], networks: list[str], gpu_ms: float | None) -> Costs:
+    def milliseconds(*names: str) -> float:
+        return round(max(0.01, sum(spent.get(name, 0.0) for name in names)), 2)
+
+    gateway_ms, preprocessor_ms = milliseconds(API), milliseconds(*preprocessors)
+    if gpu_ms is None:
+        return Costs(gateway_ms, milliseconds(TRITON), preprocessor_ms, milliseconds(*networks))
+    # What a network on a GPU takes of the cores is Triton's own time with NVIDIA's backends; a core's was not measured.
+    triton_ms = milliseconds(TRITON, *networks)
+    return Costs(gateway_ms, triton_ms, preprocessor_ms, gpu_network_ms=round(gpu_ms, 4))
 
 
-def _memory(triton_pid: int) -> Check:
+def _stages(spent: dict[str, float], batch_ms: float, costs: Costs, *, on_gpu: bool, kept: bool) -> Finding:
+    """Processor time of an image by stage, and the network's own time in a batch."""
+    lines = [f"{value:.2f} ms of a core for an image: {name}" for name, value in sorted(spent.items())]
+    where = "of a GPU" if on_gpu else "of one instance on the CPU"
+    lines.append(f"{batch_ms:.3g} ms {where} for an image of a batch, up to {1_000 / batch_ms:,.0f} images/s")
+    if not kept:
+        return warn("costs", "\n".join([*lines, f"not kept: fewer than {LEAST_IMAGES} images were classified"]))
+    lines.append(f"kept for the next gateway up; for containers: {variable('costs')}={costs.text}")
+    return ok("costs", "\n".join(lines))
+
+
+def _memory(service: Service) -> Finding:
     peaks: dict[str, float] = {}
-    for process in model_processes(triton_pid):
-        name = process.folder.name
-        peaks[name] = max(peaks.get(name, 0.0), process.peak_bytes / MIB)
+    for process in processes(service.triton.pid or 0):
+        if process.model:
+            peaks[process.model.name] = max(peaks.get(process.model.name, 0.0), process.peak_bytes / MIB)
     lines = [f"{peak:,.0f} MiB at most in a process of {model}" for model, peak in sorted(peaks.items())]
-    return Check("memory", passed=True if peaks else None, lines=lines or ["no model has a process"], figures=peaks)
+    return ok("memory of models", "\n".join(lines)) if peaks else warn("memory of models", "no model has a process")
 
 
-def _recovery(port: int, image: bytes, triton_pid: int, model: str) -> Check:
+def _recovery(service: Service, model: str) -> Finding:
     """Kill one process of a model; it must be replaced, and images must be classified again."""
-    before = model_pids(triton_pid, model)
+    before = service.model_pids(model)
     if not before:
-        return Check("killed process", passed=None, lines=[f"{model} has no process of its own"])
+        return warn("recovery", f"not checked: {model} has no process of its own")
     killed = min(before)
     os.kill(killed, signal.SIGKILL)
     started = last_failure = time.monotonic()
     failed, answered = 0, 0
-    for ok in _answers(port, image, started + RECOVERY_SECONDS):
-        answered = answered + 1 if ok else 0
-        if not ok:
-            failed, last_failure = failed + 1, time.monotonic()
-        there = model_pids(triton_pid, model)
+    while time.monotonic() < started + RECOVERY_SECONDS:
+        if service.send_one():
+            answered += 1
+        else:
+            answered, failed, last_failure = 0, failed + 1, time.monotonic()
+        there = service.model_pids(model)
         if answered >= ANSWERS_AFTER and killed not in there and len(there) >= len(before):
-            seconds = time.monotonic() - started
             text = (
-                f"a process of {model} was killed, and replaced after at most {seconds:.1f} s; {failed} images failed, "
-                f"the last after {last_failure - started:.1f} s"
+                f"a process of {model} was killed, and replaced after at most {time.monotonic() - started:.1f} s; "
+                f"{failed} images failed, the last after {last_failure - started:.1f} s"
             )
-            return Check("killed process", passed=True, lines=[text], figures={"seconds": seconds, "failed": failed})
-    lines = [f"a process of {model} was killed, and {RECOVERY_SECONDS:g} s later not replaced; {failed} images failed"]
-    return Check("killed process", passed=False, lines=lines, figures={"failed": failed})
-
-
-def _answers(port: int, image: bytes, until: float) -> Iterator[bool]:
-    number = 0
-    while time.monotonic() < until:
-        number += 1
-        yield send_one(port, numbered(image, number))
-
-
-def send_one(port: int, image: bytes) -> bool:
-    """Send one image; whether it was classified."""
-    connection = HTTPConnection(LOOPBACK, port, timeout=RECOVERY_SECONDS)
-    try:
-        connection.request("POST", "/predict", image, {"Content-Type": "image/jpeg"})
-        return connection.getresponse().status == HTTPStatus.OK
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()
+            return ok("recovery", text)
+    text = f"a process of {model} was killed, and {RECOVERY_SECONDS:g} s later not replaced; {failed} images failed"
+    return _passed("recovery", text, passed=False)

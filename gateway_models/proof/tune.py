@@ -1,4 +1,4 @@
-"""`gateway model tune`: measures variants of serving a model on this machine, and keeps the fastest correct one."""
+"""`gateway model tune`: measures the runtimes of a network on this machine, and keeps the fastest correct one."""
 
 import json
 import shutil
@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from textwrap import shorten
 
@@ -26,7 +25,7 @@ from gateway_models.networks.originals import original_probabilities
 from gateway_models.proof.image_files import NoImages, read_image_files, reader, resize_for
 from gateway_models.proof.parity import Probabilities, pil_image
 from gateway_models.proof.serving import cpu_seconds, cpu_seconds_used, serving
-from gateway_models.proof.variants import USUAL, NetworkRuntime, TuneStep, Variant, variants_of
+from gateway_models.proof.variants import NetworkRuntime, Variant, variants_of
 from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import Format, Precision, Serving
@@ -37,22 +36,35 @@ CALLERS, CALL_IMAGES = 4, 8
 """The load: calls in flight and images in each, as the gateway sends a request of many files."""
 WARMUP_SECONDS = 0.5
 POLL_SECONDS = 0.01
+REASON_WIDTH = 100
+"""The longest reason in the row of a variant that was not measured, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A variant's throughput, and the largest difference of a probability from the original's.
+    """What a variant did under load, and the largest difference of a probability from the original's.
 
-    `cpu_ms` is Triton's processor time for an image, with preprocessors. `same_top1` is the share of images with the
+    `cpu_seconds` is Triton's processor time, with preprocessors. `same_top1` is the share of images with the
     original's top-1 class. If the variant could not be built or served, `reason` is the error and the numbers are 0.
     """
 
     variant: Variant
-    images_per_second: float
-    difference: float
-    reason: str = ""
+    images: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    difference: float = 0.0
     same_top1: float = 0.0
-    cpu_ms: float = 0.0
+    reason: str = ""
+
+    @property
+    def images_per_second(self) -> float:
+        """Throughput."""
+        return self.images / self.seconds if self.seconds else 0.0
+
+    @property
+    def cpu_ms(self) -> float:
+        """The processor time for an image, in ms."""
+        return 1_000 * self.cpu_seconds / max(1, self.images)
 
     def progress_line(self) -> str:
         """A line of progress."""
@@ -62,14 +74,16 @@ class Measured:
         """Whether its answers are close enough to the original's."""
         return not self.reason and self.difference <= tolerance
 
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """What a variant did under load for some time."""
-
-    images: int
-    seconds: float
-    cpu_seconds: float
+    def joined(self, other: "Measured") -> "Measured":
+        """Both turns of a variant together; the one that failed, if one did."""
+        if self.reason or other.reason:
+            return self if self.reason else other
+        return replace(
+            self,
+            images=self.images + other.images,
+            seconds=self.seconds + other.seconds,
+            cpu_seconds=self.cpu_seconds + other.cpu_seconds,
+        )
 
 
 class Tuner:
@@ -83,6 +97,7 @@ class Tuner:
 
     def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, report: Report) -> None:
         self.entry, self.repository, self.report = entry, repository, report
+        self.variants = variants_of(entry)
         self.files = [file.path for file in read_image_files(files, resize_for(entry)) if not file.reason]
         if not self.files:
             raise NoImages("none of the images can be read, so nothing can be measured")
@@ -101,19 +116,21 @@ class Tuner:
     def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
-    def run(self, tolerance: float, stages: Sequence[TuneStep] = USUAL) -> Iterator[Measured]:
-        """Measure one variant after another; the best of a stage is the base of the next stage."""
-        base = self._current()
-        for stage in (stage for stage in TuneStep if stage in stages):
-            variants = list(dict.fromkeys((base, *self._variants(stage, base))))
-            self.report(f"measuring {stage.value}, there and back: {'; '.join(each.described() for each in variants)}")
-            for measured in self._in_turns(variants):
-                # The best of the stage before is measured again, beside the others of this one.
-                self.measured = [each for each in self.measured if each.variant != measured.variant]
-                self.measured.append(measured)
-                yield measured
-            best = self.best(tolerance)
-            base = best.variant if best else base
+    def run(self) -> Iterator[Measured]:
+        """Measure each variant twice, in the given order and then backwards.
+
+        A machine that becomes slower or faster meanwhile then favours none of them.
+        """
+        # The present variant is tried even if it may not be chosen, for comparison.
+        variants = [each for number, each in enumerate(self.variants) if not number or each.runtime in self.runtimes]
+        self.report(f"measuring there and back: {'; '.join(each.described() for each in variants)}")
+        first = {variant: self.measure(variant) for variant in variants}
+        for variant in reversed(variants):
+            measured = first[variant]
+            if not measured.reason:
+                measured = measured.joined(self.measure(variant))
+            self.measured.append(measured)
+            yield measured
 
     def best(self, tolerance: float) -> Measured | None:
         """The fastest variant whose answers are within the tolerance."""
@@ -142,10 +159,7 @@ class Tuner:
             else version
             for each, version in self.entry.versions.items()
         }
-        entry = replace(self.entry, versions=versions).changed(
-            serving=chosen.serving,
-            preprocessing=replace(self.entry.preprocessing, resize_library=chosen.resize_library),
-        )
+        entry = replace(self.entry, versions=versions).changed(serving=chosen.serving)
         before = (self.entry.format, self.entry.precision, self.entry.versions[number].outcome.cpu_runtime)
         if (chosen.format, chosen.precision, outcome.cpu_runtime) != before:
             made, target = network.model_file(self._scratch, 1), entry.model_file(self.repository, number)
@@ -162,58 +176,37 @@ class Tuner:
 
     def record(self, chosen: Variant | None) -> None:
         """Write what was measured, and on which machine, beside the tuned entry."""
-        table = [{**asdict(each), "chosen": each.variant == chosen} for each in self.measured]
+        table = [
+            {
+                **asdict(each),
+                "images_per_second": each.images_per_second,
+                "cpu_ms": each.cpu_ms,
+                "chosen": each.variant == chosen,
+            }
+            for each in self.measured
+        ]
         document = {"machine": machine(), "measured": table}
         (self.repository / self.entry.name / TUNING).write_text(json.dumps(document, indent=2) + "\n")
 
-    def _current(self) -> Variant:
-        library = self.entry.preprocessing.resize_library
-        return Variant(self.entry.format, self.entry.precision, self.entry.serving, library)
-
-    def _variants(self, stage: TuneStep, base: Variant) -> list[Variant]:
-        return [each for each in variants_of(stage, base, self.entry) if each.runtime in self.runtimes]
-
-    def _in_turns(self, variants: Sequence[Variant]) -> Iterator[Measured]:
-        """Measure each variant twice, in the given order and then backwards.
-
-        A machine that becomes slower or faster meanwhile then favours none of them.
-        """
-        found: dict[Variant, list[LoadResult]] = {}
-        failed: set[Variant] = set()
-        for variant, turns in groupby([*variants, *reversed(variants)]):
-            if variant in failed:
-                continue
-            measured, loads = self.measure(variant, len(list(turns)))
-            found[variant] = loads = [*found.get(variant, []), *loads]
-            if measured.reason:
-                failed.add(variant)
-                yield measured
-            elif len(loads) == 2:
-                images, seconds = sum(load.images for load in loads), sum(load.seconds for load in loads)
-                cpu_ms = 1_000 * sum(load.cpu_seconds for load in loads) / max(1, images)
-                yield replace(measured, images_per_second=images / seconds, cpu_ms=cpu_ms)
-
-    def measure(self, variant: Variant, turns: int) -> tuple[Measured, list[LoadResult]]:
-        """A variant's answers, and what it did under load, `turns` times; without figures if it could not be served."""
+    def measure(self, variant: Variant) -> Measured:
+        """A variant's answers, and what it did under load; without figures if it could not be served."""
         if reason := variant.missing():
-            return Measured(variant, 0.0, 0.0, reason), []
+            return Measured(variant, reason=reason)
         try:
             network = self._network(variant)
             if variant.has_cpu_form and network.versions[1].outcome.cpu_runtime is not CpuRuntime.ONNXRUNTIME:
                 _, reason, _ = cpu_network.choice(network.model_file(self._scratch, 1))
-                return Measured(variant, 0.0, 0.0, reason), []
-            preprocessing = replace(network.preprocessing, resize_library=variant.resize_library)
-            entry = network.changed(serving=variant.serving, preprocessing=preprocessing)
+                return Measured(variant, reason=reason)
+            entry = network.changed(serving=variant.serving)
             rewrite(entry, self._scratch)
             self._client.load(entry.name)  # Triton loads the steps with it
             try:
                 difference, same_top1 = self._differences(entry)
-                loads = [self._load(entry) for _ in range(turns)]
-                return Measured(variant, 0.0, difference, same_top1=same_top1), loads
+                return replace(self._load(variant, entry), difference=difference, same_top1=same_top1)
             finally:
                 self._client.unload(entry.name, *entry.steps_after, entry.classifier, entry.preprocessor)
         except UserError as exc:
-            return Measured(variant, 0.0, 0.0, str(exc).splitlines()[0]), []
+            return Measured(variant, reason=str(exc).splitlines()[0])
 
     def _network(self, variant: Variant) -> Entry:
         key = _key(variant)
@@ -232,7 +225,7 @@ class Tuner:
                 sha256=None,
                 version=None,
             )
-            self._networks[key] = add(spec, self._scratch, _ignore_progress)
+            self._networks[key] = add(spec, self._scratch, lambda _: None)
         return self._networks[key]
 
     def _reference(self) -> list[Probabilities]:
@@ -249,7 +242,7 @@ class Tuner:
         same = sum(int(answer.argmax()) == int(expected.argmax()) for answer, expected in pairs)
         return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)
 
-    def _load(self, entry: Entry) -> LoadResult:
+    def _load(self, variant: Variant, entry: Entry) -> Measured:
         batch = [self.files[number % len(self.files)] for number in range(CALL_IMAGES)]
         read = reader(resize_for(entry))
         stop = threading.Event()
@@ -282,7 +275,8 @@ class Tuner:
             caller.join()
         if failures:
             raise failures[0]
-        return LoadResult(CALL_IMAGES * sum(started <= at <= ended for at in finished), ended - started, used)
+        images = CALL_IMAGES * sum(started <= at <= ended for at in finished)
+        return Measured(variant, images, ended - started, used)
 
     def _cpu_seconds(self) -> dict[int, float]:
         return cpu_seconds(self._client.pid) if self._client.pid else {}
@@ -293,28 +287,11 @@ def _key(variant: Variant) -> tuple[Format, Precision, CpuRuntime | None]:
     return variant.format, variant.precision, variant.serving.cpu_runtime
 
 
-def _ignore_progress(text: str) -> None:  # the signature of Report
-    """Ignore the steps of a variant; only its result is reported."""
-
-
-REASON_WIDTH = 100
-"""The longest reason in the row of a variant that was not measured, in characters."""
-
-
-def report(
-    measured: Sequence[Measured],
-    chosen: Measured | None,
-    tolerance: float,
-    plot: Path,
-) -> None:
-    """Print the table of variants, fastest first, and write it as a PNG to `plot`."""
-    from gateway_models.proof.plots import speeds
-
-    out = console()
+def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: float) -> None:
+    """Print the table of variants, fastest first."""
     columns = ("variant", "images/s", "CPU ms/image", "largest |Δp|", "same top-1", "")
     table = Table(*columns, box=None, pad_edge=False)
-    ordered = sorted(measured, key=lambda each: each.images_per_second, reverse=True)
-    for each in ordered:
+    for each in sorted(measured, key=lambda each: each.images_per_second, reverse=True):
         if each.reason:
             # Errors are shortened, but not the command that installs what is missing: it has to be copied.
             whole = each.variant.missing() == each.reason
@@ -330,14 +307,4 @@ def report(
             f"{100 * each.same_top1:.4g} %",
             "chosen" if each == chosen else note,
         )
-    out.print(table)
-    served = [each for each in ordered if not each.reason]
-    if served:
-        plot.parent.mkdir(parents=True, exist_ok=True)
-        speeds(
-            [each.variant.described() for each in served],
-            [each.images_per_second for each in served],
-            [each.fits(tolerance) for each in served],
-            plot,
-        )
-        out.print(f"plot: {plot}")
+    console().print(table)

@@ -20,7 +20,7 @@ _REFERENCE = """
 # How its answers were distributed on the reference of `gateway model drift --store`: what the metrics of drift show.
 parameters { key: "drift_reference" value: { string_value: "%s" } }"""
 _MEMORY = """
-# What a process of the network takes on a CPU, measured when it was added: docs/guides/memory.md.
+# What a process of the network takes on a CPU, measured when it was added: docs/guides/sizing.md.
 parameters { key: "process_memory" value: { string_value: "%s" } }"""
 _CPU_RUNTIME = """
 # What runs the TorchScript network on a CPU, in this project's own backend; cpu.json beside the network has the reason.

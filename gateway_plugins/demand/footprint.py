@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from gateway.errors import LoadFailed
-from gateway.settings import GIB, MIB, MemoryCheck, variable
+from gateway.settings import GIB, MIB
 from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
 from gateway.triton.model_config import (
     ModelConfig,
@@ -30,7 +30,6 @@ NEAR = 0.9
 """Share of the free memory above which a need is near the limit."""
 SERVER_BYTES = 64 * MIB
 """Memory of tritonserver itself, without its response cache."""
-OVERRIDE = f"{variable('memory_check')}={MemoryCheck.WARN.value}"
 TORCH, ONNX = {"pytorch", "pytorch_libtorch"}, {"onnxruntime", "onnxruntime_onnx"}
 
 
@@ -147,13 +146,13 @@ def need(repository: Path, configs: Mapping[str, ModelConfig], *, gpus: int = 0)
     )
 
 
-def check_load(name: str, repository: Path, how: MemoryCheck, memory: Memory | None) -> str | None:
+def check_load(name: str, repository: Path, memory: Memory | None) -> str | None:
     """A warning if a model may need more memory than is free, else None; raises LoadFailed if it certainly does.
 
     A model that is loaded already counts as well: Triton ends its processes after the new ones have started.
     """
     configs = read_model_configs(repository, "configs/sized.pbtxt")
-    if how is MemoryCheck.OFF or memory is None or name not in configs:
+    if memory is None or name not in configs:
         return None
     parts = {name, *steps(configs[name])}
     found = need(repository, {part: config for part, config in configs.items() if part in parts})
@@ -164,8 +163,8 @@ def check_load(name: str, repository: Path, how: MemoryCheck, memory: Memory | N
         f"{name} takes {size(least)} of memory once it is loaded and up to {size(usual)} under load, and "
         f"{size(memory.free_bytes)} are free"
     )
-    if least > memory.free_bytes and how is MemoryCheck.REFUSE:
-        raise LoadFailed(f"{text}. Unload another model first; to load it all the same, start with {OVERRIDE}.")
+    if least > memory.free_bytes:
+        raise LoadFailed(f"{text}. Unload another model first.")
     return text
 
 

@@ -1,9 +1,7 @@
 """Builds the backend with models on demand from the settings."""
 
-import structlog
-
 from gateway.hooks import Plugins
-from gateway.settings import Settings, variable
+from gateway.settings import Settings
 from gateway.triton.opening import open_pool, options
 from gateway_machine.gpus import gpu_count
 from gateway_plugins.demand.backend import DemandBackend
@@ -12,20 +10,11 @@ from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
 from gateway_plugins.demand.memory import ModelDescriptions
 from gateway_plugins.demand.settings import DemandSettings
 
-log = structlog.get_logger("gateway")
-
 
 def open_backend(settings: Settings, plugins: Plugins) -> DemandBackend:
     """The backend of the settings."""
     demand = DemandSettings.of(settings)
-    if "triton_metrics_port" in settings.model_fields_set:
-        log.warning(
-            "setting_without_effect",
-            setting=variable("triton_metrics_port"),
-            advice="remove it: the memory of models is recorded when they are added",
-        )
-    # Each Triton has other models, so a gateway needs all of them.
-    pool = open_pool(settings, plugins, aperture=0, on_demand=True)
+    pool = open_pool(settings, plugins, on_demand=True)
     # A Triton elsewhere has GPUs if there is a budget for them.
     gpus = gpu_count() if settings.model_repository else int(demand.models_gpu_memory_bytes > 0)
     loader = DemandLoader(

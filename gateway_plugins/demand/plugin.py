@@ -51,4 +51,4 @@ class Demand(Plugin):
             return None
         from gateway_plugins.demand.footprint import check_load
 
-        return check_load(model_name, repository, self._settings.memory_check, usable_memory())
+        return check_load(model_name, repository, usable_memory())

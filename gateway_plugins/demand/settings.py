@@ -33,8 +33,6 @@ class DemandSettings(Section):
     """With models_loaded=demand: time for which a loaded model is not unloaded for another one."""
     models_prefetch: bool = True
     """With models_loaded=demand: whether a model with many images in flight is loaded on further Tritons."""
-    triton_metrics_port: int = Field(8002, ge=0, le=65_535)
-    """Has no effect since models' memory is recorded when they are added; it will be removed."""
 
     @property
     def on_demand(self) -> bool:

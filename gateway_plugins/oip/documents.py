@@ -157,7 +157,7 @@ class OutputRequest(_Document):
 class InferenceBody(_Document):
     """A request for inference."""
 
-    id: StrictStr | None = None
+    id: Annotated[StrictStr, Field(max_length=1_024)] | None = None
     """Returned with the response."""
     parameters: InferenceParameters | None = None
     inputs: SkipValidation[Annotated[list[ImageInput], Field(min_length=1, max_length=1)]]

@@ -23,7 +23,7 @@ from gateway_plugins.oip.documents import (
 
 _MAX_CHARACTERS = 80
 _SENTENCES = {
-    "id": "'id': must be a string.",
+    "id": "'id': must be a string of at most 1,024 characters.",
     "timeout": "'timeout': must be a whole number of microseconds, 0 for the default.",
     "binary_data_output": "'binary_data_output': must be true or false.",
     "binary_data": "'binary_data': must be true or false.",

@@ -12,14 +12,13 @@ element its length, uint32 little-endian, and its bytes. The HTTP header Inferen
 length of the object.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 
 from gateway.errors import InvalidBody, InvalidParameter
 from gateway.ingest.upload import Hold, Limits, Upload, file_too_large, request_too_large, too_many_files, uncounted
 from gateway_plugins.oip.documents import IMAGE
-from gateway_plugins.oip.members import InferenceRequest, parse_input, parse_request, shortened
-from gateway_plugins.shared.base64_stream import read_base64
-from gateway_plugins.shared.json_source import JsonSource, invalid
+from gateway_plugins.oip.members import InferenceRequest, parse_input, parse_request
+from gateway_plugins.shared.json_text import invalid, read_base64, read_json
 
 LENGTH_BYTES = 4
 
@@ -44,88 +43,59 @@ class InferenceReader:
         self._limits = limits
         self._hold = hold
         self._max_class_count = max_class_count
-        self._members: dict[str, object] = {}
-        self._input: dict[str, object] | None = None
-        self._images = 0
         self._parsed: InferenceRequest | None = None
 
     @property
     def request(self) -> InferenceRequest:
-        """The request as read so far; complete at the end, and before the first image if the images are binary data.
-
-        Raises InvalidParameter.
-        """
-        if self._parsed is None:
-            self._parsed = parse_request(self._members, max_class_count=self._max_class_count)
-        return self._parsed
+        """The request; a request without members before they are read. Raises InvalidParameter."""
+        return self._parsed or self._parse({})
 
     async def uploads(self) -> AsyncIterator[Upload]:
         """Yield the images, in order, each as soon as it is complete.
 
         Bad base64 and an image larger than `max_file_bytes` are errors of that image. Raises InvalidBody,
-        InvalidParameter, HeadersTooLarge, TooManyFiles or RequestTooLarge, after the images before the fault.
+        InvalidParameter, TooManyFiles or RequestTooLarge, after the images before the fault.
         """
-        source = JsonSource(self._body.part(self._header_bytes), self._limits)
-        await source.expect(b"{", "the body must be an object with the member inputs")
-        async for name in source.members():
-            if name in self._members:
-                raise invalid(f"it has two members {shortened(name)}")
-            self._members[name] = None
-            if name == "inputs":
-                async for upload in self._read_inputs(source):
-                    yield upload
-            else:
-                self._members[name] = await source.value()
-                self._parsed = None
-        await source.expect_end()
-        _ = self.request  # validate it before more is read
-        tensor = parse_input(self._input)
+        body = await read_json(self._body.part(self._header_bytes), self._limits, self._hold)
+        if not isinstance(body, dict):
+            raise invalid("the body must be an object with the member inputs")
+        inputs = body.pop("inputs", [])
+        self._parsed = self._parse(body)
+        if not isinstance(inputs, list):
+            raise invalid("inputs must be an array")
+        if len(inputs) > 1:
+            raise InvalidParameter(f"'inputs': only one input is allowed, {IMAGE}, which may have many elements.")
+        given = inputs[0] if inputs else None
+        if not (given is None or isinstance(given, dict)):
+            raise invalid("each of the inputs must be an object")
+        texts = _texts(given)
+        tensor = parse_input(given)
         if tensor.images > self._limits.max_files:
             raise too_many_files(self._limits)
         if tensor.binary_bytes is None:
-            if tensor.images != self._images:
-                raise InvalidParameter(f"'shape': says {tensor.images} images, but data has {self._images}.")
+            if tensor.images != len(texts):
+                raise InvalidParameter(f"'shape': says {tensor.images} images, but data has {len(texts)}.")
+            async for upload in self._read_texts(texts):
+                yield upload
         elif self._header_bytes is None:
             raise InvalidParameter("'binary_data_size': needs the HTTP header Inference-Header-Content-Length.")
         else:
+            self._hold(0)
             async for upload in self._read_binary(tensor.images, tensor.binary_bytes):
                 yield upload
         await self._body.expect_end()
 
-    async def _read_inputs(self, source: JsonSource) -> AsyncIterator[Upload]:
-        await source.expect(b"[", "inputs must be an array")
-        async for _ in source.elements():
-            if self._input is not None:
-                raise InvalidParameter(f"'inputs': only one input is allowed, {IMAGE}, which may have many elements.")
-            self._input = {}
-            await source.expect(b"{", "each of the inputs must be an object")
-            async for name in source.members():
-                if name in self._input:
-                    raise invalid(f"an input has two members {shortened(name)}")
-                self._input[name] = None
-                if name == "data":
-                    async for upload in self._read_data(source):
-                        yield upload
-                else:
-                    self._input[name] = await source.value()
+    def _parse(self, members: Mapping[str, object]) -> InferenceRequest:
+        return parse_request(members, max_class_count=self._max_class_count)
 
-    async def _read_data(self, source: JsonSource) -> AsyncIterator[Upload]:
-        await source.expect(b"[", "data must be an array")
-        async for index in source.elements():
-            symbol = await source.symbol()
-            is_row = symbol == b"["  # of shape [N, 1], whose data may also be flat
-            if is_row:
-                symbol = await source.symbol()
-            if symbol != b'"':
-                raise invalid("the elements of data must be strings, each an image in base64")
-            if index == self._limits.max_files:
-                raise too_many_files(self._limits)
-            data, error = await read_base64(source, self._limits, self._hold)
-            if is_row:
-                await source.expect(b"]", "each row of data must hold exactly one image")
-            self._images = index + 1
-            yield Upload(index, "", data, error)
-            self._hold(0)
+    async def _read_texts(self, texts: list[str]) -> AsyncIterator[Upload]:
+        """Decode the elements of a tensor in base64, and forget each."""
+        left = sum(map(len, texts))
+        texts.reverse()
+        for index in range(len(texts)):
+            left -= len(texts[-1])
+            yield Upload(index, "", *await read_base64(texts.pop(), self._limits, self._hold, left))
+            self._hold(left)
 
     async def _read_binary(self, count: int, nbytes: int) -> AsyncIterator[Upload]:
         """Read the elements of a BYTES tensor with `nbytes` in total."""
@@ -151,6 +121,20 @@ class InferenceReader:
         async for _ in self._body.part(length):
             pass
         return Upload(index, "", b"", file_too_large(self._limits))
+
+
+def _texts(given: dict[str, object] | None) -> list[str]:
+    """The elements of `data`, which is replaced by a placeholder; raises InvalidBody."""
+    if given is None or "data" not in given:
+        return []
+    data, given["data"] = given["data"], None
+    if not isinstance(data, list):
+        raise invalid("data must be an array")
+    # Of shape [N, 1], whose data may also be flat.
+    texts = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data]
+    if not all(isinstance(each, str) for each in texts):
+        raise invalid("the elements of data must be strings, each an image in base64")
+    return texts
 
 
 class _Body:

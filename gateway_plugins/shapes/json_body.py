@@ -1,14 +1,17 @@
-"""JSON bodies with images in base64 or by URL.
+"""JSON bodies with images in base64 or by URL, and the body of Hugging Face's Inference API.
 
     {"images": [{"b64": "…", "filename": "cat.jpg"}, {"url": "https://…"}]}
+    {"inputs": "…", "parameters": {"top_k": 5, "function_to_apply": "softmax"}}
 
-POST /predict also takes the body of Hugging Face; see gateway_plugins.shapes.huggingface_body.
+huggingface_hub's InferenceClient.image_classification sends the second one as soon as there are parameters, and
+otherwise the raw image.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
-from gateway.errors import ImageError, NoFiles, UnknownField
+from gateway.errors import InvalidParameter, NoFiles, UnknownField
 from gateway.ingest.media_types import BodyReader, Form
 from gateway.ingest.upload import (
     Hold,
@@ -18,14 +21,12 @@ from gateway.ingest.upload import (
     UploadReference,
     clean_filename,
     too_many_files,
-    uncounted,
 )
-from gateway_plugins.shapes import huggingface_body
-from gateway_plugins.shared.base64_stream import read_base64
-from gateway_plugins.shared.json_source import JsonSource, invalid
+from gateway_plugins.shared.json_text import invalid, read_base64, read_json, short_text
 
 EXAMPLE = '{"images": [{"b64": "…"}]}'
-NO_IMAGES = 'The body has no images: send at least one, such as {"images": [{"b64": "…"}]}.'
+HUGGING_FACE = "huggingface"
+"""The format of the response to a body of Hugging Face."""
 IMAGE_IN_BASE64: dict[str, Any] = {
     "type": "object",
     "required": ["b64"],
@@ -46,96 +47,102 @@ SCHEMA: dict[str, Any] = {
 
 
 class JsonBody(BodyReader):
-    """Reads JSON; base64 is decoded as it arrives, so that at most the bytes of one image are held."""
+    """Reads JSON as a whole, and decodes one image after the other."""
 
-    parameters = huggingface_body.PARAMETERS
+    parameters = ("top_k", "function_to_apply")
 
-    def read(
+    async def read(
         self, chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold, *, urls: bool
     ) -> AsyncIterator[Upload | UploadReference | Parameter]:
-        """See BodyReader and `read_json`."""
-        return read_json(chunks, limits, names, hold, urls=urls)
+        """See BodyReader. Bad base64 and an image beyond `max_file_bytes` are that image's error.
+
+        Raises InvalidBody, UnknownField, InvalidParameter, NoFiles, TooManyFiles or RequestTooLarge.
+        """
+        body = await read_json(chunks, limits, hold)
+        if not isinstance(body, dict):
+            raise invalid(f"it must be an object, such as {EXAMPLE}")
+        if body.keys() & {"inputs", "parameters"} and set(self.parameters) <= set(names):
+            for parameter in _hugging_face(body, self.parameters):
+                yield parameter
+            images: list[Any] = [{"b64": body.pop("inputs")}]
+        else:
+            images = _images(body, names)
+        if len(images) > limits.max_files:
+            raise too_many_files(limits)
+        left = sum(len(each["b64"]) for each in images if isinstance(each, dict) and isinstance(each.get("b64"), str))
+        images.reverse()
+        for index in range(len(images)):
+            image = _checked(images.pop(), index, urls=urls)
+            filename = clean_filename(short_text(image.get("filename") or "", "a file name"))
+            if "url" in image:
+                yield UploadReference(index, filename, short_text(image["url"], "a URL"))
+                continue
+            left -= len(image["b64"])
+            yield Upload(index, filename, *await read_base64(image.pop("b64"), limits, hold, left))
+            hold(left)
 
     def settle(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
-        """See BodyReader and huggingface_body."""
-        return huggingface_body.settle(form, query)
+        """Remove `function_to_apply`, which must be what the model ends in, and the format if the query has one.
+
+        The format that the body implies is only a default. Returns a check of the function; see BodyReader.settle.
+        """
+        if form.get("format", [])[-1:] == [HUGGING_FACE] and "format" in query:
+            del form["format"]
+        function = form.pop("function_to_apply", [])
+        return partial(_check_function, function[-1]) if function else None
 
 
-async def read_json(
-    chunks: AsyncIterable[bytes],
-    limits: Limits,
-    names: Sequence[str],
-    hold: Hold = uncounted,
-    *,
-    urls: bool = False,
-) -> AsyncIterator[Upload | UploadReference | Parameter]:
-    """Yield the parameters and the images of a body, in order, each as soon as it is complete.
-
-    `names` are the parameters that it may have, and `urls` is whether images may be URLs. Bad base64 and an image
-    beyond `max_file_bytes` are that image's error. Raises InvalidBody, UnknownField, InvalidParameter, NoFiles,
-    TooManyFiles or RequestTooLarge, after the images before the fault.
-    """
-    source = JsonSource(chunks, limits)
-    symbol = await source.symbol()
-    if symbol == b"":
-        raise invalid("it is empty")
-    if symbol != b"{":
-        raise invalid(f"it must be an object, such as {EXAMPLE}")
-    members = source.members(counted=False)
-    name = await anext(members, None)
-    if name is None:
-        raise invalid(f"it has no images; send {EXAMPLE}")
-    if name in huggingface_body.MEMBERS and set(huggingface_body.PARAMETERS) <= set(names):
-        for part in await huggingface_body.read(source, name, members, limits, hold):
-            yield part
-        hold(0)
-        await source.expect_end()
-        return
-    if name in names:
-        raise UnknownField(f'{name!r} goes in the query, such as ?{name}=…; the body has "images" alone.')
-    if name != "images":
-        raise UnknownField(f"{name[:80]!r} is not a member of the body: send {EXAMPLE}.")
-    await source.expect(b"[", "images must be an array")
-    index = -1
-    async for index in source.elements("images"):
-        if index == limits.max_files:
-            raise too_many_files(limits)
-        yield await _read_image(source, index, limits, hold, urls=urls)
-        hold(0)
-    async for _ in members:
-        raise UnknownField('The body has nothing beside "images"; parameters go in the query.')
-    await source.expect_end()
-    if index < 0:
-        raise NoFiles(NO_IMAGES)
+def _images(body: dict[str, Any], names: Sequence[str]) -> list[Any]:
+    """The images of a body of the gateway's own form; raises InvalidBody, NoFiles or UnknownField."""
+    for name in body:
+        if name in names:
+            raise UnknownField(f'{name!r} goes in the query, such as ?{name}=…; the body has "images" alone.')
+        if name != "images":
+            raise UnknownField(f"{name[:80]!r} is not a member of the body: send {EXAMPLE}.")
+    images = body.pop("images", None)
+    if not isinstance(images, list):
+        raise invalid(f"it has no array of images; send {EXAMPLE}")
+    if not images:
+        raise NoFiles(f"The body has no images: send at least one, such as {EXAMPLE}.")
+    return images
 
 
-async def _read_image(
-    source: JsonSource, index: int, limits: Limits, hold: Hold, *, urls: bool
-) -> Upload | UploadReference:
-    await source.expect(b"{", 'each image must be an object, such as {"b64": "…"}')
-    image: tuple[bytes, ImageError | None] | None = None
-    filename: str | None = None
-    url: str | None = None
-    async for name in source.members(counted=False):
-        if name == "b64" and image is None:
-            await source.expect(b'"', "b64 must be a string")
-            image = await read_base64(source, limits, hold)
-        elif name == "filename" and filename is None:
-            filename = await source.text_or_null()
-        elif name == "url" and not urls:
-            raise UnknownField(f'Image {index} has a "url", but this service fetches no images: send "b64" instead.')
-        elif name == "url" and url is None:
-            await source.expect(b'"', "url must be a string")
-            url = await source.text()
-        elif name in ("b64", "filename", "url"):
-            raise invalid(f"image {index} has two members {name}")
-        else:
-            known = '"b64" or "url", and "filename"' if urls else '"b64" and "filename"'
-            raise UnknownField(f"Image {index} has an unknown member: an image has {known}.")
-    if url is not None:
-        if image is not None:
-            raise invalid(f"image {index} has both b64 and url")
-        return UploadReference(index, clean_filename(filename or ""), url)
-    if image is None:
-        raise invalid(f"image {index} has no b64")
-    return Upload(index, clean_filename(filename or ""), *image)
+def _checked(image: object, index: int, *, urls: bool) -> dict[str, Any]:
+    """An image with either b64, a string, or url; raises InvalidBody or UnknownField."""
+    if not isinstance(image, dict):
+        raise invalid('each image must be an object, such as {"b64": "…"}')
+    if "url" in image and not urls:
+        raise UnknownField(f'Image {index} has a "url", but this service fetches no images: send "b64" instead.')
+    if image.keys() - {"b64", "url", "filename"}:
+        known = '"b64" or "url", and "filename"' if urls else '"b64" and "filename"'
+        raise UnknownField(f"Image {index} has an unknown member: an image has {known}.")
+    if "url" in image and "b64" in image:
+        raise invalid(f"image {index} has both b64 and url")
+    if "url" not in image and not isinstance(image.get("b64"), str):
+        raise invalid(f"image {index} has no b64, a string")
+    return image
+
+
+def _hugging_face(body: dict[str, Any], names: Sequence[str]) -> list[Parameter]:
+    """The parameters of a body of Hugging Face, among them the format of the response."""
+    for name in body:
+        if name not in ("inputs", "parameters"):
+            raise UnknownField(f"Beside inputs, the body's only member is parameters, not {name[:80]!r}.")
+    if not isinstance(body.get("inputs"), str):
+        raise invalid("inputs must be a string, the image in base64")
+    parameters = body.get("parameters") or {}
+    if not isinstance(parameters, dict):
+        raise invalid("parameters must be an object")
+    if unknown := parameters.keys() - set(names):
+        raise InvalidParameter(f"{min(unknown)[:80]!r} is not a parameter: there are {' and '.join(names)}.")
+    given = [Parameter(name, str(each)[:80]) for name, each in parameters.items() if each is not None]
+    return [Parameter("format", HUGGING_FACE), *given]
+
+
+def _check_function(function: str, model_name: str, multi_label: bool) -> None:  # noqa: FBT001  # called by position
+    ends_in = "sigmoid" if multi_label else "softmax"
+    if function != ends_in:
+        raise InvalidParameter(
+            f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are returned unchanged; "
+            f"leave it out, or send {ends_in!r}."
+        )

@@ -10,7 +10,7 @@ from playwright.sync_api import BrowserContext, Locator, Page, expect
 from gateway_predictions.reader import LogReader
 from tests.browser.backend import picture
 from tests.browser.conftest import file, page_of
-from tests.gateway_predictions.logged import EVERYTHING, rows
+from tests.gateway_predictions.logged import EVERYTHING, rows, writing
 
 
 def add(page: Page, *colours: str) -> None:
@@ -20,7 +20,7 @@ def add(page: Page, *colours: str) -> None:
 
 @pytest.fixture
 def logged(context: BrowserContext, tmp_path: Path) -> Iterator[Page]:
-    with page_of(context, log_predictions=str(tmp_path), **EVERYTHING) as page:
+    with writing(), page_of(context, log_predictions=str(tmp_path), **EVERYTHING) as page:
         expect(page.locator("#model option")).to_have_count(4)
         yield page
 

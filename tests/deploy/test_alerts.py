@@ -135,11 +135,6 @@ CASES = [
     Case("GatewayModelNotReady", by(*MODEL, {"a": "0x90", "b": "1x90"}), by(*MODEL, {"a": "1x27 0x3", "b": "1x90"})),
     Case("GatewayModelMissing", by(*MISSING, {"flowers": "0x10 1x80"}), by(*MISSING, {"flowers": "0x20 1x4 0x66"})),
     Case("GatewayHealsAgainAndAgain", by(*HEALED, {"healed": "0+1x90"}), by(*HEALED, {"healed": "0x20 1x10 2x60"}), 60),
-    Case(
-        "GatewayImagesQuarantined",
-        {"gateway_images_quarantined_total": "0x20 1x60"},
-        {"gateway_images_quarantined_total": "4x90"},
-    ),
     Case("GatewayWatchFaults", {"gateway_watch_faults_total": "0x25 1x60"}, {"gateway_watch_faults_total": "4x90"}),
     Case(
         "GatewayNameLookupsFail", {"gateway_dns_failures_total": "0+1x90"}, {"gateway_dns_failures_total": "0x24 1x60"}

@@ -1,12 +1,10 @@
 """The Helm chart: whatever values are set, Kubernetes takes what becomes of them, and it fits the code and itself."""
 
-import copy
 import math
 import re
 from typing import Any
 
 import pytest
-import yaml
 
 from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
@@ -22,14 +20,14 @@ from gateway_machine.capacity import (
     SHARED_BYTES,
     plan,
 )
-from tests.deploy.conftest import SETS, compose_file
-from tests.deploy.kubernetes_schemas import FOREIGN, VERSIONS, container, faults, find, pod
+from tests.deploy.conftest import SETS
+from tests.deploy.kubernetes_schemas import container, find, pod
 from tests.settings import Settings
 
 SHA256 = "0123456789abcdef" * 4
 
 
-OTHER = {"envoy-in-front-of-tritons", "limits-with-units", "linkerd-mesh", "vault-agent"}
+OTHER = {"envoy-in-front-of-tritons"}
 """Sets that intend to differ from what holds for every other release: test_value_sets tests them."""
 
 
@@ -74,23 +72,6 @@ def test_models_are_sized_to_the_requested_processors(releases):
         given = {each["name"]: each for each in container(release, "triton")["env"]}
         assert given["GATEWAY_CORES"]["valueFrom"] == {"resourceFieldRef": {"resource": "requests.cpu"}}
         assert given["GATEWAY_TRITON_ALONE"]["value"] == "true"
-
-
-def test_a_field_that_kubernetes_does_not_know_is_found(releases):
-    document = copy.deepcopy(find(releases["as it comes"], "Deployment", "-gateway"))
-    document["spec"]["template"]["spec"]["containers"][0]["imagePolicy"] = "Always"
-    (fault,) = faults(document, VERSIONS[-1])
-    assert "imagePolicy" in fault
-
-
-def test_every_expected_kind_is_rendered(releases):
-    kinds = {each["kind"] for release in releases.values() for each in release.documents}
-    assert kinds == {
-        *("ConfigMap", "Deployment", "HTTPRoute", "HorizontalPodAutoscaler", "Ingress", "NetworkPolicy", "Pod"),
-        *("PersistentVolumeClaim", "PodDisruptionBudget", "PrometheusRule", "ScaledObject", "Service"),
-        *("ServiceAccount", "ServiceMonitor", "TriggerAuthentication", *FOREIGN),
-    }
-    assert "PersistentVolumeClaim" not in {each["kind"] for each in releases["existing-claims"].documents}
 
 
 def test_every_variable_is_a_setting_and_the_grace_of_a_pod_exceeds_those_of_its_shutdown(release):
@@ -159,25 +140,16 @@ def test_selectors_match_their_pods_and_no_others(release):
             assert found == [part], document["metadata"]["name"]
 
 
-def test_triton_starts_with_few_models_if_they_are_loaded_on_demand(releases, dockerfile):
-    """The gateways load the others."""
-    release = releases["models-on-demand"]
-    own = dockerfile.stages["triton"].words("CMD")
-    args = container(release, "triton")["args"]
-    assert args == [option.replace("--load-model=*", "--load-model=ensemble_model") for option in own]
+def test_triton_starts_with_the_default_model_if_the_others_are_loaded_on_demand():
+    on_demand = {"GATEWAY_MODELS_LOADED": "demand", "GATEWAY_MODELS_MEMORY_BYTES": 6 * 2**30}
+    (release,) = render([{"gateway": {"settings": on_demand}}])
+    loaded = [each for each in container(release, "triton")["args"] if each.startswith("--load-model=")]
+    assert loaded == ["--load-model=ensemble_model"]
     assert "GATEWAY_LOAD_MODELS" not in variables(release)
-
-    release = releases["models-on-demand-on-processors"]
-    given = {each["name"]: each.get("value") for each in container(release, "triton")["env"]}
-    assert {name: given[name] for name in variables(release) if "MODEL" in name} == {
-        "GATEWAY_MODELS_LOADED": "demand",
-        "GATEWAY_MODELS_MEMORY_BYTES": str(6 * 2**30),
-        "GATEWAY_LOAD_MODELS": "birds",
-    }
 
 
 def test_keys_are_mounted_where_the_settings_look(releases):
-    release = releases["keys-and-admins"]
+    release = releases["private-registry-by-digest"]
     mounts = {each["mountPath"] for each in container(release, "gateway")["volumeMounts"]}
     for name in ("GATEWAY_API_KEYS_FILE", "GATEWAY_ADMIN_KEYS_FILE"):
         assert variables(release)[name].rpartition("/")[0] in mounts
@@ -189,8 +161,8 @@ def test_changed_settings_or_models_cause_a_rollout(releases):
         return find(releases[release], "Deployment", f"-{part}")["spec"]["template"]["metadata"]["annotations"]
 
     key = "checksum/settings"
-    assert annotations("settings-of-every-kind", "gateway")[key] != annotations("as it comes", "gateway")[key]
-    assert annotations("archive-of-models", "triton")["checksum/models"] == SHA256[:16]
+    assert annotations("scale-to-zero", "gateway")[key] != annotations("as it comes", "gateway")[key]
+    assert annotations("gateway-api", "triton")["checksum/models"] == SHA256[:16]
 
 
 def test_tritons_scale_by_the_images_of_each(releases):
@@ -213,57 +185,42 @@ def test_tritons_scale_by_the_images_of_each(releases):
     assert triggers == [triggers[0]] * len(sets)
 
 
-def test_own_arguments_are_those_of_the_images(dockerfile):
-    profiles = yaml.safe_load((CHART / "values.yaml").read_text())["profiles"]
-    assert profiles["gpu"]["tritonArgs"] == dockerfile.stages["triton"].words("CMD")
-    assert profiles["cpu"]["tritonArgs"] == dockerfile.stages["triton-cpu"].words("CMD")
-
-
 def test_uploads_of_the_largest_size_and_time_pass_an_ingress_and_a_route(releases):
     fields = Settings.model_fields
-    nginx = find(releases["ingress-cert-manager"], "Ingress", "-gateway")["metadata"]["annotations"]
+    nginx = find(releases["cert-manager-mutual-tls"], "Ingress", "-gateway")["metadata"]["annotations"]
     prefix = "nginx.ingress.kubernetes.io/"
     assert int(nginx[f"{prefix}proxy-body-size"]) == fields["max_request_bytes"].default
     assert nginx[f"{prefix}proxy-request-buffering"] == "off"
     assert int(nginx[f"{prefix}proxy-read-timeout"]) > fields["max_timeout_seconds"].default
-    inc = find(releases["ingress-of-nginx-inc"], "Ingress", "-gateway")["metadata"]["annotations"]
-    assert inc["nginx.org/client-max-body-size"] == nginx[f"{prefix}proxy-body-size"]
-    assert inc["nginx.org/websocket-services"] == "images-gateway"
-    others = find(releases["traefik"], "Ingress", "-gateway")["metadata"]["annotations"]
-    assert list(others) == ["traefik.ingress.kubernetes.io/router.entrypoints"]
     (rule,) = find(releases["gateway-api"], "HTTPRoute", "-gateway")["spec"]["rules"]
     longest = fields["upload_timeout_seconds"].default + fields["max_timeout_seconds"].default
     assert int(rule["timeouts"]["request"].removesuffix("s")) > longest
 
 
 def test_fetched_models_are_in_the_model_repository(releases):
-    claim = container(releases["one-node-k3s"], "triton")
-    assert "--model-repository=/models" in claim["args"], "the image for processors has them elsewhere"
-    assert {"name": "models", "mountPath": "/models", "readOnly": True, "subPath": "production"} in claim[
-        "volumeMounts"
-    ]
-    assert "args" not in container(releases["archive-of-models"], "triton"), "the image for GPUs has them there"
-    (fetch,) = pod(releases["kind-for-ci"], "triton")["initContainers"]
-    sources = {each["name"]: each.get("valueFrom") for each in fetch["env"]}
-    assert sources["MODELS_URL"]["secretKeyRef"] == {"name": "models-of-ci", "key": "url"}
-    assert "fetch.py" in find(releases["archive-of-models"], "ConfigMap", "-triton-scripts")["data"]
+    release = releases["gateway-api"]
+    assert "args" not in container(release, "triton"), "the image for GPUs has them there"
+    (fetch,) = pod(release, "triton")["initContainers"]
+    assert {"name": "MODELS_SHA256", "value": SHA256} in fetch["env"]
+    assert "fetch.py" in find(release, "ConfigMap", "-triton-scripts")["data"]
 
 
 def test_notes_have_a_working_command(releases):
     assert "curl -F files=@cat.jpg http://127.0.0.1:8080/predict" in releases["as it comes"].files["NOTES.txt"]
     assert "port-forward service/images-gateway 8080:80" in releases["as it comes"].files["NOTES.txt"]
-    assert "https://images.example.com/predict" in releases["ingress-cert-manager"].files["NOTES.txt"]
+    assert "https://images.example.com/predict" in releases["cert-manager-mutual-tls"].files["NOTES.txt"]
     assert "https://vision.example.com/predict" in releases["gateway-api"].files["NOTES.txt"]
-    assert "-H 'X-API-Key: YOUR KEY'" in releases["keys-and-admins"].files["NOTES.txt"]
-    assert "WARNING" in releases["network-policy-off"].files["NOTES.txt"]
+    assert "-H 'X-API-Key: YOUR KEY'" in releases["private-registry-by-digest"].files["NOTES.txt"]
+    (off,) = render([{"networkPolicy": {"enabled": False}}])
+    assert "WARNING" in off.files["NOTES.txt"]
 
 
 def test_prometheus_operator_gets_links_to_runbooks_and_dashboards(releases):
-    (group,) = find(releases["prometheus-operator"], "PrometheusRule", "-gateway")["spec"]["groups"]
+    (group,) = find(releases["autoscaled"], "PrometheusRule", "-gateway")["spec"]["groups"]
     urls = [rule["annotations"]["runbook_url"] for rule in group["rules"]]
     assert urls
     assert all(url.startswith("https://git.example/tig/blob/main/docs/guides/alerts.md#") for url in urls)
-    maps = [each for each in releases["prometheus-operator"].documents if "-dashboard-" in each["metadata"]["name"]]
+    maps = [each for each in releases["autoscaled"].documents if "-dashboard-" in each["metadata"]["name"]]
     assert len(maps) == len([*(CHART / "files" / "dashboards").glob("*.json")]) > 0
     assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in maps)
 
@@ -327,18 +284,10 @@ def test_a_wrong_value_is_refused_by_its_name():
         assert name in refused.error, values
 
 
-def test_redis_replaces_the_cache_and_no_other_option(releases, dockerfile):
+def test_redis_is_reached_with_its_password(releases):
     release = releases["redis-cache"]
     triton = container(release, "triton")
-    cache = [option for option in triton["args"] if option.startswith("--cache-config=")]
-    assert [option for option in triton["args"] if option not in cache] == [
-        option for option in dockerfile.stages["triton"].words("CMD") if not option.startswith("--cache-config=")
-    ]
-    assert {"--cache-config=redis,host=redis-master.cache.svc", "--cache-config=redis,port=6380"} <= set(cache)
-    compose = compose_file("docker-compose.redis.yml")["services"]["triton"]["command"]
-    waits = {option for option in compose if option.rpartition("=")[0].endswith(("timeout", "pool_size"))}
-    assert len(waits) == 4
-    assert waits <= set(cache)
+    assert {"--cache-config=redis,host=redis-master.cache.svc", "--cache-config=redis,port=6380"} <= set(triton["args"])
     password = {"secretKeyRef": {"name": "redis", "key": "redis-password"}}
     assert {"name": "TRITONCACHE_REDIS_PASSWORD", "valueFrom": password} in triton["env"]
     rules = find(release, "NetworkPolicy", "-triton")["spec"]["egress"]

@@ -24,7 +24,7 @@ NOT_INSTALLED = {"ray", "spark"}
 WITH_EXTRAS = {"nearest.py": "nearest", "ray_classify.py": "ray", "spark_classify.py": "spark"}
 """Examples whose docstring says which extra of pyproject.toml to install."""
 IN_TRITON = "triton_python_backend_utils"
-PAGES_WITH_EXTRAS = {"calibrate.md": "sklearn"}
+PAGES_WITH_EXTRAS = {"calibrate.md": "converters"}
 """Pages that say which extra to install."""
 
 

@@ -16,7 +16,7 @@ from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import files, rows
 from tests.processes import children, is_gone, wait_for
 
-SETTINGS = {"log_predictions_share": "100", "log_predictions_file_seconds": 3600, "log_predictions_images": "true"}
+SETTINGS = {"log_predictions_share": "100", "log_predictions_images": "true"}
 
 
 def send(client: httpx.Client, number: int) -> None:

@@ -16,6 +16,7 @@ from tests.processes import Gateway, running_gateway, wait_for
 from tests.tritons import running_triton
 
 ATTEMPTS = 4
+CALL = f"/{INFER}"
 MODELS = {ENSEMBLE_MODEL, PREPROCESSOR, CLASSIFIER}
 TRACING = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1", "opentelemetry,resource=service.name=triton")
 TRACING += ("opentelemetry,bsp_schedule_delay=200",)
@@ -26,7 +27,7 @@ def traced(gateway: Gateway, collector: Collector, images: int = 1) -> str:
     """The id of a request's trace that has arrived as a whole: an exporter may drop a span."""
 
     def is_whole(trace_id: str) -> bool:
-        return {span.name for span in collector.of_trace(trace_id)} >= {"POST /predict", INFER, *MODELS}
+        return {span.name for span in collector.of_trace(trace_id)} >= {"POST /predict", CALL, *MODELS}
 
     for _ in range(ATTEMPTS):
         trace_id = secrets.token_hex(16)
@@ -69,11 +70,11 @@ def test_tritons_spans_join_the_clients_trace_through_the_gateway(
     assert '"event": "request"' in event
     ancestors = descendants(collector, trace_id)
     assert ancestors["POST /predict"] == set()
-    assert ancestors[INFER] == {"POST /predict"}
+    assert ancestors[CALL] == {"POST /predict"}
     for model in MODELS:
-        assert ancestors[model] >= {"POST /predict", INFER}
+        assert ancestors[model] >= {"POST /predict", CALL}
     spans = {span.name: span for span in collector.of_trace(trace_id)}
     assert spans["POST /predict"].parent_id == PARENT
     assert (spans["POST /predict"].service, spans[CLASSIFIER].service) == ("triton-image-gateway", "triton")
-    assert len([span for span in collector.of_trace(of_many) if span.name == INFER]) >= 5
-    assert spans["POST /predict"].started <= spans[INFER].started <= spans[CLASSIFIER].started <= spans[INFER].ended
+    assert len([span for span in collector.of_trace(of_many) if span.name == CALL]) >= 5
+    assert spans["POST /predict"].started <= spans[CALL].started <= spans[CLASSIFIER].started <= spans[CALL].ended

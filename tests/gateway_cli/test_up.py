@@ -40,8 +40,8 @@ def test_missing_model_file_warns_unless_it_is_the_default_model(tmp_path, monke
         (tmp_path / name / "config.pbtxt").write_text('platform: "pytorch_libtorch"')
         lacking = tmp_path / "flowers" / "1" / "model.pt"
         output = gateway("up", f"--model-repository={tmp_path}").output
-        assert (f"warning: {tmp_path / 'classifier' / '1' / 'model.pt'} is missing" in output) == (name == "flowers")
-        assert (f"{lacking} is missing: add the files" in output) == (name == "flowers")
+        assert (f"{lacking} is missing: correct config.pbtxt, or add what is missing" in output) == (name == "flowers")
+        assert "classifier" not in output
 
 
 HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
@@ -110,21 +110,15 @@ def test_log_path_follows_the_xdg_specification(monkeypatch, tmp_path):
 
 def test_report_has_throughput_bottleneck_and_settings_of_the_machine():
     output = gateway("capacity", "--cores", 16, "--gpus", 1).output
-    assert output.startswith("16 cores, 1 GPU: about 4,571 images/s, limited by: all cores together")
+    assert output.startswith("sized for 16 cores, 1 GPU: about 4,571 images/s, limited by all cores together")
     for line in (
         "GATEWAY_WORKERS=7",
-        "kind: KIND_CPU count: 9",
-        "kind: KIND_GPU count: 2",
-        "preferred_batch_size: [ 8, 16, 32 ]",
-        "max_queue_delay_microseconds: 1000",
+        "--preprocessor-instances 9 --instances 2 --preferred 8,16,32 --queue-delay-us 1000",
         "--grpc-infer-thread-count=3",
-        "--preprocessor-instances 9 --instances 2 --preferred 8,16,32",
     ):
         assert line in output
-    without_a_gpu = gateway("capacity", "--cores", 2, "--gpus", 0).output
-    assert without_a_gpu.startswith("2 cores, no GPU: ")
-    assert "max_queue_delay" not in without_a_gpu
-    assert "limited by: network" in gateway("capacity", "--cores", 16, "--gpus", 1, "--gpu-ms", 5).output
+    assert gateway("capacity", "--cores", 2, "--gpus", 0).output.startswith("sized for 2 cores, no GPU: ")
+    assert "limited by network" in gateway("capacity", "--cores", 16, "--gpus", 1, "--gpu-ms", 5).output
 
 
 def test_env_format_prints_valid_settings(monkeypatch):

@@ -4,8 +4,16 @@ import pytest
 from google.protobuf import text_format
 
 from gateway.triton.model_config import read_model_configs
-from gateway_local.cuda_pool import DEFAULT_POOL_BYTES, arguments, pool_bytes
-from gateway_local.devices import HIDE, NO_GPU, CacheOnGpu, Devices, choose_devices
+from gateway_local.devices import (
+    DEFAULT_POOL_BYTES,
+    HIDE,
+    NO_GPU,
+    CacheOnGpu,
+    Devices,
+    arguments,
+    choose_devices,
+    pool_bytes,
+)
 from gateway_local.memory_plan import sized_configs
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.runtime.base import TritonRuntime
@@ -28,12 +36,15 @@ def on_gpu(repository, model, **changes):
     path.write_text(text)
 
 
+PINNED = Devices(("--pinned-memory-pool-byte-size=268435456",))
+
+
 @pytest.mark.parametrize(
     ("gpus", "damage", "devices"),
     [
         (Gpus(0), "", Devices(NO_GPU)),
-        (Gpus(1, (13, 0), (13, 0)), "", Devices()),
-        (Gpus(1, (13, 0), (13, 0)), "not a configuration {", Devices()),  # which Triton reports
+        (Gpus(1, (13, 0), (13, 0)), "", PINNED),
+        (Gpus(1, (13, 0), (13, 0)), "not a configuration {", PINNED),  # which Triton reports
     ],
 )
 def test_shipped_models_need_no_options(repository, gpus, damage, devices):
@@ -71,7 +82,7 @@ IMAGE_BYTES = 3 * 224 * 224 * 4 + 4
 def test_preprocessor_on_a_gpu_gets_a_pool_for_its_images(repository):
     on_gpu(repository, "preprocessor")
     said = []
-    (option,) = choose(repository, Gpus(1, (13, 0), (13, 0)), said).arguments
+    (option, _) = choose(repository, Gpus(1, (13, 0), (13, 0)), said).arguments
     assert option == f"--cuda-memory-pool-byte-size=0:{IMAGE_BYTES * (64 * 4 + 256)}"
     assert option in said[0]
 
@@ -81,7 +92,7 @@ CACHE = {"response_cache { enable: false }": "response_cache { enable: true }"}
 
 def test_cache_is_refused_behind_a_preprocessor_on_a_gpu_alone(repository):
     on_gpu(repository, "classifier", **CACHE)
-    assert choose(repository, Gpus(1, (13, 0), (13, 0))) == Devices()
+    assert choose(repository, Gpus(1, (13, 0), (13, 0))) == PINNED
     on_gpu(repository, "preprocessor")
     with pytest.raises(CacheOnGpu, match="classifier: Triton's response cache reads inputs in host memory only"):
         choose(repository, Gpus(1, (13, 0), (13, 0)))

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from gateway.findings import Level
 from gateway.limits.buffers import LEAST, needed
-from gateway.settings import GIB, MIB, MemoryCheck
+from gateway.settings import GIB, MIB
 from gateway.triton.model_config import read_model_configs
 from gateway_local import memory_plan
 from gateway_local.cost_record import RECORD, record_costs, recorded_costs
-from gateway_local.memory_fit import Fit, MemoryShort, advice, fit
-from gateway_local.memory_plan import models_to_start, plan_start, sized_configs, warn_of_memory
+from gateway_local.memory_plan import MemoryShort, fit, models_to_start, plan_start, sized_configs, warn_of_memory
 from gateway_machine import capacity
 from gateway_machine.memory import MACHINE, Memory
 from gateway_plugins.demand.footprint import NEAR, need
@@ -98,27 +98,12 @@ def test_chosen_counts_never_need_more_than_the_memory(repository, gib):
 
 def test_models_that_cannot_fit_are_refused_with_a_way_out(repository):
     """Models are not refused where the free memory is unknown. A count in config.pbtxt is kept."""
-    _, said = planned(repository, 50 * MIB, memory_check=MemoryCheck.WARN)
-    assert not any("--instances" in line for line in said)
     path = repository / "classifier" / "config.pbtxt"
     path.write_text(path.read_text().replace("KIND_AUTO", "KIND_AUTO count: 3"))
-    words = (
-        r"(?s)50 MiB are free.*the models take.*classifier +3 × .* estimated.*--instances 1.*ONNX Runtime instead"
-        r".*GATEWAY_MEMORY_CHECK=warn"
-    )
+    words = r"(?s)50 MiB are free.*the models take.*classifier +3 × .* estimated.*--instances 1.*ONNX Runtime instead"
     with pytest.raises(MemoryShort, match=words):
         planned(repository, 50 * MIB)
     assert plan_start(settings(cores=2), repository, [].append, gpus=0, memory=lambda: None).sizes.cores == 2
-    plan, said = planned(repository, 50 * MIB, memory_check=MemoryCheck.WARN)
-    assert warned(said)
-    assert counts(repository, plan)["classifier"] == [3]
-
-
-def test_check_can_be_switched_off(repository):
-    plan, said = planned(repository, 50 * MIB, memory_check=MemoryCheck.OFF)
-    assert plan.sizes.cores == 2
-    assert said == plan.sizes.explained()[:1]
-    assert plan.settings.max_bytes_waiting == settings().max_bytes_waiting
 
 
 def test_costs_that_were_measured_change_the_counts(repository):
@@ -142,13 +127,13 @@ def test_damaged_costs_are_ignored(repository, tmp_path, text):
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "check", "warns"),
-    [(64 * GIB, MemoryCheck.REFUSE, False), (GIB // 4, MemoryCheck.OFF, False), (GIB // 4, MemoryCheck.REFUSE, True)],
+    ("nbytes", "warns"),
+    [(64 * GIB, False), (GIB // 4, True), (50 * MIB, True)],
 )
-def test_added_models_that_may_not_fit_are_a_warning(repository, monkeypatch, nbytes, check, warns):
+def test_added_models_that_may_not_fit_are_a_warning(repository, monkeypatch, nbytes, warns):
     said: list[str] = []
     monkeypatch.setattr(memory_plan, "memory_limit", lambda: nbytes)
-    warn_of_memory(repository, settings(memory_check=check), said.append, gpus=0)
+    warn_of_memory(repository, settings(), said.append, gpus=0)
     assert bool(said) is warns
     assert not warns or said[0].startswith("warning: on a machine with the memory of this one")
 
@@ -169,10 +154,11 @@ def test_models_on_demand_need_their_budget(repository):
 def test_fit_at_its_limits(tmp_path):
     model(tmp_path, "m", ONNX)
     wanted = need(tmp_path, read_model_configs(tmp_path))
-    assert fit(wanted, free(wanted.least_bytes - 1), beside_bytes=0) is Fit.SHORT
-    assert fit(wanted, free(wanted.least_bytes), beside_bytes=0) is Fit.NEAR
+    assert fit(wanted, free(wanted.least_bytes - 1), beside_bytes=0).level is Level.FAIL
+    assert fit(wanted, free(wanted.least_bytes), beside_bytes=0).level is Level.WARN
     enough = int((wanted.usual_bytes + MIB) / NEAR) + 1
-    assert fit(wanted, free(enough), beside_bytes=MIB) is Fit.ENOUGH
-    assert fit(wanted, free(enough - 2), beside_bytes=MIB) is Fit.NEAR
+    assert fit(wanted, free(enough), beside_bytes=MIB).level is Level.OK
+    near = fit(wanted, free(enough - 2), beside_bytes=MIB)
+    assert near.level is Level.WARN
     # It has no PyTorch to replace.
-    assert not any("ONNX Runtime instead" in line for line in advice(wanted))
+    assert "ONNX Runtime instead" not in near.advice

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
-from gateway_local.cost_record import model_pids
+from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime, TritonRuntimeError
 from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, missing_code
 from gateway_local.server_log import error_lines
@@ -251,6 +251,11 @@ def test_error_lines_skip_repeats_and_missing_gpu_errors():
     ]
 
 
+def pids(server) -> set[int]:
+    """The processes of models."""
+    return {each.pid for each in processes(server.pid) if each.model}
+
+
 @pytest.mark.slow
 def test_load_of_models_that_have_not_changed_starts_no_process(runtime, tmp_path):
     """And that of a new version starts only its own."""
@@ -261,11 +266,11 @@ def test_load_of_models_that_have_not_changed_starts_no_process(runtime, tmp_pat
         running_triton(runtime, repository, load_models=("ensemble_model",)) as server,
         InferenceServerClient(server.url) as client,
     ):
-        before = model_pids(server.pid, "net") | model_pids(server.pid, "preprocessor")
+        before = pids(server)
         client.load_model("ensemble_model")
-        assert model_pids(server.pid, "net") | model_pids(server.pid, "preprocessor") == before
+        assert pids(server) == before
         shutil.copytree(repository / "net" / "1", repository / "net" / "2")
         client.load_model("ensemble_model")
-        after = model_pids(server.pid, "net") | model_pids(server.pid, "preprocessor")
+        after = pids(server)
     assert before < after
     assert len(after) == len(before) + 1

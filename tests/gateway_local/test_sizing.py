@@ -13,7 +13,7 @@ from gateway.triton.model_config import SIZED_FOR, ModelConfig, ModelInstanceGro
 from gateway_local import sizing
 from gateway_local.config_text import parse, with_parameter
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from gateway_local.sizing import FUSER, SizedRepository, completed, completed_texts, image_bytes, write
+from gateway_local.sizing import FUSER, SizedRepository, completed, completed_texts, write
 from gateway_machine.capacity import plan
 from tests.tritons import running_triton
 
@@ -145,15 +145,6 @@ def test_torchscript_on_a_gpu_is_not_fused():
     assert FUSER not in parameters(sized('platform: "onnxruntime_onnx"'))
     written = f'{torchscript} parameters {{ key: "{FUSER}" value {{ string_value: "true" }} }}'
     assert parameters(sized(written))[FUSER] == "true"
-
-
-@pytest.mark.parametrize(("form", "wanted"), [("TYPE_FP32", 602_112), ("TYPE_UINT8", 150_528)])
-def test_bytes_of_an_image_are_those_between_the_steps(repository, form, wanted):
-    path = repository / "preprocessor" / "config.pbtxt"
-    text = path.read_text()
-    assert "TYPE_FP32" in text
-    path.write_text(text.replace("TYPE_FP32", form))
-    assert image_bytes(repository) == wanted + 4
 
 
 def test_configurations_for_gpus_load_and_warm_up(runtime, model_repository, tmp_path):

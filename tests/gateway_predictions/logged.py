@@ -9,15 +9,16 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from prometheus_client import REGISTRY
 
-from gateway_predictions import metrics
+from gateway_predictions import metrics, service_log
 from gateway_predictions.schema import PREDICTIONS
 from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.processes import wait_for
 from tests.services import stub_service
 
-EVERYTHING = {"log_predictions_share": {"*": 100.0}, "log_predictions_file_seconds": 0.1}
+EVERYTHING = {"log_predictions_share": {"*": 100.0}}
 CLASSES = 6
 
 
@@ -29,11 +30,33 @@ def scores_backend(*scores: float) -> StubBackend:
 
 
 @contextmanager
-def logging_service(folder: object, backend: StubBackend | None = None, **settings: object) -> Iterator[httpx.Client]:
+def writing(file_seconds: float = 0.1, **constants: int) -> Iterator[None]:
+    """Services that start in the block write their files sooner than after a minute; other constants by their names."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"file_seconds": file_seconds, **constants}.items():
+            patch.setattr(service_log, name.upper(), value)
+        yield
+
+
+@contextmanager
+def logging_service(
+    folder: object,
+    backend: StubBackend | None = None,
+    constants: dict[str, float] | None = None,
+    **settings: object,
+) -> Iterator[httpx.Client]:
     """A client of a service that logs every result, unless `settings` say otherwise."""
     options = {"log_predictions": str(folder), **EVERYTHING, **settings}
-    with stub_service(backend or scores_backend(), **options) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with (
+        writing(**(constants or {})),
+        stub_service(backend or scores_backend(), **options) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
         yield client
+
+
+LATER = {"file_seconds": 3600}
+"""Files are written when the service stops."""
 
 
 def send(client: httpx.Client, image: bytes = PNG, path: str = "/predict", **headers: str) -> httpx.Response:

@@ -3,14 +3,14 @@
 import pytest
 
 from gateway_predictions.reader import LogReader
-from tests.gateway_predictions.logged import EVERYTHING, logging_service, rows, scores_backend, send, send_many
+from tests.gateway_predictions.logged import EVERYTHING, logging_service, rows, scores_backend, send, send_many, writing
 from tests.services import client_of
 
 
 @pytest.fixture
 def client(tmp_path):
     """A client of a service with a log."""
-    with client_of(scores_backend(), log_predictions=str(tmp_path), **EVERYTHING) as client:
+    with writing(), client_of(scores_backend(), log_predictions=str(tmp_path), **EVERYTHING) as client:
         yield client
 
 

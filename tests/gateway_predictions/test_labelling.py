@@ -4,7 +4,6 @@ import csv
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta
-from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
@@ -16,11 +15,11 @@ from pyarrow.dataset import dataset
 
 from gateway.inference.backend import Call, Row
 from gateway_predictions.accuracy import accuracy, calibrations
-from gateway_predictions.export import ExportSelection, export
+from gateway_predictions.labels import ExportSelection, Format, choose, export
 from gateway_predictions.reader import Labelled, LogReader
-from gateway_predictions.requirements import LogUnavailable
-from gateway_predictions.selection import k_center, most_uncertain
+from gateway_predictions.schema import FEEDBACK
 from gateway_predictions.shares import wilson
+from gateway_predictions.store import LogUnavailable
 from tests.asking import encode
 from tests.commands import gateway, refusal
 from tests.doubles.backend import StubBackend, ranked
@@ -31,48 +30,41 @@ def table_of(folder) -> list[dict[str, str]]:
     return list(csv.DictReader((folder / "labels.csv").read_text().splitlines()))
 
 
-def numbers(found: list[dict]) -> list[int]:
-    return [int(each["sha256"], 16) for each in found]
+def log_of(folder: Path, given: list[dict], feedback: list[dict] = ()) -> LogReader:
+    write_file(folder, "rows/model=m/day=2026-01-01/a.parquet", given)
+    if feedback:
+        write_file(folder, "feedback/day=2026-01-01/a.parquet", feedback, FEEDBACK)
+    return LogReader(str(folder))
 
 
-@pytest.mark.parametrize("by", ["margin", "entropy", "score"])
-def test_most_uncertain_come_first_and_each_image_once(by):
+def chosen(log: LogReader, **wanted: object) -> list[int]:
+    return [int(row["sha256"], 16) for row in choose(log, ExportSelection(**wanted))]
+
+
+def label_of(number: int, **members: object) -> dict:
+    given = {"label": "cat", "class_id": 0, "key": "", "withdrawn": False, "drawn": False}
+    return {"time": NOON, "request_id": f"r{number}", "index": 0, "model": "m", **given, **members}
+
+
+def test_most_uncertain_come_first_and_each_image_once(tmp_path):
     known = [a_row(number, margin=number / 10) for number in (5, 1, 9, 3)]
-    assert numbers(most_uncertain([*known, a_row(1, 0.2)], 2, by)) == [1, 3]
+    again = a_row(1, 0.2, request_id="again")
+    alone = {**a_row(7), "margin": None, "labels": ["cat"], "class_ids": [0], "scores": [0.4]}
+    log = log_of(tmp_path, [alone, again, *known], [label_of(3)])
+    assert chosen(log, uncertain=3) == [1, 3, 5]
+    assert chosen(log, uncertain=9, unlabelled=True) == [1, 5, 9, 7]
+    assert sorted(chosen(log)) == [1, 3, 5, 7, 9]
 
 
-def test_embeddings_spread_the_uncertain_images():
-    """Each of four groups of near-duplicates is chosen once, although one group is the most uncertain."""
-    rng = np.random.default_rng(0)
-    groups = np.eye(4, dtype=np.float32)
-    known = [
-        a_row(
-            10 * group + copy,
-            margin=0.01 * group + 0.001 * copy,
-            embedding=(groups[group] + rng.normal(0, 0.01, 4)).tolist(),
-        )
-        for group in range(4)
-        for copy in range(4)
-    ]
-    assert {number // 10 for number in numbers(most_uncertain(known, 4, "margin"))} == {0, 1, 2, 3}
-    assert {number // 10 for number in numbers(most_uncertain(known, 4, "margin", diverse=False))} == {0}
-
-
-def test_k_center_is_within_twice_the_best_radius():
-    rng = np.random.default_rng(1)
-    points = rng.normal(size=(40, 3)).astype(np.float32)
-    unit = points / np.linalg.norm(points, axis=1, keepdims=True)
-    distance = np.linalg.norm(unit[:, None] - unit[None], axis=2)
-    chosen = k_center(points, 3)
-    assert len(set(chosen)) == 3
-    best = min(distance[:, list(each)].min(axis=1).max() for each in combinations(range(40), 3))
-    assert distance[:, chosen].min(axis=1).max() <= 2 * best + 1e-6
-
-
-def test_k_center_of_few_or_equal_points():
-    assert k_center(np.zeros((2, 3), np.float32), 5) == [0, 1]
-    chosen = k_center(np.ones((4, 3), np.float32), 3)
-    assert len(chosen) == len(set(chosen))
+def test_random_images_have_no_preference(tmp_path):
+    """Neither for uncertain ones, nor for those that no user has reported; none is drawn twice."""
+    known = [a_row(number, reasons=["sample"] if number % 2 else ["margin"]) for number in range(40)]
+    log = log_of(tmp_path, known, [label_of(1), label_of(3, drawn=True)])
+    found = chosen(log, drawn=40)
+    assert sorted(found) == [1, *range(5, 40, 2)]
+    assert found != sorted(found)
+    assert chosen(log, drawn=5) == found[:5]
+    assert all(row["drawn"] for row in choose(log, ExportSelection(drawn=5)))
 
 
 @pytest.mark.parametrize(
@@ -118,9 +110,9 @@ def reported(rng: np.random.Generator) -> list[Labelled]:
 def test_accuracy_on_images_drawn_at_random_has_no_preference():
     rng = np.random.default_rng(3)
     found = [accuracy(reported(rng)) for _ in range(100)]
-    intervals = [each.drawn.interval for each in found]
+    intervals = [wilson(each.drawn.hits, each.drawn.count) for each in found]
     assert np.mean([low < 0.8 < high for low, high in intervals]) > 0.88
-    assert max(each.sampled.interval[1] for each in found) < 0.75
+    assert max(wilson(each.sampled.hits, each.sampled.count)[1] for each in found) < 0.75
     known = reported(rng)
     rules = [Labelled(a_row(number, reasons=["margin"]), None, None, is_drawn=True) for number in range(100)]
     assert accuracy([*known, *rules]).drawn == accuracy(known).drawn
@@ -135,11 +127,11 @@ def test_calibration_on_images_drawn_at_random_is_the_services():
         if is_drawn or not is_right:
             known.append(Labelled(a_row(number, margin=0.8), "cat", 0 if is_right else 1, is_drawn))
     found = calibrations(known)
-    assert found["drawn"].error.low < 0.3 < found["drawn"].error.high
-    assert found["all"].error.low > 0.4
+    assert found["drawn"].expected_calibration_error.low < 0.3 < found["drawn"].expected_calibration_error.high
+    assert found["all"].expected_calibration_error.low > 0.4
     (only,) = found["drawn"].bins
     assert (only.score, only.right) == (pytest.approx(0.9), pytest.approx(0.6, abs=0.05))
-    assert found["drawn"].brier.value == pytest.approx(0.6 * 0.01 + 0.4 * 0.81, abs=0.05)
+    assert found["drawn"].brier_score.value == pytest.approx(0.6 * 0.01 + 0.4 * 0.81, abs=0.05)
     assert calibrations([Labelled(a_row(1), "cat", 0)]).keys() == {"all"}
     assert calibrations([]) == {}
 
@@ -203,31 +195,85 @@ def test_circle_of_export_import_and_evaluation(circle):
     assert len(rows(log)) == 4
 
 
-def test_label_studio_has_tasks_and_its_export_comes_back_and_refused_labels_are_named(circle):
+def annotated(task: dict, *given: tuple[str, dict]) -> dict:
+    """A task as Label Studio's JSON export has it, with an annotation for each label."""
+    (result,) = task["predictions"][0]["result"]
+    annotations = [
+        {
+            "id": 1_000 + number,
+            "completed_by": 10,
+            "result": [
+                {"type": "rating", "from_name": "quality", "to_name": "image", "id": "q", "value": {"rating": 4}},
+                {**result, "id": "Dx_aB91ISN", "origin": "manual", "value": {"choices": [label]}},
+            ],
+            "was_cancelled": False,
+            "ground_truth": False,
+            "created_at": "2026-03-09T21:16:08.728353Z",
+            "updated_at": "2026-03-09T22:16:08.728378Z",
+            "lead_time": 4.288,
+            "task": 1,
+            **members,
+        }
+        for number, (label, members) in enumerate(given)
+    ]
+    return {"id": 1, "created_at": "2026-03-09T20:00:00Z", "project": 83, **task, "annotations": annotations}
+
+
+def test_label_studio_gets_tasks_and_its_export_comes_back(circle):
     client, log, folder = circle
     out = folder / "out"
-    gateway("log", "export", out, "--log", log, "--most-uncertain", 1)
-    (task,) = json.loads((out / "label-studio.json").read_text())
-    (prediction,) = task["predictions"]
-    (result,) = prediction["result"]
+    gateway("log", "export", out, "--log", log, "--random", 3, "--format", "label-studio")
+    tasks = json.loads((out / "label-studio.json").read_text())
+    assert len(tasks) == 3
     interface = Xml.fromstring((out / "label-studio.xml").read_text())  # noqa: S314  # our own
     choices = interface.find("Choices")
-    assert (result["from_name"], result["to_name"]) == (choices.get("name"), choices.get("toName"))
-    assert result["value"]["choices"][0] in [choice.get("value") for choice in choices]
-    assert interface.find("Image").get("value").removeprefix("$") in task["data"]
-    # Label Studio's JSON export is the tasks with annotations.
-    exported = [{**task, "annotations": [{"result": [{**result, "value": {"choices": ["class 1"]}}]}]}]
-    (out / "done.json").write_text(json.dumps([*exported, {**task, "annotations": []}]))
-    assert "1 of 1 labels sent" in gateway("log", "import", out / "done.json", "--gateway", client.base_url).output
-    (row,) = rows(log, 1, "feedback")
-    assert (row["request_id"], row["label"]) == ("r1", "class 1")
-    # Refused labels are named.
+    for task in tasks:
+        (prediction,) = task["predictions"]
+        (result,) = prediction["result"]
+        assert (result["from_name"], result["to_name"]) == (choices.get("name"), choices.get("toName"))
+        assert result["value"]["choices"][0] in [choice.get("value") for choice in choices]
+        assert 0 < prediction["score"] < 1
+        image = task["data"][interface.find("Image").get("value").removeprefix("$")]
+        path = out / image.removeprefix("/data/local-files/?d=")
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == task["data"]["sha256"]
+    exported = [
+        annotated(tasks[0], ("class 0", {"updated_at": "2026-03-10T00:00:00Z"}), ("class 1", {})),
+        annotated(tasks[1], ("class 1", {}), ("class 0", {"was_cancelled": True})),
+        annotated(tasks[2]),
+    ]
+    (out / "project-1.json").write_text(json.dumps(exported))
+    printed = gateway("log", "import", out / "project-1.json", "--gateway", client.base_url).output
+    assert "2 of 2 labels sent" in printed
+    found = {row["request_id"]: (row["label"], row["drawn"]) for row in rows(log, 2, "feedback")}
+    first, second = (task["data"]["request_id"] for task in tasks[:2])
+    assert found == {first: ("class 0", True), second: ("class 1", True)}
+    assert (
+        json.loads(gateway("model", "evaluate", "ensemble_model", "--log", log, "--json").output)["drawn"]["images"]
+        == 2
+    )
+
+
+def test_images_stay_in_a_log_that_label_studio_reads(circle):
+    _, log, folder = circle
+    gateway(
+        "log", "export", folder / "out", "--log", log, "--format", "label-studio", "--image-url", "s3://bucket/log/"
+    )
+    tasks = json.loads((folder / "out" / "label-studio.json").read_text())
+    images = {task["data"]["image"].removeprefix("s3://bucket/log/") for task in tasks}
+    assert len(images) == 5
+    assert all((log / image).is_file() for image in images)
+    assert not (folder / "out" / "images").exists()
+    gateway("log", "export", folder / "x", "--log", log, "--random", 1, "--unlabelled", code=2)
+
+
+def test_refused_labels_are_named(circle):
+    client, _, folder = circle
     (folder / "labels.csv").write_text("request_id,index,model,true_label\r\nr1,0,ensemble_model,zebra\r\n")
     printed = gateway("log", "import", folder / "labels.csv", "--gateway", client.base_url, code=1).output
     assert "r1, image 0: 'label': the model 'ensemble_model' has no label 'zebra'" in printed
 
 
-@pytest.mark.parametrize("text", ["a,b\n1,2\n", '{"a": 1}', "[1]"])
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", '{"a": 1}', "[1]", '[{"choice": "cat", "request_id": "r"}]'])
 def test_other_files_of_labels_are_refused(tmp_path, text):
     path = tmp_path / ("labels.csv" if text[0] == "a" else "labels.json")
     path.write_text(text)
@@ -236,8 +282,7 @@ def test_other_files_of_labels_are_refused(tmp_path, text):
 
 def log_with(image: str, folder: Path) -> LogReader:
     """A log with one row, whose image is what somebody wrote into the column."""
-    write_file(folder, "rows/m/2026-01-01/a.parquet", [a_row(1, image=image)])
-    return LogReader(str(folder))
+    return log_of(folder, [a_row(1, image=image)])
 
 
 @pytest.mark.parametrize(
@@ -250,14 +295,13 @@ def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
     (tmp_path / "log/images/day/out.jpg").symlink_to(tmp_path / "secret.txt")
     log = log_with(image.format(tmp=tmp_path), tmp_path / "log")
     with pytest.raises(LogUnavailable, match="whose image is not one of the log's"):
-        export(log, tmp_path / "out", ExportSelection())
+        export(log, tmp_path / "out", ExportSelection(), Format.CSV)
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
 def test_log_without_results_is_refused(tmp_path):
     (tmp_path / "none").mkdir()
-    for url, words in ((tmp_path / "none", "has no such results"), ("http://127.0.0.1:1/", "cannot be read")):
-        assert words in refusal("log", "export", tmp_path / "out", "--log", url)
+    assert "has no such results" in refusal("log", "export", tmp_path / "out", "--log", tmp_path / "none")
 
 
 def test_reader_chooses_models_days_and_columns(circle):
@@ -265,25 +309,24 @@ def test_reader_chooses_models_days_and_columns(circle):
     send(client, image(7), path="/predict?model=m")
     rows(log, 6)
     reader, hour, now = LogReader(str(log)), timedelta(hours=1), datetime.now(UTC)
-    assert reader.predictions(model="m").num_rows == 1
-    assert reader.predictions(columns=["scores"]).column_names == ["scores"]
+    assert len(reader.results(model="m")) == 1
+    assert [table.column_names for table in reader.tables(model="m", columns=["scores"])] == [["scores"]]
     assert [
-        reader.predictions(**chosen).num_rows
-        for chosen in ({"since": now + hour}, {"until": now - hour}, {"since": now - hour})
-    ] == [0, 0, 6]
-    assert sum(table.num_rows for table in reader.tables()) == 6
+        sum(table.num_rows for table in reader.tables(**period))
+        for period in ({"since": now + hour}, {"until": now - hour}, {"since": now - hour}, {})
+    ] == [0, 0, 6, 6]
 
 
 def test_reader_refuses_a_later_version_and_fills_missing_columns(tmp_path):
-    folder = tmp_path / "rows" / "m" / "2026-01-01"
+    folder = tmp_path / "rows" / "model=m" / "day=2026-01-01"
     folder.mkdir(parents=True)
     table = pa.table({"time": pa.array([NOON], pa.timestamp("us", "UTC")), "model": ["m"], "new": [1]})
     for version in (b"1", b"2"):
         pq.write_table(table.replace_schema_metadata({b"gateway.prediction_log": version}), folder / "a.parquet")
         reader = LogReader(str(tmp_path))
         if version == b"1":
-            (found,) = reader.predictions().to_pylist()
+            (found,) = next(reader.tables()).to_pylist()
             assert (found["model"], found["scores"]) == ("m", None)
         else:
             with pytest.raises(LogUnavailable, match="version 2"):
-                reader.predictions()
+                list(reader.tables())

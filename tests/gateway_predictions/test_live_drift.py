@@ -8,16 +8,15 @@ import structlog
 
 from gateway.settings import DecodeMode
 from gateway_predictions import metrics, service_log
-from gateway_predictions.drift.live import (
+from gateway_predictions.drift import reference_of, sample_of
+from gateway_predictions.live_drift import (
     BOUNDS,
     STORED_IMAGES,
     LiveDrift,
     bin_names,
     read_reference,
-    reference_of,
 )
-from gateway_predictions.drift.sample import LoggedImage, sample_of
-from gateway_predictions.requirements import LogUnavailable
+from gateway_predictions.store import LogUnavailable
 from tests.asking import encode
 from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import logging_service, rows, scores_backend, send
@@ -26,11 +25,7 @@ from tests.gateway_predictions.logged import logging_service, rows, scores_backe
 def answered(count: int = STORED_IMAGES, labels: dict[str, str] | None = None):
     """Answers with scores from 0.5 to 1: three quarters cats, one quarter dogs."""
     images = [
-        LoggedImage(
-            str(number),
-            {"score": 0.5 + number / (2 * count), "entropy": 0.3},
-            {"class": "0" if number % 4 else "1"},
-        )
+        {"score": 0.5 + number / (2 * count), "entropy": 0.3, "class": "0" if number % 4 else "1"}
         for number in range(count)
     ]
     return sample_of(images, {"0": "cat", "1": "dog"} if labels is None else labels)
@@ -154,7 +149,7 @@ def test_one_image_in_each_pause_is_measured(tmp_path, monkeypatch, pause_second
     ("settings", "image"),
     [
         ({"decode": DecodeMode.NEVER}, GRAY),
-        ({"log_predictions_share": {"*": 0.0}, "log_predictions_below_score": 1}, GRAY),
+        ({"log_predictions_share": {"*": 0.0}, "log_predictions_rules": "score<1"}, GRAY),
         ({}, b"no image"),
     ],
     ids=["decoding is off", "not random", "no image"],

@@ -14,7 +14,7 @@ from gateway.app import create_app
 from gateway.errors import ModelUnavailable
 from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.shared.extras import install
-from gateway_predictions import requirements
+from gateway_predictions import store
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy
 from tests.animations import gif_of
@@ -28,6 +28,7 @@ from tests.gateway_predictions.logged import (
     scores_backend,
     send,
     send_many,
+    writing,
 )
 from tests.services import stream_service, stub_service
 from tests.settings import Settings
@@ -55,7 +56,7 @@ def test_row_has_the_answer_and_the_image_but_not_its_name(tmp_path):
     schema = pq.read_schema(path)
     assert schema.equals(PREDICTIONS)
     assert schema.metadata[VERSION_KEY] == str(SCHEMA_VERSION).encode()
-    assert path.parent.parent == tmp_path / "rows" / "ensemble_model"
+    assert path.parent.parent == tmp_path / "rows" / "model=ensemble_model"
 
 
 def test_rows_have_the_five_best_classes_whatever_the_client_selects(tmp_path):
@@ -71,12 +72,11 @@ def test_rows_have_the_five_best_classes_whatever_the_client_selects(tmp_path):
     assert [row["margin"] for row in found] == pytest.approx([0.2] * 4)
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_embedding_is_logged_if_wanted_and_not_returned(tmp_path, wanted):
-    with logging_service(tmp_path, StubBackend(with_vector), log_predictions_embeddings=wanted) as client:
+def test_embedding_is_logged_and_not_returned(tmp_path):
+    with logging_service(tmp_path, StubBackend(with_vector)) as client:
         answer = send(client).json()
         (row,) = rows(tmp_path, 1)
-    assert row["embedding"] == (VECTOR.tolist() if wanted else None)
+    assert row["embedding"] == VECTOR.tolist()
     assert "embedding" not in answer["results"][0]
 
 
@@ -121,11 +121,10 @@ NEVER = {"log_predictions_share": {"*": 0.0}}
         (NEVER, None),
         ({"log_predictions_share": {"*": 0.0, "m": 100.0}}, ["sample"]),
         ({"log_predictions_share": {"*": 100.0, "m": 0.0}}, None),
-        ({**NEVER, "log_predictions_below_score": 0.61}, ["score"]),
-        ({**NEVER, "log_predictions_below_score": 0.6}, None),
-        ({**NEVER, "log_predictions_below_margin": 0.41}, ["margin"]),
-        ({**NEVER, "log_predictions_below_margin": 0.39}, None),
-        ({**NEVER, "log_predictions_below_score": 1, "log_predictions_below_margin": 1}, ["score", "margin"]),
+        ({**NEVER, "log_predictions_rules": "score<0.61"}, ["score"]),
+        ({**NEVER, "log_predictions_rules": "score<0.6,margin<0.39"}, None),
+        ({**NEVER, "log_predictions_rules": "margin<0.41"}, ["margin"]),
+        ({**NEVER, "log_predictions_rules": "score<1,margin<1"}, ["score", "margin"]),
     ],
 )
 def test_share_of_a_model_and_rules_choose_the_results(tmp_path, settings, reasons):
@@ -145,13 +144,13 @@ def test_share_is_that_of_the_images(tmp_path):
 
 @pytest.mark.parametrize("wanted", [True, False])
 def test_errors_are_logged_unless_they_are_switched_off(tmp_path, wanted):
-    settings = {**NEVER, "log_predictions_errors": wanted}
+    settings = {**NEVER, "log_predictions_rules": "error" if wanted else "none"}
     with logging_service(tmp_path, StubBackend(ModelUnavailable()), **settings) as client:
         send(client)
         send(client, b"no image", path="/predict?model=made-up")
     found = [(row["error"], row["reasons"], row["model"]) for row in rows(tmp_path)]
     # A model that never answered may be a name of a client's making.
-    expected = [("model_unavailable", ["error"], "ensemble_model"), ("unsupported_format", ["error"], "")]
+    expected = [("model_unavailable", ["error"], "ensemble_model"), ("unsupported_format", ["error"], "unknown")]
     assert found == (expected if wanted else [])
 
 
@@ -188,7 +187,8 @@ def test_animation_has_one_row_and_masked_copies_of_an_explanation_have_none(tmp
 
 
 def test_frames_of_a_stream_have_their_numbers(tmp_path):
-    with stream_service(frame_backend(), log_predictions=str(tmp_path), **EVERYTHING) as (address, _):
+    options = {"log_predictions": str(tmp_path), **EVERYTHING}
+    with writing(), stream_service(frame_backend(), **options) as (address, _):
         headers = {"X-Request-ID": "s1", "X-Log-Fields": "camera=7"}
         with connect(f"ws://{address}/stream?drop=never", additional_headers=headers) as socket:
             for brightness in (0, 255):
@@ -218,13 +218,13 @@ def test_without_a_log_calls_ask_for_nothing_more():
     ("url", "missing", "hint"),
     [
         ("/var/log", "pyarrow", install("log")),
-        ("s3://bucket/log", "s3fs", install("log", "s3")),
+        ("s3://bucket/log", "s3fs", install("log")),
         ("gs://bucket/log", "gcsfs", "gcsfs"),
-        ("ftp://host/log", None, "not supported"),
+        ("http://collector/events", None, "http:// is not supported"),
     ],
 )
 def test_missing_package_stops_the_start(monkeypatch, url, missing, hint):
-    monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == missing else find_spec("json"))
-    with pytest.raises(requirements.LogUnavailable, match="GATEWAY_LOG_PREDICTIONS") as refused:
+    monkeypatch.setattr(store, "find_spec", lambda name: None if name == missing else find_spec("json"))
+    with pytest.raises(store.LogUnavailable, match="GATEWAY_LOG_PREDICTIONS") as refused:
         create_app(Settings(_env_file=None, log_predictions=url), StubBackend())
     assert hint in str(refused.value)

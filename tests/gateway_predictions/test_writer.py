@@ -12,7 +12,17 @@ from prometheus_client import REGISTRY
 
 from gateway.settings import MIB
 from tests.doubles.backend import PNG
-from tests.gateway_predictions.logged import counted, failures, files, logging_service, outcomes, rows, send, send_many
+from tests.gateway_predictions.logged import (
+    LATER,
+    counted,
+    failures,
+    files,
+    logging_service,
+    outcomes,
+    rows,
+    send,
+    send_many,
+)
 from tests.processes import children, wait_for
 
 pytestmark = pytest.mark.usefixtures("own_writers")
@@ -35,8 +45,7 @@ def is_damaged(folder) -> bool:
 
 
 def test_file_is_written_at_its_number_of_rows(tmp_path):
-    options = {"log_predictions_file_seconds": 3600, "log_predictions_file_rows": 10}
-    with logging_service(tmp_path, **options) as client:
+    with logging_service(tmp_path, constants={**LATER, "file_rows": 10}) as client:
         send_many(client, 9)
         send_many(client, 1)
         assert len(rows(tmp_path, 10)) == 10
@@ -48,8 +57,7 @@ def test_file_is_written_at_its_number_of_rows(tmp_path):
 def test_file_is_written_at_its_bytes(tmp_path):
     """Images count, so that a burst of them does not pile up in the writer."""
     big = PNG + bytes(600_000)
-    options = {"log_predictions_file_seconds": 3600, "log_predictions_file_bytes": MIB, "log_predictions_images": True}
-    with logging_service(tmp_path, **options) as client:
+    with logging_service(tmp_path, constants={**LATER, "file_bytes": MIB}, log_predictions_images=True) as client:
         send(client, big)
         send(client, big)
         assert len(rows(tmp_path, 2)) == 2
@@ -57,7 +65,7 @@ def test_file_is_written_at_its_bytes(tmp_path):
 
 def test_killed_writer_is_replaced_and_its_rows_are_counted(tmp_path):
     with counted() as found:
-        with logging_service(tmp_path, log_predictions_file_seconds=3600) as client:
+        with logging_service(tmp_path, constants=LATER) as client:
             send_many(client, 30)
             before = writer()
             wait_for(lambda: psutil.Process().children() and before.is_running())
@@ -94,9 +102,8 @@ def test_writer_that_cannot_be_started_is_tried_again(tmp_path, monkeypatch):
 def test_stopped_writer_delays_no_request(tmp_path):
     """Like a disk that hangs: the queue fills up to its limit, more is dropped and counted, and requests go on."""
     image = PNG + bytes(100_000)
-    options = {"log_predictions_queue_bytes": MIB, "log_predictions_file_seconds": 0.1}
     with counted() as found:
-        with logging_service(tmp_path, **options) as client:
+        with logging_service(tmp_path, constants={"queue_bytes": MIB}) as client:
             send(client, image)
             rows(tmp_path, 1)
             stopped = writer()
@@ -162,7 +169,7 @@ def test_rows_for_a_folder_that_cannot_be_made_are_written_later(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_writer_outlives_signals_to_its_service(tmp_path, number):
     """Ctrl-C reaches every process of a terminal, and the service has rows for its writer until it ends."""
-    with logging_service(tmp_path, log_predictions_file_seconds=3600) as client:
+    with logging_service(tmp_path, constants=LATER) as client:
         wait_for(lambda: bool(psutil.Process().children()))
         send_many(client, 1)
         process = writer()

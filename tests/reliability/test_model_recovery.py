@@ -1,4 +1,4 @@
-"""Every model recovers, not only the default one, and crashing images are quarantined; on real Tritons."""
+"""Every model recovers, not only the default one, and a crashing image is sent twice at most; on real Tritons."""
 
 import time
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def models(gateway: Gateway) -> dict[str, bool]:
     return report.json()["models"]
 
 
-def test_crashing_image_is_quarantined_after_two_processes(start_triton, start_gateway, tmp_path):
+def test_crashing_image_ends_two_processes_at_most(start_triton, start_gateway, tmp_path):
     repository = tmp_path / "models"
     add_head(repository, "signs")
     make_vulnerable(repository / "signs_preprocessor" / "1" / "model.py")
@@ -76,18 +76,12 @@ def test_crashing_image_is_quarantined_after_two_processes(start_triton, start_g
         wait_for(lambda: all_ready(gateway))
         neighbours = unlike_any(photo("cat")), unlike_any(photo("coffee"))
         first, second, third = outcomes(classify(gateway, neighbours[0], killer, neighbours[1]))
-        assert second == "image_quarantined"
+        assert second == "image_crashed_model"
         # For a moment neither of the two Tritons may be available for the others; of three, one always is.
         assert {first, third} <= {"ok", "model_unavailable"}
         wait_for(lambda: all_ready(gateway), timeout_seconds=120)
         assert outcomes(classify(gateway, *neighbours)) == ["ok", "ok"]
-        before = healings(gateway)
-        assert before <= 2
-        for _ in range(5):
-            answer = classify(gateway, killer)
-            assert (answer.status_code, outcomes(answer)) == (422, ["image_quarantined"])
-        assert all_ready(gateway)
-        assert healings(gateway) == before
+        assert healings(gateway) <= 2
 
 
 def make_vulnerable(model: Path) -> None:

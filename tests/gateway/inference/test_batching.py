@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway import metrics
 from gateway.errors import (
     DeadlineExceeded,
-    ImageQuarantined,
+    ImageCrashedModel,
     InferenceFailed,
     ModelNotFound,
     ModelUnavailable,
@@ -464,14 +464,14 @@ def test_observer_and_request_get_what_they_ask_for(loop, wanted, sent):
         Row(decoded=True, predictions=(cat, dog), scores=VECTOR, embedding=VECTOR),
         Row(decoded=True, best=Predictions.of([dog, cat])),
         Row(decoded=False),
-        Row(decoded=True, error=ImageQuarantined()),
+        Row(decoded=True, error=ImageCrashedModel()),
     )
     on.pending[0].outcome.set_result(InferResult("m", "7", rows, multi_label=True, drift_reference="r1"))
     results = on.results(request)
     assert results[0] == Result(0, "0", 4, 4, Answer((cat, dog)), None, "7", multi_label=True)
     assert results[0].scores is VECTOR
     assert results[0].answer.embedding is (None if wanted is Embeddings.NONE else VECTOR)
-    assert [type(result.error) for result in results[1:]] == [type(None), UndecodableImage, ImageQuarantined]
+    assert [type(result.error) for result in results[1:]] == [type(None), UndecodableImage, ImageCrashedModel]
     assert [result.model_version for result in results] == ["7", "7", "7", None]
     records = [watching.records[f"{number}"] for number in range(4)]
     assert [record.best for record in records] == [[cat], [dog, cat], [], []]

@@ -5,7 +5,7 @@ import pytest
 from gateway.limits.buffers import HELD, LEAST, fitted, needed
 from gateway.settings import MIB
 from gateway_machine.capacity import WORKER_BYTES
-from gateway_predictions.settings import LOG_WRITER_BYTES
+from gateway_predictions.settings import FILE_BYTES, LOG_WRITER_BYTES, QUEUE_BYTES
 from tests.settings import Settings
 
 
@@ -67,7 +67,7 @@ def test_prediction_log_counts_for_each_worker():
     """Its queue, its writer, the rows of a file and the file; so a small machine gets smaller buffers with a log."""
     settings = {"_env_file": None, "workers": 2, "log_predictions": "log"}
     without = Settings(_env_file=None, workers=2)
-    more = LOG_WRITER_BYTES + without.log_predictions_queue_bytes + 2 * without.log_predictions_file_bytes
+    more = LOG_WRITER_BYTES + QUEUE_BYTES + 2 * FILE_BYTES
     assert needed(Settings(**settings)) == needed(without) + 2 * more
     budget = 4_000 * MIB
     assert fitted(without, budget, with_triton=False) == {}

@@ -12,8 +12,7 @@ from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import HealthChecker, watcher
 from gateway.triton.health.expected import ExpectedModels, Shares
 from gateway.triton.health.state import HealthState, Schedule
-from gateway.triton.pool import Share, TritonPool
-from gateway.triton.quarantine import Quarantine
+from gateway.triton.pool import TritonPool
 from gateway.triton.replica_factory import ReplicaFactory
 from gateway.triton.seal import Seal
 from gateway.triton.triton_backend import TritonBackend
@@ -82,18 +81,15 @@ async def running(checker: HealthChecker) -> AsyncIterator[None]:
 class Fleet:
     """Fakes by address, behind one backend."""
 
-    def __init__(self, tritons: dict[str, FakeTriton], *, heal: bool, aperture: int = 0, hold_seconds: float = 0.0):
+    def __init__(self, tritons: dict[str, FakeTriton], *, heal: bool, hold_seconds: float = 0.0):
         self.tritons = tritons
         self.addresses = list(tritons)
         self.endpoints: list[FakeEndpoint] = []
-        self.quarantine = Quarantine(600)
         watch = watcher(repair if heal else None)
         factory = ReplicaFactory(model_name=MODEL, schedule=SCHEDULE, watch=watch, connect=self._connect)
         addresses = Addresses(["triton:8001"], self._look_up)
-        self.pool = TritonPool(addresses, factory, Share(aperture, 8, "this gateway"))
-        self.backend = TritonBackend(
-            self.pool, model_name=MODEL, seal=SEAL, quarantine=self.quarantine, hold_seconds=hold_seconds
-        )
+        self.pool = TritonPool(addresses, factory)
+        self.backend = TritonBackend(self.pool, model_name=MODEL, seal=SEAL, hold_seconds=hold_seconds)
 
     def _connect(self, address: str) -> FakeEndpoint:
         self.endpoints.append(FakeEndpoint(address, self.tritons[address]))
@@ -111,10 +107,10 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet_of(
-    number: int = 1, *, heal: bool = True, aperture: int = 0, hold_seconds: float = 0.0, **triton: object
+    number: int = 1, *, heal: bool = True, hold_seconds: float = 0.0, **triton: object
 ) -> AsyncIterator[Fleet]:
     tritons = {f"10.0.0.{index}:8001": FakeTriton(**triton) for index in range(1, number + 1)}
-    fleet = Fleet(tritons, heal=heal, aperture=aperture, hold_seconds=hold_seconds)
+    fleet = Fleet(tritons, heal=heal, hold_seconds=hold_seconds)
     await fleet.backend.start()
     try:
         await fleet.all_ready()

@@ -190,7 +190,6 @@ def test_other_outputs_have_another_cache_key():
     for one, other in zip(rows_of(classes), rows_of(both), strict=True):
         assert (one[:-SEAL_BYTES] == other[:-SEAL_BYTES]).all()
         assert (one[-SEAL_BYTES:] != other[-SEAL_BYTES:]).any()
-    # The codes that identify the images, for example in the quarantine, are the same.
     assert list(batch.seals) == codes
 
 

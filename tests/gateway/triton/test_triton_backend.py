@@ -13,7 +13,6 @@ from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import (
     GatewayError,
-    ImageQuarantined,
     ModelNotFound,
     ModelUnavailable,
     SequenceUnknown,
@@ -59,49 +58,36 @@ async def test_unknown_model_error_has_the_requested_name_and_suggests_another()
                 await fleet.backend.infer(call_of(b"image", model=model, version=version))
 
 
-async def test_crashing_image_ends_at_most_two_processes():
-    async with fleet_of(4, load_seconds=0.05) as fleet:
-        before = metrics.IMAGES_QUARANTINED._value.get()
+async def test_crashing_image_is_never_sent_a_third_time():
+    async with fleet_of(4, heal=False) as fleet:
         answer = await fleet.backend.infer(call_of(b"good", KILLER, b"good as well"))
-        assert outcomes(answer) == ["ok", "image_quarantined", "ok"]
-        assert sum(bool(triton.dead) for triton in fleet.tritons.values()) <= 2
-        assert metrics.IMAGES_QUARANTINED._value.get() == before + 1
-
-        await fleet.all_ready()
-        reloads = sum(triton.reloads("preprocessor") for triton in fleet.tritons.values())
-        assert reloads == 2
-        for _ in range(5):  # refused before a call, so that no process dies
-            assert outcomes(await fleet.backend.infer(call_of(KILLER, b"good"))) == ["image_quarantined", "ok"]
-        assert not any(triton.dead for triton in fleet.tritons.values())
+        assert outcomes(answer) == ["ok", "image_crashed_model", "ok"]
+        assert sum(bool(triton.dead) for triton in fleet.tritons.values()) == 2
+        calls = [call for triton in fleet.tritons.values() for call in triton.calls if KILLER in call.batch.images]
+        assert [len(call.batch) for call in calls] == [3, 1]
 
 
-async def test_second_crash_quarantines_with_a_single_triton():
+async def test_crashing_image_is_sent_once_to_a_single_triton():
     async with fleet_of(1) as fleet:
         (triton,) = fleet.tritons.values()
         with pytest.raises(StubDied):
             await fleet.backend.infer(call_of(KILLER, b"good"))
+        assert sum(KILLER in call.batch.images for call in triton.calls) == 1
         await fleet.all_ready()
-        assert outcomes(await fleet.backend.infer(call_of(b"good"))) == ["ok"]  # no longer a suspect
-        assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
-        await fleet.all_ready()
-        assert outcomes(await fleet.backend.infer(call_of(KILLER))) == ["image_quarantined"]
-        assert triton.reloads("preprocessor") == 2
+        assert outcomes(await fleet.backend.infer(call_of(b"good"))) == ["ok"]
 
 
-async def test_harmless_suspect_is_not_refused_for_another_image():
-    """A crashing image arrives while a suspect is sent alone to the only Triton."""
-    async with fleet_of(1, latency_seconds=lambda: 0.05) as fleet:
-        (triton,) = fleet.tritons.values()
-        with pytest.raises(StubDied):
-            await fleet.backend.infer(call_of(KILLER, b"honest"))
-        await fleet.all_ready()
-        seen = len(triton.calls)
-        suspect = asyncio.create_task(fleet.backend.infer(call_of(b"honest")))
-        await wait_until(lambda: any(b"honest" in call.batch.images for call in triton.calls[seen:]))
-        triton.latency_seconds = None  # so that it would overtake the suspect
-        with pytest.raises(StubDied):
-            await fleet.backend.infer(call_of(KILLER + b" another"))
-        assert outcomes(await suspect) == ["ok"]
+async def test_images_that_share_a_dead_triton_with_a_crashing_image_are_not_blamed():
+    """Calls of other requests die with the crashing image's process, and are repeated where it is repeated, too."""
+    async with fleet_of(2, latency_seconds=lambda: 0.02) as fleet:
+        calls = [call_of(b"good %d" % number) for number in range(8)]
+        answers = await asyncio.gather(
+            *map(fleet.backend.infer, [*calls[:4], call_of(KILLER), *calls[4:]]), return_exceptions=True
+        )
+        killer = answers.pop(4)
+        assert isinstance(killer, GatewayError) or outcomes(killer) != ["ok"]
+        for answer in answers:
+            assert isinstance(answer, ModelUnavailable) or outcomes(answer)[0] in {"ok", "model_unavailable"}
 
 
 async def test_images_in_flight_during_a_kill_are_answered_elsewhere():
@@ -164,18 +150,6 @@ async def test_best_effort_call_needs_a_ready_triton():
         with pytest.raises(ModelUnavailable):
             await fleet.backend.infer(aside(b"image"))
         assert not any(call.best_effort for call in triton.calls)
-
-
-async def test_best_effort_call_does_not_affect_the_quarantine():
-    async with fleet_of(2, heal=False) as fleet:
-        with pytest.raises(StubDied):
-            await fleet.backend.infer(aside(KILLER))
-        code = fleet.backend.seal(KILLER)
-        assert not fleet.quarantine.is_suspect(code)
-        fleet.quarantine.suspect([code])
-        with pytest.raises(ImageQuarantined):
-            await fleet.backend.infer(aside(KILLER))
-        assert sum(bool(triton.dead) for triton in fleet.tritons.values()) == 1
 
 
 @pytest.mark.parametrize("dead", [False, True])

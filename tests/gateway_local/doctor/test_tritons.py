@@ -14,9 +14,8 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 
 from gateway.findings import Finding, Level
-from gateway_local.doctor.tritons import CURRENT_IMAGE, FAULTS, known_faults, own_version, tritons
+from gateway_local.doctor.tritons import FAULTS, known_faults, own_faults, tritons
 from gateway_local.runtime.base import TritonRuntime
-from gateway_local.runtime.wheel import TRITON_VERSION
 from gateway_local.server import EmbeddedTriton
 from tests.processes import free_port, wait_for
 from tests.settings import Settings
@@ -96,17 +95,8 @@ def test_version_has_the_faults_fixed_after_it(version, faults):
     assert {finding.level for finding in found} <= {Level.WARN}
 
 
-def test_open_fault_names_no_release_that_fixes_it():
-    (text,) = [finding.text for finding in known_faults("2.55.0") if "8882" in finding.text]
-    assert text.startswith("2.55.0 can abort as a whole")
-
-
-def test_faults_of_the_wheels_triton_come_with_the_current_image():
-    found = own_version()
-    assert found.level is Level.WARN
-    assert all(fault.advice and fault.text in found.text for fault in FAULTS)
-    assert found.text.startswith(TRITON_VERSION)
-    assert CURRENT_IMAGE in found.advice
+def test_faults_of_the_wheels_triton_are_a_line_each():
+    assert len(own_faults().splitlines()) == len(FAULTS)
 
 
 @contextlib.contextmanager

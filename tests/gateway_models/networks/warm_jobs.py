@@ -13,7 +13,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
-NEEDED = ["gateway_models.networks.jobs", "torchvision.models", "gateway_models.networks.sklearn_models", "skops.io"]
+NEEDED = ["gateway_models.networks.jobs", "torchvision.models", "sklearn", "skops.io"]
 
 
 def _run(standard: tuple[Connection, ...], others: tuple[int, ...]) -> None:

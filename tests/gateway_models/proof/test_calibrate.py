@@ -1,6 +1,6 @@
 """Calibration on scikit-learn's handwritten digits: a network that is too sure becomes as sure as it is right."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,18 +10,16 @@ from gateway_models.networks.add_step import add_step
 from gateway_models.proof.calibrate import (
     Calibrated,
     NotCalibrated,
-    Scaling,
     ScoredImages,
     calibrate,
     check_calibration,
-    choose,
     fit,
     scored,
     split,
 )
-from gateway_models.proof.calibrate_report import as_json, report, write_diagram
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer
+from gateway_models.proof.plots import reliability
 from gateway_models.repository.after import DeclaredStep, FunctionStep, OwnClass
 from gateway_models.repository.entry import read_entry
 from gateway_predictions.calibration import calibration_of, measures
@@ -60,12 +58,13 @@ def test_scores_become_as_high_as_the_share_of_right_answers(sure, calibrated):
     """On images that neither the network nor the fit has seen."""
     test = sure[1]
     assert calibrated.helps
-    assert calibrated.scaling.temperature > 1
-    (before, brier), (after, new_brier) = (measures(*images.best) for images in (test, calibrated.scaling.of(test)))
+    assert calibrated.temperature > 1
+    sides = (test, test.scaled(calibrated.temperature))
+    (before, brier), (after, new_brier) = (measures(*images.best) for images in sides)
     assert after < 0.7 * before
     assert new_brier < brier
     # What was said of the images held out holds for others.
-    assert calibrated.after.error.low < after < calibrated.after.error.high
+    assert calibrated.after.expected_calibration_error.low < after < calibrated.after.expected_calibration_error.high
     assert calibrated.error_gain.low > 0
 
 
@@ -75,8 +74,7 @@ def test_images_held_out_have_no_part_in_the_fit(sure, calibrated):
     assert not {row.tobytes() for row in fitted.scores} & {row.tobytes() for row in shown.scores}
     shares = [np.bincount(part.true) / len(part) for part in (fitted, shown)]
     assert shares[0] == pytest.approx(shares[1], abs=0.02)
-    scaling, _ = choose(fitted)
-    assert scaling.temperature == calibrated.scaling.temperature
+    assert fit(fitted) == calibrated.temperature
     assert calibrated.before == calibration_of(*shown.best)
 
 
@@ -88,30 +86,14 @@ def test_temperature_is_found_again():
     true = np.array([rng.choice(5, p=row) for row in honest])
     doubled = np.exp(2 * logits) / np.exp(2 * logits).sum(axis=1, keepdims=True)
     images = ScoredImages(doubled, true)
-    assert fit(images, per_class=False).temperature == pytest.approx(2, rel=0.1)
-    assert Scaling(2.0).of(images).scores == pytest.approx(honest, abs=1e-6)
-    found = calibrate(images)
-    assert found.scaling.bias is None, found.per_class
-    assert found.accuracy[0] == found.accuracy[1]
-
-
-def test_bias_is_used_where_a_class_is_too_rare_in_training():
-    """The network gives a class a tenth of the odds that it has among the images."""
-    rng = np.random.default_rng(0)
-    logits = rng.normal(scale=2, size=(3000, 3))
-    honest = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    true = np.array([rng.choice(3, p=row) for row in honest])
-    skewed = np.exp(logits - [np.log(10), 0, 0])
-    found = calibrate(ScoredImages(skewed / skewed.sum(axis=1, keepdims=True), true))
-    assert found.scaling.bias is not None
-    assert found.scaling.bias - found.scaling.bias[1] == pytest.approx([np.log(10), 0, 0], abs=0.3)
-    assert found.accuracy[1] > found.accuracy[0]
+    assert fit(images) == pytest.approx(2, rel=0.1)
+    assert images.scaled(2.0).scores == pytest.approx(honest, abs=1e-6)
 
 
 def test_network_that_is_always_right_has_a_bounded_temperature():
     scores = np.full((100, 2), 0.4)
     scores[np.arange(100), np.arange(100) % 2] = 0.6
-    assert fit(ScoredImages(scores, np.arange(100) % 2), per_class=False).temperature == pytest.approx(0.05)
+    assert fit(ScoredImages(scores, np.arange(100) % 2)) == pytest.approx(0.05, rel=1e-3)
 
 
 def test_measures_are_those_of_the_papers():
@@ -122,7 +104,8 @@ def test_measures_are_those_of_the_papers():
     assert brier == pytest.approx((0.01 + 0.81 + 0.16) / 3)
     found = calibration_of(scores, right)
     assert [(each.images, each.score, each.right) for each in found.bins] == [(1, 0.4, 0), (2, 0.9, 0.5)]
-    assert found.error.low <= found.error.value <= found.error.high
+    error = found.expected_calibration_error
+    assert error.low <= error.value <= error.high
     with pytest.raises(ValueError, match="no images"):
         calibration_of(scores[:0], right[:0])
 
@@ -150,21 +133,16 @@ def test_calibration_keeps_what_a_step_declares(calibrated):
     below = DeclaredStep(classes=(OwnClass("warm", ("0",), numbers=(0,)),), other="cold", labels=("warm", "cold"))
     step = calibrated.step(below)
     assert (step.classes, step.labels) == (below.classes, below.labels)
-    assert step.temperature == calibrated.scaling.temperature
+    assert step.temperature == calibrated.temperature
 
 
-def test_report_diagram_and_document_have_both_sides(calibrated, tmp_path, capsys):
-    report(calibrated)
-    printed = capsys.readouterr().out
-    assert "the network was more sure than it was right" in printed
-    assert "may be chance" not in printed
-    write_diagram(calibrated, "digits <1>", tmp_path / "new" / "a.png", tmp_path / "new" / "a.html")
+def test_diagram_and_document_have_both_sides(calibrated, tmp_path):
+    sides = [("before", calibrated.before), ("after", calibrated.after)]
+    reliability(sides, "digits $1$", tmp_path / "new" / "a.png")
     assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
-    page = (tmp_path / "new" / "a.html").read_text()
-    assert "digits &lt;1&gt;" in page
-    assert page.count("data:image/png;base64,") == 1
-    document = json.loads(as_json(calibrated, "digits", 1, 2))
-    assert document["before"]["expected_calibration_error"]["value"] == calibrated.before.error.value
+    document = calibrated.document()
+    value = calibrated.before.expected_calibration_error.value
+    assert document["before"]["expected_calibration_error"]["value"] == value
     assert document["after"]["bins"][-1]["images"] == calibrated.after.bins[-1].images
 
 
@@ -172,15 +150,14 @@ def test_scaling_and_step_give_the_same_scores(sure, calibrated, own_head, tmp_p
     """What was fitted here is what Triton computes: the files of the step, run in this process."""
     from gateway_models.networks.functions import adapter_of
 
-    scaling = Scaling(1.7, np.array([0.3, 0, -0.3, 0, 0]))
-    step = DeclaredStep(scaling.temperature, tuple(scaling.bias))
+    step = replace(calibrated, temperature=1.7).step(None)
     _, number = add_step(step, own_head, "head", None, print)
     folder = own_head / "head.v2_after" / "1"
     served = adapter_of(folder, "served_step.py").ServedStep(folder)
     scores = np.random.default_rng(0).dirichlet(np.ones(5), 20)
     assert number == 2
     assert served(scores.astype(np.float32)) == pytest.approx(
-        scaling.of(ScoredImages(scores, np.zeros(20, np.intp))).scores, abs=1e-6
+        ScoredImages(scores, np.zeros(20, np.intp)).scaled(1.7).scores, abs=1e-6
     )
     assert read_entry(own_head, "head").versions[2].spec.after == step
 

@@ -14,9 +14,9 @@ from PIL import Image
 from gateway.inference.backend import Call, Row
 from gateway_cli.model.compare import _versions
 from gateway_models.proof.compare import Compared, Pair, mcnemar
-from gateway_models.proof.compare_report import report, verdict, write_sheet
 from gateway_models.proof.dataset import DatasetError, Sample, read_samples
 from gateway_models.proof.image_files import NotCompared
+from gateway_models.proof.report import comparison_report, verdict, write_sheet
 from gateway_models.repository.entry import EntryError
 from tests.commands import gateway, refusal, usage_error
 from tests.doubles.backend import MODEL, StubBackend, scored
@@ -49,7 +49,7 @@ def test_agreement_and_accuracy_are_counted():
     assert [each.largest for each in compared.different] == pytest.approx([0.7, 0.3, 0.3])
     assert compared.accuracy == (0.5, 0.75)
     assert compared.only == (1, 2)
-    assert compared.chance == 1.0
+    assert compared.chance == pytest.approx(1.0)
     assert (compared.holds(None), compared.holds(0.75), compared.holds(0.7)) == (True, True, False)
     assert list(compared.differences) == sorted(compared.differences, reverse=True)
 
@@ -57,7 +57,7 @@ def test_agreement_and_accuracy_are_counted():
 def test_empty_comparison_never_holds(capsys):
     empty = Compared([], [NotCompared(Path("x"), "no picture")])
     assert not empty.holds(None)
-    report(empty, VERSIONS, LABELS, None)
+    comparison_report(empty, VERSIONS, LABELS).print()
     assert "nothing was compared" in capsys.readouterr().out
 
 
@@ -157,7 +157,7 @@ def test_gateways_versions_are_compared_and_the_sheet_is_written(url, photos, tm
     assert "neither is shown to be better" in printed
     for words in ("cat/dark.bmp", "cat 0.900", "dog 0.750", "50.00 %", "sheet.html"):
         assert words in printed
-    assert re.search(r"not compared: \S+/broken\.png: .*not a JPEG", printed)
+    assert re.search(r"not counted: \S+/broken\.png: .*not a JPEG", printed)
     assert sheet.read_text().count("<img ") == 2
 
 

@@ -1,20 +1,19 @@
 """The reference of `gateway model drift`: a folder of images, and what is stored of it with the model."""
 
-import numpy as np
 import pytest
 
 from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.proof.drift import chosen_files, described, store
+from gateway_models.proof.drift_plots import drift_plots
 from gateway_models.proof.image_files import NotCompared
-from gateway_models.proof.plots import distributions, frequencies, projections
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.manage import use_version
 from gateway_models.repository.writing import rewrite
-from gateway_predictions.drift.live import STORED_IMAGES, read_reference
-from gateway_predictions.drift.sample import LoggedImage, sample_of
-from gateway_predictions.requirements import LogUnavailable
+from gateway_predictions.drift import compare, sample_of
+from gateway_predictions.live_drift import STORED_IMAGES, read_reference
+from gateway_predictions.store import LogUnavailable
 from tests.commands import gateway
 
 PNG_SIGNATURE = b"\x89PNG"
@@ -30,8 +29,7 @@ def repository(tmp_path):
 
 def cats(count: int):
     """Answers of a model that sees cats only."""
-    images = [LoggedImage(str(n), {"score": 0.9, "entropy": 0.2}, {"class": "0"}) for n in range(count)]
-    return sample_of(images, {"0": "cat"})
+    return sample_of([{"score": 0.9, "entropy": 0.2, "class": "0"}] * count, {"0": "cat"})
 
 
 def test_folder_is_sampled_always_alike(tmp_path):
@@ -62,7 +60,7 @@ def test_command_stores_a_reference_from_the_log(repository, tmp_path):
     from tests.gateway_predictions.test_drift import NOW, images, write_rows
 
     write_rows(tmp_path / "log", images(STORED_IMAGES), NOW, model=NAME)
-    (tmp_path / "log" / "rows" / "m").rename(tmp_path / "log" / "rows" / NAME)
+    (tmp_path / "log" / "rows" / "model=m").rename(tmp_path / "log" / "rows" / f"model={NAME}")
     options = ("--reference", 7, "--store", "--log", tmp_path / "log", "--model-repository", repository)
     gateway("model", "drift", NAME, *options)
     stored = read_reference(read_entry(repository, NAME).versions[1].drift_reference)
@@ -75,23 +73,17 @@ def test_folder_has_the_properties_of_the_log(light_triton, photos, tmp_path):
     entry = default_entry(EFFICIENTNET_LITE0)
     cat, broken, coffee = described(entry, 1, light_triton.url, files)
     assert isinstance(broken, NotCompared)
-    assert isinstance(cat, LoggedImage)
-    assert isinstance(coffee, LoggedImage)
-    assert cat.names == {"class": "285", "format": "JPEG"}
-    assert (cat.numbers["score"], cat.numbers["entropy"], cat.embedding) == (1.0, 0.0, None)
-    assert (cat.numbers["pixels"], coffee.numbers["pixels"]) == (451 * 300, 600 * 400)
-    assert 0.2 < cat.numbers["brightness"] < 0.8
-    assert cat.numbers["sharpness"] > 0
-    assert cat.request != coffee.request
+    assert (cat["class"], cat["format"], cat["score"], cat["entropy"]) == ("285", "JPEG", 1.0, 0.0)
+    assert (cat["pixels"], coffee["pixels"]) == (451 * 300, 600 * 400)
+    assert 0.2 < cat["brightness"] < 0.8
+    assert cat["sharpness"] > 0
+    assert cat["embedding"] is None
 
 
-def test_plots_take_unknown_and_odd_values():
-    values = np.array([0.1, np.nan, 0.5, 0.5])
-    vectors = np.array([[1, 2, 3], [np.nan] * 3, [1, 1, 1]], np.float32)
-    drawn = [
-        distributions(values, values[:1], "nats"),
-        frequencies(["$a_1$", "<b>"], ["_", *(str(number) for number in range(40))]),
-        projections(vectors, vectors[::-1]),
-        projections(vectors[:, :1], vectors[:, :1]),
+def test_plots_take_odd_names_and_few_dimensions(tmp_path):
+    sides = [
+        sample_of([{"class": str(n % 40), "format": name, "score": 0.5, "embedding": [n % 3]} for n in range(60)])
+        for name in ("$a_1$", "<b>")
     ]
-    assert all(image.startswith(PNG_SIGNATURE) for image in drawn)
+    drift_plots(compare(*sides), *sides, "$a_1$ against <b>", tmp_path / "new" / "a.png")
+    assert (tmp_path / "new" / "a.png").read_bytes().startswith(PNG_SIGNATURE)

@@ -25,8 +25,8 @@ from gateway_local.server import EmbeddedTriton
 from gateway_machine.gpus import gpu_count
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import add
-from gateway_models.proof.image_files import image_files, read_image_files
-from gateway_models.proof.parity import Comparison, Parity, compare
+from gateway_models.proof.image_files import image_files
+from gateway_models.proof.parity import Parity, compare, compare_served
 from gateway_models.repository.entry import Entry, EntryError, read_entry
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_weights
@@ -304,9 +304,9 @@ def probabilities_of(network: nn.Module, images: list[torch.Tensor], *, multi_la
 
 
 def parity_of(entry: Entry, triton: BlockingTriton, files: list[Path]) -> Parity:
-    found = list(compare(entry, 1, triton, read_image_files(files)))
-    assert all(isinstance(each, Comparison) for each in found)
-    return Parity(found, [])
+    found = Parity.of(compare_served(entry, 1, triton, files))
+    assert not found.refused
+    return found
 
 
 @pytest.mark.parametrize("name", FP32)
@@ -366,10 +366,10 @@ def test_parity_refuses_an_original_that_is_gone_or_another(added_head, tmp_path
     moved = entry.changed(source=str(source))
     source.write_bytes(source.read_bytes() + b" ")
     with pytest.raises(EntryError, match="has changed since it was added"):
-        list(compare(moved, 1, None, []))
+        list(compare(moved, 1, []))
     source.unlink()
     with pytest.raises(EntryError, match="no longer exists"):
-        list(compare(moved, 1, None, []))
+        list(compare(moved, 1, []))
 
 
 def test_evaluate_counts_what_the_service_answers(server, repository, serves, photos, tmp_path):

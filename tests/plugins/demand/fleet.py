@@ -9,8 +9,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.deadline import Deadline
 from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import watcher
-from gateway.triton.pool import Share, TritonPool
-from gateway.triton.quarantine import Quarantine
+from gateway.triton.pool import TritonPool
 from gateway.triton.replica import Replica
 from gateway.triton.replica_factory import ReplicaFactory
 from gateway.triton.seal import Seal
@@ -95,7 +94,7 @@ class DemandGateway:
             on_demand=True,
             connect=self._connect,
         )
-        self.pool = TritonPool(Addresses(["tritons.test:8001"], self._look_up), factory, Share(0, 32, name))
+        self.pool = TritonPool(Addresses(["tritons.test:8001"], self._look_up), factory)
         options = {"kept_seconds": 0.0, "spread": False, "refresh_seconds": 0.02, **policy}
         self.loader = DemandLoader(
             self.pool,
@@ -103,9 +102,7 @@ class DemandGateway:
             policy=LoadPolicy(Budget(room * MODEL_BYTES), **options),
             descriptions=descriptions,
         )
-        self.backend = DemandBackend(
-            self.pool, self.loader, model_name=MODEL, seal=Seal(b"secret of a test"), quarantine=Quarantine(600)
-        )
+        self.backend = DemandBackend(self.pool, self.loader, model_name=MODEL, seal=Seal(b"secret of a test"))
 
     @property
     def triton(self) -> FakeTriton:

@@ -7,7 +7,7 @@ from google.protobuf import text_format
 
 from gateway.errors import LoadFailed
 from gateway.hooks import Plugins
-from gateway.settings import GIB, MIB, MemoryCheck
+from gateway.settings import GIB, MIB
 from gateway.triton.contract import AFTER_PARAMETER, PROCESS_MEMORY_PARAMETER
 from gateway.triton.model_config import ModelConfig, network_runtime, read_model_configs
 from gateway.triton.opening import create_backend
@@ -144,13 +144,11 @@ def test_load_is_refused_only_for_the_parts_of_its_model(tmp_path):
     model(tmp_path, "small", ONNX)
     ensemble(tmp_path, "e", "small")
     least = PROCESS_MEMORY[NetworkRuntime.ONNX].loaded_bytes
-    assert check_load("e", tmp_path, MemoryCheck.REFUSE, free(GIB)) is None
-    assert check_load("e", tmp_path, MemoryCheck.REFUSE, free(least)) is not None
+    assert check_load("e", tmp_path, free(GIB)) is None
+    assert check_load("e", tmp_path, free(least)) is not None
     with pytest.raises(LoadFailed, match="e takes 30 MiB of memory once it is loaded"):
-        check_load("e", tmp_path, MemoryCheck.REFUSE, free(least - 1))
-    assert check_load("e", tmp_path, MemoryCheck.WARN, free(least - 1)) is not None
-    assert check_load("e", tmp_path, MemoryCheck.OFF, free(0)) is None
-    assert check_load("unknown", tmp_path, MemoryCheck.REFUSE, free(0)) is None
+        check_load("e", tmp_path, free(least - 1))
+    assert check_load("unknown", tmp_path, free(0)) is None
 
 
 OWN, CPU, GPU = (

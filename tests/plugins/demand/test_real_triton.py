@@ -11,7 +11,7 @@ from gateway.deadline import Deadline
 from gateway.errors import ModelNotFound
 from gateway.hooks import Plugins
 from gateway.triton.grpc_endpoint import GrpcEndpoint
-from gateway_local.model_processes import model_processes
+from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_plugins.demand.backend import DemandBackend
@@ -81,7 +81,7 @@ async def test_every_request_is_answered_and_the_budget_holds(triton, repository
     assert times.p99_seconds >= times.p50_seconds > 0
     assert times.memory_bytes == MODEL_BYTES
     assert triton.pid is not None
-    taken = [each.own_bytes for each in model_processes(triton.pid) if each.folder.name == "net"]
+    taken = [each.own_bytes for each in processes(triton.pid) if each.model and each.model.name == "net"]
     assert taken
     assert all(NETWORK_BYTES < nbytes < NETWORK_BYTES + PROCESS_BYTES for nbytes in taken)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import structlog
 
-from gateway.errors import ContractBroken, GatewayError, ImageQuarantined, ModelNotFound, TritonUnreachable
+from gateway.errors import ContractBroken, GatewayError, ImageCrashedModel, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import InferResult, Row
 from gateway.inference.observer import CallImage, Observers
 from gateway.inference.prediction import Prediction
@@ -119,7 +119,7 @@ def test_shadows_get_their_shares(loop, shares, throws, versions):
         (RequestSpec("m", "", None, 30, "r", expansion=MaskedCopies(Masking(Method.RISE, 8, 5), 2**20)), None),
         (query(), InferResult("m", "1", (Row(decoded=False),))),
         (query(), InferResult("m", "1", (Row(decoded=True),))),
-        (query(), InferResult("m", "1", (Row(decoded=True, error=ImageQuarantined()),))),
+        (query(), InferResult("m", "1", (Row(decoded=True, error=ImageCrashedModel()),))),
     ],
     ids=["the version that answered", "another model", "chosen labels", "explained", "undecoded", "no class", "failed"],
 )
@@ -205,7 +205,7 @@ def test_slow_shadow_times_out_and_releases_its_lease(loop, supports_cancellatio
         (ModelNotFound(), "model_not_found"),
         (RuntimeError("a bug"), "internal_error"),
         (Row(decoded=False), "undecodable_image"),
-        (Row(decoded=True, error=ImageQuarantined()), "image_quarantined"),
+        (Row(decoded=True, error=ImageCrashedModel()), "image_crashed_model"),
         (scored(np.nan, 0.1), "inference_failed"),
         (scored(), "contract_broken"),
     ],

@@ -6,43 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_plugins.shared.json_text import MAX_DEPTH, MAX_DIGITS, JsonError, decode, decode_string
+from gateway_plugins.shared.json_text import MAX_VALUES, JsonError, decode
 
-MOST = 100_000
+MOST = 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        *(
-            (text, "lone surrogate")
-            for text in (
-                '"\\ud800"',
-                '{"a": ["\\udfff\\ud800"]}',
-                '{"\\ud800": 1}',
-                '[{"a": {"b\\udc00": null}}]',
-                '"\ud800"',
-            )
-        ),
-        ("[" * (MAX_DEPTH + 1) + "1" + "]" * (MAX_DEPTH + 1), "16 deep"),
-        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "16 deep"),
-        ("NaN", "NaN is not JSON"),
-        ("[-Infinity]", "-Infinity is not JSON"),
-        ("1e999", "out of range"),
-        ('{"a": -1e400}', "out of range"),
-        ("9" * (MAX_DIGITS + 1), "more than 4300 digits"),
-        ('{"a": 1, "b": 2, "a": 3}', "two members of one name"),
-        ('[{"a": {"b": 1, "\\u0062": 2}}]', "two members of one name"),
-        ("[" * 100_000, "nested more than 16 deep"),
-        ("", "not JSON"),
-        ("{} {}", "not JSON"),
-        ('"\\x"', "not JSON"),
-        (b'"\xff"', "not UTF-8"),
-        (b"\xef\xbb\xbf{}", "not JSON"),
+        *('"\\ud800"', '{"a": ["\\udfff\\ud800"]}', '{"\\ud800": 1}', '"\ud800"'),
+        *("NaN", "[-Infinity]", "1e999", '{"a": [-1e400]}', "9" * 5_000),
+        *("[" * 100_000, "", "{} {}", '"\\x"', b'"\xff"', "[" + "{}," * MAX_VALUES + "{}]"),
     ],
 )
-def test_refusal_names_the_reason(text, words):
-    with pytest.raises(JsonError, match=words):
+def test_invalid_text_is_refused(text):
+    """Lone surrogates, numbers without a finite value, deep nesting, what is not JSON or not UTF-8, many values."""
+    with pytest.raises(JsonError):
         decode(text, max_bytes=MOST)
 
 
@@ -51,15 +30,15 @@ def test_text_may_be_as_long_as_its_limit():
     assert decode(text, max_bytes=100) == "x" * 98
     with pytest.raises(JsonError, match="more than 99 characters"):
         decode(text, max_bytes=99)
-    assert decode("[" * MAX_DEPTH + "1" + "]" * MAX_DEPTH, max_bytes=MOST)
-    assert decode("9" * MAX_DIGITS, max_bytes=MOST) == int("9" * MAX_DIGITS)
 
 
-def test_single_string_follows_the_same_rules():
-    assert decode_string("a\\u0041\\ud83d\\ude00") == "aA😀"
-    for raw in ("\\ud800", "\\x", "\\u12"):
-        with pytest.raises(JsonError):
-            decode_string(raw)
+@pytest.mark.parametrize("text", ["\ufeff{}", b"\xef\xbb\xbf{}"])
+def test_byte_order_mark_is_ignored(text):
+    assert decode(text, max_bytes=MOST) == {}
+
+
+def test_last_of_two_members_with_one_name_counts():
+    assert decode('{"a": 1, "a": 2}', max_bytes=MOST) == {"a": 2}
 
 
 DOCUMENTS = st.recursive(

@@ -148,7 +148,7 @@ def test_changed_parameters_apply_to_the_next_frame(backend, service):
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        ("no json", "not JSON"),
+        ("no json", "cannot be read"),
         ("[1]", "JSON object"),
         pytest.param(f'{{"labels": {[0] * 15_000}}}', "may have 32,768 characters", id="long"),
         pytest.param(f'{{"labels": ["{"," * 4_000}"]}}', "'labels': at most 4,000", id="labels of commas"),

@@ -1,1 +1,0 @@
-"""Drift: whether the images that a model gets, and its answers, are distributed as those of a reference."""

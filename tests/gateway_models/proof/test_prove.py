@@ -1,0 +1,56 @@
+"""`gateway doctor --run`: the whole service is started once, and measured."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.findings import Level
+from gateway.triton.model_config import read_model_configs
+from gateway_local.cost_record import recorded_costs
+from gateway_local.display import Lines
+from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES
+from gateway_machine.capacity import GPU_BATCH, Costs
+from gateway_models.proof.prove import BATCHES, WARM_UP_BATCHES, NotMeasured, batch_milliseconds, prove
+from tests.settings import Settings
+
+CHECKS = ["cold start", "parity", "throughput", "costs", "memory of models", "recovery"]
+PHOTO = SHIPPED_EXAMPLES / SAMPLE
+
+
+@pytest.mark.long
+@pytest.mark.triton
+def test_service_of_this_machine_is_run_and_its_costs_are_kept(model_repository, runtime, tmp_path, monkeypatch):
+    monkeypatch.setenv("GATEWAY_LOG_LEVEL", "error")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    display = Lines(print, lambda _: None)
+    found = list(prove(Settings(_env_file=None), model_repository, runtime, PHOTO, display, seconds=6))
+    assert {each.check: each.level for each in found} == dict.fromkeys(CHECKS, Level.OK)
+    texts = {each.check: each.text for each in found}
+    assert "ms of a core for an image: preprocessor" in texts["costs"]
+    assert "in a process of classifier" in texts["memory of models"]
+    costs = recorded_costs(model_repository)
+    assert costs != Costs()
+    assert f"GATEWAY_COSTS={costs.text}" in texts["costs"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"api_keys_file": Path("keys")}, "unset GATEWAY_API_KEYS_FILE"), ({"model": "other"}, "no ensemble 'other'")],
+)
+def test_what_cannot_be_run_is_refused(model_repository, runtime, fields, reason, monkeypatch):
+    monkeypatch.setenv("GATEWAY_LOG_LEVEL", "error")
+    with pytest.raises(NotMeasured, match=reason):
+        list(prove(Settings(_env_file=None, **fields), model_repository, runtime, PHOTO, Lines(print, print)))
+
+
+def test_time_of_a_batch_is_that_of_tritons_statistics(light_triton, light_repository):
+    """The way in which a network's time on a GPU is measured, with a network on the CPU."""
+    config = read_model_configs(light_repository)["classifier"]
+    milliseconds = batch_milliseconds(light_triton.http_url, "classifier", config, GPU_BATCH)
+    assert 0 < milliseconds < 100
+    statistics = httpx.get(f"{light_triton.http_url}/v2/models/classifier/stats", timeout=60).json()["model_stats"][0]
+    (of_size,) = [each for each in statistics["batch_stats"] if each["batch_size"] == GPU_BATCH]
+    assert of_size["compute_infer"]["count"] == WARM_UP_BATCHES + BATCHES
+    with pytest.raises(NotMeasured, match="other"):
+        batch_milliseconds(light_triton.http_url, "other", config, GPU_BATCH)
