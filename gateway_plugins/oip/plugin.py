@@ -2,14 +2,26 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from gateway.errors import UserError
 from gateway.hooks import ErrorFormat, Plugin, Port, Runtime
 from gateway.settings import Settings
+from gateway_plugins.oip import settings as oip_settings
 from gateway_plugins.oip.settings import ProtocolSettings
+from gateway_plugins.shared.extras import install
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+
+
+PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection")
+"""What the gRPC port needs beyond the packages of the gateway."""
+
+
+class GrpcUnavailable(UserError):
+    """A port for gRPC is set, but a package that it needs is not installed."""
 
 
 class OpenInferenceProtocol(Plugin):
@@ -23,10 +35,11 @@ class OpenInferenceProtocol(Plugin):
     @classmethod
     def check(cls, settings: Settings) -> None:
         """Raise GrpcUnavailable if a port for gRPC is set but its packages are not installed."""
-        if ProtocolSettings.of(settings).grpc_port:
-            from gateway_plugins.oip.grpc_api.requirements import require_packages
-
-            require_packages()
+        if ProtocolSettings.of(settings).grpc_port and (missing := [each for each in PACKAGES if not _has(each)]):
+            raise GrpcUnavailable(
+                f"GATEWAY_GRPC_PORT is set, but the package {missing[0]} is not installed: "
+                f"{install('grpc')}, or unset the variable"
+            )
 
     @classmethod
     def ports(cls, settings: Settings) -> Sequence[Port]:
@@ -39,7 +52,7 @@ class OpenInferenceProtocol(Plugin):
         from gateway_plugins.oip.routes import infer, inspection, metadata
         from gateway_plugins.oip.sequences import OpenSequences
 
-        return inspection.router, metadata.router, infer.infer_routes(OpenSequences(self._settings.max_sequences))
+        return inspection.router, metadata.router, infer.infer_routes(OpenSequences(oip_settings.MAX_SEQUENCES))
 
     def error_formats(self) -> Sequence[ErrorFormat]:
         """An object with one message."""
@@ -66,3 +79,10 @@ class OpenInferenceProtocol(Plugin):
             is_ready=runtime.is_ready,
             upload_bound=runtime.upload_bound,
         )
+
+
+def _has(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the package that contains it
+        return False

@@ -1,4 +1,4 @@
-"""One way to attack: a case, and the service as its target, over HTTP, WebSockets and gRPC."""
+"""One way to attack: a case, and the service as its target, over HTTP and WebSockets."""
 
 import contextlib
 import itertools
@@ -7,11 +7,9 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bench.http_load import BOUNDARY, form
-from tests.attack.http2 import RawClient
 
 SECONDS = 60.0
 MAX_FILES = 1_000
@@ -32,7 +30,6 @@ class Target:
 
     host: str
     port: int
-    grpc_port: int = 0
     nbytes: int = 20_000_000
     workers: int = 1
     max_connections: int = 1_000
@@ -63,12 +60,6 @@ class Target:
                 connection.settimeout(2.0)
                 connection.sendall(data if isinstance(data, bytes) else data())
         return opened
-
-    @contextmanager
-    def http2(self, *, window: int = 65_535) -> Iterator[RawClient]:
-        """Open a connection to the port for gRPC. With `window=0` the client reads no response."""
-        with self.connect(self.grpc_port) as connection:
-            yield RawClient(connection, window=window)
 
     def head(self, line: str, *headers: str) -> bytes:
         """The head of a request."""

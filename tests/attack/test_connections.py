@@ -5,16 +5,15 @@ import threading
 import httpx
 import pytest
 
-from tests.attack import connections, grpc_calls, streams
+from tests.attack import connections, streams
 from tests.attack.target import Case, Target
 from tests.doubles.backend import PNG
-from tests.processes import Gateway, free_port
+from tests.processes import Gateway
 
 pytestmark = pytest.mark.slow
 
 MAX_CONNECTIONS, MAX_STREAMS = 50, 8
-GRPC_PORT = free_port()
-SETTINGS = {"max_connections": MAX_CONNECTIONS, "max_streams": MAX_STREAMS, "grpc_port": GRPC_PORT}
+SETTINGS = {"max_connections": MAX_CONNECTIONS, "max_streams": MAX_STREAMS}
 HOLD_SECONDS = 0.3
 NBYTES = 400_000
 CLIENTS = 120
@@ -59,13 +58,12 @@ def is_live(http: httpx.Client) -> bool:
         return False
 
 
-@pytest.mark.parametrize("attack", [*EVERYWHERE, *streams.CASES, *grpc_calls.CASES], ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", [*EVERYWHERE, *streams.CASES], ids=lambda attack: attack.name)
 def test_health_and_new_clients_are_served_during_an_attack(gateway: Gateway, attack: Case):
     offset = gateway.log.stat().st_size
     target = Target(
         "127.0.0.1",
         gateway.port,
-        GRPC_PORT,
         nbytes=NBYTES,
         max_connections=MAX_CONNECTIONS,
         max_streams=MAX_STREAMS,

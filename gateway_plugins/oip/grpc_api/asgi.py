@@ -22,7 +22,7 @@ PIECE_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request; `body` is sent in its order, with the header Content-Length."""
+    """A request; the parts of `body` follow each other."""
 
     method: str
     path: str
@@ -33,16 +33,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response; the names of its headers are in lower case. The body is in the pieces that the application sent."""
+    """A response; the names of its headers are in lower case."""
 
     status: int
     headers: Mapping[bytes, bytes]
-    pieces: Sequence[bytes] = field(repr=False)
-
-    @property
-    def body(self) -> bytes:
-        """The body as one piece, for small ones."""
-        return b"".join(self.pieces)
+    body: bytes = field(repr=False)
 
 
 async def send_request(app: App, state: Mapping[str, Any], request: Request) -> Response:
@@ -51,22 +46,20 @@ async def send_request(app: App, state: Mapping[str, Any], request: Request) -> 
     A cancellation tells the application that its client has disconnected, and waits for its end.
     """
     pieces = _pieces(request.body)
-    left_bytes = sum(map(len, request.body))
-    is_sent = False
     gone = asyncio.Event()
     status = 0
     headers: dict[bytes, bytes] = {}
     body: list[bytes] = []
+    is_sent = False
 
     async def receive() -> Message:
-        nonlocal is_sent, left_bytes
-        if not is_sent:
-            piece = next(pieces, b"")
-            left_bytes -= len(piece)
-            is_sent = not left_bytes
-            return {"type": "http.request", "body": piece, "more_body": not is_sent}
-        await gone.wait()
-        return {"type": "http.disconnect"}
+        nonlocal is_sent
+        if is_sent:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+        piece = next(pieces, None)
+        is_sent = piece is None
+        return {"type": "http.request", "body": piece or b"", "more_body": not is_sent}
 
     async def send(message: Message) -> None:
         nonlocal status
@@ -84,23 +77,13 @@ async def send_request(app: App, state: Mapping[str, Any], request: Request) -> 
         with suppress(Exception):  # the application has logged it
             await task
         raise
-    return Response(status, headers, body)
+    return Response(status, headers, b"".join(body))
 
 
 def _pieces(body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
-    """The body in pieces of at most PIECE_BYTES; short parts are joined."""
-    joined = bytearray()
     for part in body:
-        if len(joined) + len(part) <= PIECE_BYTES:
-            joined += part
-            continue
-        if joined:
-            yield bytes(joined)
-            joined.clear()
         for begin in range(0, len(part), PIECE_BYTES):
             yield bytes(part[begin : begin + PIECE_BYTES])
-    if joined:
-        yield bytes(joined)
 
 
 def _scope(state: Mapping[str, Any], request: Request) -> dict[str, Any]:

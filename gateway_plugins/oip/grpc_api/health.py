@@ -1,69 +1,72 @@
-"""The standard health service: https://grpc.io/docs/guides/health-checking/."""
+"""The standard services: health (https://grpc.io/docs/guides/health-checking/) and reflection, v1 and v1alpha."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection as grpc_reflection
+from grpc_reflection.v1alpha import reflection_pb2
 
 from gateway_plugins.oip.grpc_api.call import Call
-from gateway_plugins.oip.grpc_api.connection import Handler
-from gateway_plugins.oip.grpc_api.service import SERVICE
+from gateway_plugins.oip.grpc_api.service import SERVICE, Handler, parsed, receive
 from gateway_plugins.oip.grpc_api.status import Failure, Metadata
 
-NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+REFLECTIONS = (grpc_reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
 WATCH_SECONDS = 1.0
 """How often a watched status is looked at."""
+MAX_WATCHERS = 16
+"""Calls that may watch the health; they need no API key."""
+READ_SECONDS = 2.0
+"""How long a client may take to send a request of these services, which is small."""
+_STATUSES = health_pb2.HealthCheckResponse
 
 
 class Health:
     """Reports the gateway's readiness for the server ("") and for the inference service; open to callers without a key.
 
-    At most `max_watchers` calls may watch it. After `stop` the status is NOT_SERVING, and watches end.
+    After `stop` the status is NOT_SERVING, and watches end.
     """
 
-    def __init__(self, is_ready: Callable[[], bool], max_watchers: int) -> None:
+    def __init__(self, is_ready: Callable[[], bool]) -> None:
         self._is_ready = is_ready
-        self._left_watchers = max_watchers
+        self._left_watchers = MAX_WATCHERS
         self._stopped = asyncio.Event()
 
-    def methods(self) -> Mapping[bytes, Handler]:
+    def methods(self) -> Mapping[str, Handler]:
         """The handlers by path."""
-        return {f"/{NAME}/Check".encode(): self._check, f"/{NAME}/Watch".encode(): self._watch}
+        return {f"/{HEALTH}/Check": self._check, f"/{HEALTH}/Watch": self._watch}
 
     def stop(self) -> None:
         """Report NOT_SERVING from now on."""
         self._stopped.set()
 
-    def _status(self, service: str) -> int | None:
-        """The status of a service; None for one that is not known."""
+    def _status(self, service: str) -> int:
         if service not in {"", SERVICE}:
-            return None
-        ready = not self._stopped.is_set() and self._is_ready()
-        return int(health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING)
+            return int(_STATUSES.SERVICE_UNKNOWN)
+        return int(_STATUSES.NOT_SERVING if self._stopped.is_set() or not self._is_ready() else _STATUSES.SERVING)
 
     async def _check(self, call: Call) -> Metadata:
-        status = self._status(await _service(call))
-        if status is None:
+        request = await receive(call, health_pb2.HealthCheckRequest, READ_SECONDS)
+        status = self._status(request.service)
+        if status == _STATUSES.SERVICE_UNKNOWN:
             message = f"Health is known for {SERVICE} and for an empty name."
             raise Failure(grpc.StatusCode.NOT_FOUND, message, "", ())
-        await call.send([health_pb2.HealthCheckResponse(status=status).SerializeToString()])
+        await call.send(_STATUSES(status=status).SerializeToString())
         return ()
 
     async def _watch(self, call: Call) -> Metadata:
-        service, sent = await _service(call), None
         if not self._left_watchers:
             message = "Too many calls watch the health; use Check."
             raise Failure(grpc.StatusCode.RESOURCE_EXHAUSTED, message, "", ())
         self._left_watchers -= 1
         try:
+            request, sent = await receive(call, health_pb2.HealthCheckRequest, READ_SECONDS), None
             while True:
-                status = self._status(service)
-                if status is None:
-                    status = int(health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
-                if status != sent:
-                    await call.send([health_pb2.HealthCheckResponse(status=status).SerializeToString()])
+                if (status := self._status(request.service)) != sent:
+                    await call.send(_STATUSES(status=status).SerializeToString())
                     sent = status
                 if self._stopped.is_set():
                     raise Failure(grpc.StatusCode.UNAVAILABLE, "The server is stopping; call again.", "", ())
@@ -76,11 +79,19 @@ class Health:
             self._left_watchers += 1
 
 
-async def _service(call: Call) -> str:
-    """The name of the service that is asked for."""
-    raw = await call.receive(call.settings.max_header_bytes)
-    try:
-        return str(health_pb2.HealthCheckRequest.FromString(b"" if raw is None else bytes(raw)).service)
-    except DecodeError:
-        message = "The message is not a HealthCheckRequest."
-        raise Failure(grpc.StatusCode.INVALID_ARGUMENT, message, "", ()) from None
+def reflection(services: Sequence[str], check_key: Callable[[Call], Awaitable[None]]) -> Mapping[str, Handler]:
+    """The handlers of both versions, whose messages are the same; they describe these services and their own."""
+    servicer = grpc_reflection.aio.ReflectionServicer((*services, *REFLECTIONS))
+
+    async def requests(call: Call) -> AsyncIterator[Any]:
+        while (raw := await call.receive_next(READ_SECONDS)) is not None:
+            call.release(len(raw))
+            yield parsed(call, reflection_pb2.ServerReflectionRequest, raw)
+
+    async def reflect(call: Call) -> Metadata:
+        await check_key(call)
+        async for response in servicer.ServerReflectionInfo(requests(call), None):
+            await call.send(response.SerializeToString())
+        return ()
+
+    return {f"/{name}/ServerReflectionInfo": reflect for name in REFLECTIONS}

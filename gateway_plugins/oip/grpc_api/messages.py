@@ -1,12 +1,12 @@
-"""The messages of Triton's GRPCInferenceService as requests of `/v2` and back.
+"""The messages of GRPCInferenceService as requests of `/v2`, and responses back.
 
-A tensor in `raw_input_contents` has the form of binary data under `/v2`: each image after its length. So images are
-passed on as they are, and all that is translated is what describes them.
+A tensor in `raw_input_contents` has the form of binary data below `/v2`: each image after its length. So images are
+passed on as they are, and only what describes them is translated. It is counted before Protocol Buffers makes objects
+of it, because two bytes can be a message of their own: https://protobuf.dev/programming-guides/encoding/.
 """
 
 import json
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,23 +14,22 @@ from google.protobuf.message import DecodeError
 from pydantic_core import to_json
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.errors import InvalidBody, ModelNotFound
-from gateway_plugins.oip.grpc_api.wire import InferParts, MessageScan, delimited
+from gateway.errors import HeadersTooLarge, InvalidBody, InvalidParameter, ModelNotFound, TooManyFiles
+from gateway.values.quantities import size
+from gateway_plugins.oip.documents import HEADER_LENGTH
+from gateway_plugins.oip.grpc_api.asgi import Response
 
-HEADER_LENGTH = b"inference-header-content-length"
 LENGTH_BYTES = 4
-RAW_OUTPUT_CONTENTS, INFER_RESPONSE = 6, 2
-"""Fields of inference.ModelInferResponse and of inference.ModelStreamInferResponse."""
+MAX_MEMBERS = 256
+"""Fields of a request and of its inputs, without the images."""
+VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+INPUTS, RAW_INPUT_CONTENTS = 5, 7
+"""Fields of ModelInferRequest."""
+CONTENTS, BYTES_CONTENTS = 5, 8
+"""Fields of ModelInferRequest.InferInputTensor and of InferTensorContents."""
+MAX_VARINT_BYTES = 10
 
 Parts = list[bytes | memoryview]
-"""An encoded message, whose parts follow each other."""
-
-
-def model_path(name: str, version: str) -> str:
-    """The path of a model, or of one of its versions; raises ModelNotFound for what would be another path."""
-    if not name or "/" in name or "/" in version:
-        raise ModelNotFound
-    return f"/v2/models/{name}/versions/{version}" if version else f"/v2/models/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,109 +46,167 @@ class InferCall:
     sequence: tuple[str, object] | None = None
 
 
-def infer_call(raw: memoryview, scan: MessageScan) -> InferCall:
+def model_path(name: str, version: str) -> str:
+    """The path of a model, or of one of its versions; raises ModelNotFound for what would be another path."""
+    if not name or "/" in name or "/" in version:
+        raise ModelNotFound
+    return f"/v2/models/{name}/versions/{version}" if version else f"/v2/models/{name}"
+
+
+def infer_call(raw: bytes, *, max_description_bytes: int, max_images: int) -> InferCall:
     """The request for a message, without a copy of its images.
 
-    Raises InvalidBody if the message cannot be read, ModelNotFound, and the errors of the scan.
+    Besides the images, the message may have MAX_MEMBERS fields and `max_description_bytes`. Raises InvalidBody,
+    InvalidParameter, HeadersTooLarge, TooManyFiles and ModelNotFound.
     """
-    parts = scan.split(raw)
+    scan = _Scan(max_description_bytes, max_images)
     try:
-        message = pb.ModelInferRequest.FromString(parts.description)
-        tensors = [pb.ModelInferRequest.InferInputTensor.FromString(each.description) for each in parts.inputs]
+        message = pb.ModelInferRequest.FromString(scan.description(memoryview(raw)))
     except DecodeError as exc:
-        raise InvalidBody("The message is not a ModelInferRequest.") from exc
-    header, contents = _body(message, tensors, parts)
-    parameters = _values(message.parameters)
-    path = f"{model_path(message.model_name, message.model_version)}/infer"
-    sequence = parameters.get("sequence_id") or None
-    return InferCall(path, message.id, header, contents, sequence and (message.model_name, sequence))
-
-
-def _body(
-    message: pb.ModelInferRequest, tensors: Sequence[pb.ModelInferRequest.InferInputTensor], parts: InferParts
-) -> tuple[bytes, list[bytes | memoryview]]:
-    """The JSON of a request, and the binary data after it."""
-    contents: list[bytes | memoryview] = []
+        raise _malformed() from exc
+    contents: Parts = []
     inputs = []
-    for number, (tensor, given) in enumerate(zip(tensors, parts.inputs, strict=True)):
-        if number < len(parts.raw_contents):
-            elements: list[bytes | memoryview] = [parts.raw_contents[number]]
-        else:
-            elements = _prefixed(given.elements)
-        contents += elements
-        inputs.append(
-            {
-                "name": tensor.name,
-                "datatype": tensor.datatype,
-                "shape": list(tensor.shape),
-                "parameters": {**_values(tensor.parameters), "binary_data_size": sum(map(len, elements))},
-            }
-        )
-    contents += parts.raw_contents[len(tensors) :]
-    document: dict[str, Any] = {
-        "id": message.id,
-        "parameters": {**_values(message.parameters), "binary_data_output": True},
-        "inputs": inputs,
-    }
+    for number, tensor in enumerate(message.inputs):
+        images = scan.raw_contents[number : number + 1] or scan.elements[number]
+        contents += images
+        description = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        parameters = {**_values(tensor.parameters), "binary_data_size": sum(map(len, images))}
+        inputs.append({**description, "parameters": parameters})
+    contents += scan.raw_contents[len(inputs) :]  # more than the inputs: refused as a body that is too long
+    parameters = _values(message.parameters)
+    document = {"id": message.id, "parameters": {**parameters, "binary_data_output": True}, "inputs": inputs}
     if message.outputs:
         document["outputs"] = [
             {"name": output.name, "parameters": {**_values(output.parameters), "binary_data": True}}
             for output in message.outputs
         ]
-    return to_json(document), contents
+    path = f"{model_path(message.model_name, message.model_version)}/infer"
+    sequence = parameters.get("sequence_id") or None
+    return InferCall(path, message.id, to_json(document), contents, sequence and (message.model_name, sequence))
 
 
-def infer_response(headers: Mapping[bytes, bytes], pieces: Sequence[bytes]) -> Parts:
-    """The encoded message for a response, in parts: its tensors are those of the response's body, not copied."""
-    header_bytes = int(headers.get(HEADER_LENGTH, str(sum(map(len, pieces))).encode()))
-    rest: deque[memoryview] = deque(memoryview(piece) for piece in pieces)
-    document = json.loads(b"".join(_take(rest, header_bytes)))
+def infer_response(response: Response) -> pb.ModelInferResponse:
+    """The message for the response to an inference."""
+    body = response.body
+    position = int(response.headers.get(HEADER_LENGTH.lower().encode(), len(body)))
+    document = json.loads(body[:position])
     message = pb.ModelInferResponse(
         model_name=document["model_name"], model_version=document["model_version"], id=document.get("id", "")
     )
-    parts: list[bytes | memoryview] = []
     for tensor in document["outputs"]:
         message.outputs.add(name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"])
-        nbytes = tensor["parameters"]["binary_data_size"]
-        parts += [delimited(RAW_OUTPUT_CONTENTS, nbytes), *_take(rest, nbytes)]
-    return [message.SerializeToString(), *parts]
+        end = position + tensor["parameters"]["binary_data_size"]
+        message.raw_output_contents.append(body[position:end])
+        position = end
+    return message
 
 
-def stream_response(parts: Parts) -> Parts:
-    """The encoded ModelStreamInferResponse of a ModelInferResponse."""
-    return [delimited(INFER_RESPONSE, sum(map(len, parts))), *parts]
+class _Scan:
+    """Splits a ModelInferRequest into its images and what describes them, and counts both."""
+
+    def __init__(self, max_description_bytes: int, max_images: int) -> None:
+        self._max_bytes = self._left_bytes = max_description_bytes
+        self._max_images = self._left_images = max_images
+        self._left_members = MAX_MEMBERS
+        self.raw_contents: Parts = []
+        self.elements: list[Parts] = []
+        """For each input the images in its own contents, as they are in `raw_contents`: each after its length."""
+
+    def description(self, message: memoryview) -> bytes:
+        """The message without its images; raises InvalidBody, InvalidParameter, HeadersTooLarge or TooManyFiles."""
+        description = bytearray()
+        for number, whole, payload in _fields(message):
+            if number == RAW_INPUT_CONTENTS and payload is not None:
+                self._count_image()
+                self.raw_contents.append(payload)
+            elif number == INPUTS and payload is not None:
+                tensor = self._input(payload)
+                description += _varint_of(INPUTS << 3 | DELIMITED) + _varint_of(len(tensor)) + tensor
+            else:
+                self._count_member(len(whole))
+                description += whole
+        return bytes(description)
+
+    def _input(self, message: memoryview) -> bytes:
+        self._count_member(0)
+        description = bytearray()
+        elements: Parts = []
+        for number, whole, payload in _fields(message):
+            if number != CONTENTS or payload is None:
+                self._count_member(len(whole))
+                description += whole
+                continue
+            self._count_member(0)
+            for inner, _, element in _fields(payload):
+                if inner != BYTES_CONTENTS or element is None:
+                    raise InvalidParameter("Elements that are not BYTES must be in raw_input_contents.")
+                self._count_image()
+                elements += (len(element).to_bytes(LENGTH_BYTES, "little"), element)
+        self.elements.append(elements)
+        return bytes(description)
+
+    def _count_member(self, nbytes: int) -> None:
+        self._left_members -= 1
+        self._left_bytes -= nbytes
+        if self._left_members < 0:
+            raise InvalidBody(f"The message has more than {MAX_MEMBERS} fields besides its images.")
+        if self._left_bytes < 0:
+            most = self._max_bytes
+            raise HeadersTooLarge(
+                f"A message may have {size(most)} besides its images.", limit="max_header_bytes", value=most
+            )
+
+    def _count_image(self) -> None:
+        self._left_images -= 1
+        if self._left_images < 0:
+            most = self._max_images
+            raise TooManyFiles(f"A request may have at most {most:,} images.", limit="max_files", value=most)
 
 
-def _take(pieces: deque[memoryview], nbytes: int) -> list[memoryview]:
-    """Remove the first `nbytes`."""
-    taken = []
-    while nbytes:
-        piece = pieces.popleft()
-        if len(piece) > nbytes:
-            pieces.appendleft(piece[nbytes:])
-            piece = piece[:nbytes]
-        taken.append(piece)
-        nbytes -= len(piece)
-    return taken
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview | None]]:
+    """Number, the whole field, and the payload of one with a length; raises InvalidBody."""
+    position, end = 0, len(message)
+    while position < end:
+        begin = position
+        key, position = _varint(message, position)
+        wire_type, length = key & 7, 0
+        if wire_type == VARINT:
+            _, position = _varint(message, position)
+        elif wire_type == DELIMITED:
+            length, position = _varint(message, position)
+        elif wire_type in (FIXED32, FIXED64):
+            length = 4 if wire_type == FIXED32 else 8
+        else:
+            raise _malformed()
+        if not key >> 3 or length > end - position:
+            raise _malformed()
+        payload = message[position : position + length] if wire_type == DELIMITED else None
+        position += length
+        yield key >> 3, message[begin:position], payload
 
 
-def model_metadata(document: Mapping[str, Any]) -> pb.ModelMetadataResponse:
-    """The message for a model's metadata."""
-    tensors = {
-        member: [
-            pb.ModelMetadataResponse.TensorMetadata(name=each["name"], datatype=each["datatype"], shape=each["shape"])
-            for each in document[member]
-        ]
-        for member in ("inputs", "outputs")
-    }
-    return pb.ModelMetadataResponse(
-        name=document["name"], versions=document["versions"], platform=document["platform"], **tensors
-    )
+def _varint(message: memoryview, position: int) -> tuple[int, int]:
+    """A number, and the position after it; raises InvalidBody."""
+    value = shift = 0
+    for byte in message[position : position + MAX_VARINT_BYTES]:
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+    raise _malformed()
 
 
-def _prefixed(elements: Iterable[memoryview]) -> list[bytes | memoryview]:
-    """The elements of a BYTES tensor, each after its length, uint32 little-endian."""
-    return [part for each in elements for part in (len(each).to_bytes(LENGTH_BYTES, "little"), each)]
+def _varint_of(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*encoded, value))
+
+
+def _malformed() -> InvalidBody:
+    return InvalidBody("The message is not a ModelInferRequest.")
 
 
 def _values(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:

@@ -1,127 +1,179 @@
-"""The gRPC server of one process: the inference service, the standard health service, and reflection."""
+"""The gRPC server of one process, on grpc.aio: calls within limits, and a stop that waits for them.
+
+Each method is served as a stream of messages, which a call with one message each way is on the wire. So reads and
+writes happen here and have a time, and messages are bytes, which are counted before they are parsed. The limits that
+grpc has, and those that it lacks, are in docs/guides/grpc.md.
+"""
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import ipaddress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import grpc
 import structlog
 
 from gateway import metrics
-from gateway.errors import Overloaded
-from gateway.limits.connections import Connections
+from gateway.errors import Overloaded, UserError
 from gateway.limits.lease import Bound
-from gateway.limits.pools import Pool
-from gateway.server.serve import ACCEPTED
-from gateway.settings import Settings
-from gateway_plugins.oip.grpc_api import health, reflection
-from gateway_plugins.oip.grpc_api.asgi import App
-from gateway_plugins.oip.grpc_api.call import Call
-from gateway_plugins.oip.grpc_api.call_starts import CallStarts
-from gateway_plugins.oip.grpc_api.connection import GrpcConnection, Handler
-from gateway_plugins.oip.grpc_api.service import SERVICE, InferenceApi, KnowsKey
-from gateway_plugins.oip.grpc_api.status import Failure, failure_of
-from gateway_plugins.oip.settings import ProtocolSettings
+from gateway.limits.pool_clients import IDLE_SECONDS
+from gateway.limits.pools import Pool, PoolLease
+from gateway.settings import Settings, variable
+from gateway_plugins.oip.grpc_api.asgi import App, Headers
+from gateway_plugins.oip.grpc_api.call import Call, ClientGone
+from gateway_plugins.oip.grpc_api.health import HEALTH, Health, reflection
+from gateway_plugins.oip.grpc_api.service import SERVICE, Handler, InferenceApi, KnowsKey
+from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_of
+from gateway_plugins.oip.settings import MAX_CALLS, ProtocolSettings
 
 log = structlog.get_logger("gateway")
 
-WATCHERS_SHARE = 4
-"""At most 1/`WATCHERS_SHARE` of the calls may be health watches; they need no API key."""
-PROBES = 64
-"""Calls of the methods that probes use, beyond the limit of calls."""
+MAX_PROBES = 16
+"""Calls of the methods that probes use, beyond MAX_CALLS. They need no key, and a message may have megabytes."""
+PROBES = frozenset({f"/{HEALTH}/Check", f"/{SERVICE}/ServerLive"})
+MAX_UNFINISHED_CALLS = 2_048
+"""Calls that grpc keeps. Among them are those whose client does not read: their status cannot be sent, and grpc.aio
+cannot reset them, so they end with their connection."""
+MAX_CONNECTIONS = 512
+LAST_CALLS_SECONDS = 600.0
+MAX_DESCRIPTION_BYTES = 64 * 1024
+"""Bytes of a message besides its largest image."""
+OPTIONS = {
+    "grpc.max_allowed_incoming_connections": MAX_CONNECTIONS,
+    "grpc.max_concurrent_streams": MAX_CALLS,
+    "grpc.server_handshake_timeout_ms": 10_000,
+    "grpc.max_connection_idle_ms": 300_000,
+    # Clients find gateways that are new. Calls have ten minutes to end.
+    "grpc.max_connection_age_ms": 3_600_000,
+    "grpc.max_connection_age_grace_ms": int(1e3 * LAST_CALLS_SECONDS),
+    # A client that is silent is tested, and may test the server every ten seconds.
+    "grpc.keepalive_time_ms": 60_000,
+    "grpc.keepalive_timeout_ms": 20_000,
+    "grpc.http2.min_ping_interval_without_data_ms": 10_000,
+    # A call that is not read holds 64 KiB: its window does not grow.
+    "grpc.http2.bdp_probe": 0,
+    # Workers share the port. A gateway that is not one of them finds it taken (gateway.server.serve.check_address).
+    "grpc.so_reuseport": 1,
+    # Compressed messages could be bombs.
+    "grpc.compression_enabled_algorithms_bitset": 1,
+}
+POLL_SECONDS = 0.1
 STOP_SECONDS = 1.0
-"""How long connections may take to close after the last call has ended."""
-BACKLOG = 2048
-PROBE_PATHS = frozenset({f"/{health.NAME}/Check".encode(), f"/{SERVICE}/ServerLive".encode()})
+"""How long grpc may take to send the status of the last calls."""
 
-UploadBound = Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]
+UploadBound = Callable[[Headers], Bound | None]
 
 
-class GrpcServer:
-    """What the connections of one process share: settings, limits, and the methods."""
+class KeysRequired(UserError):
+    """The port would be open to other machines without API keys."""
 
-    def __init__(self, state: Mapping[str, Any], methods: Mapping[bytes, Handler], upload_bound: UploadBound) -> None:
-        self.settings: Settings = state["settings"]
-        self.limits = ProtocolSettings.of(self.settings)
-        self.uploads: Pool = state["uploads"]
-        self.responses: Pool = state["responses"]
-        self.connections: Connections = state["connections"]
-        self.starts = CallStarts()
-        self.upload_bound = upload_bound
-        self.open_connections: set[GrpcConnection] = set()
-        self._none_open = asyncio.Event()
-        self._none_open.set()
-        self.is_stopping = False
+
+class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    """Serves methods by their paths, at most MAX_CALLS calls at once.
+
+    A call beyond the limit ends the one whose client has sent or read nothing for longest, or is refused.
+    """
+
+    def __init__(self, state: Mapping[str, Any], methods: Mapping[str, Handler], upload_bound: UploadBound) -> None:
+        self._settings: Settings = state["settings"]
+        self._uploads, self._responses = state["uploads"], state["responses"]
+        self._upload_bound = upload_bound
         self._methods = methods
         refusal = "Too many calls are open: the limit grpc_max_calls is {}; retry later."
         eviction = "Another call needs the place of this one, whose client sends or reads nothing: the limit "
         eviction += "grpc_max_calls is {}."
-        self._calls = Pool(
-            Bound("grpc_max_calls", self.limits.grpc_max_calls),
-            metrics.CONNECTIONS_CLOSED.labels("slow"),
-            refusal=refusal,
-            eviction=eviction,
+        evicted = metrics.CONNECTIONS_CLOSED.labels("slow")
+        self._slots, self._probe_slots = (
+            Pool(Bound("grpc_max_calls", most), evicted, refusal=refusal, eviction=eviction)
+            for most in (MAX_CALLS, MAX_PROBES)
         )
-        self._probes = Pool(Bound("grpc_max_calls", PROBES), metrics.CONNECTIONS_CLOSED.labels("slow"), refusal=refusal)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: set[Call] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._servers: list[Any] = []
+        """The server that listens; before it those that do not, because a call has ended them, and have calls."""
 
-    def connect(self, connection: GrpcConnection) -> None:
-        """A connection has opened."""
-        self.open_connections.add(connection)
-        self._none_open.clear()
+    async def start(self, port: int) -> None:
+        """Listen on a port."""
+        settings = self._settings
+        options = {
+            **OPTIONS,
+            "grpc.max_receive_message_length": settings.max_file_bytes + MAX_DESCRIPTION_BYTES,
+            "grpc.max_metadata_size": settings.max_header_bytes,
+            "grpc.absolute_max_metadata_size": settings.max_header_bytes,
+        }
+        server = grpc.aio.server(
+            handlers=[self], options=list(options.items()), maximum_concurrent_rpcs=MAX_UNFINISHED_CALLS
+        )
+        host = settings.host
+        server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        await server.start()
+        self._servers.append(server)
 
-    def disconnect(self, connection: GrpcConnection) -> None:
-        """A connection has closed."""
-        self.open_connections.discard(connection)
-        if not self.open_connections:
-            self._none_open.set()
+    async def keep(self, port: int) -> None:
+        """Start again whenever a call has ended the server.
 
-    def is_probe(self, path: bytes) -> bool:
-        """Whether probes of liveness and readiness call this method; it is served on reserved connections."""
-        return path in PROBE_PATHS
-
-    def open(self, call: Call) -> Handler:
-        """Take a slot for a call; raises Failure or Overloaded."""
-        handle = self._methods.get(call.path)
-        if handle is None:
-            message = f"The gateway has no method {call.path.decode(errors='replace')}; reflection lists its methods."
-            raise Failure(grpc.StatusCode.UNIMPLEMENTED, message, "", ())
-        if self.is_stopping:
-            raise Overloaded("The server is stopping; call again.")
-        pool = self._probes if self.is_probe(call.path) else self._calls
-        try:
-            call.slot = pool.lease(call, 1)
-        except Overloaded as error:
-            raise failure_of(error, grpc.StatusCode.RESOURCE_EXHAUSTED) from error
-        return handle
-
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a call in a task, for whose end the server waits when it stops."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        A path that is not UTF-8 does that: grpc.aio stops to listen, and calls in progress go on.
+        """
+        while True:
+            try:
+                await self._servers[-1].wait_for_termination(POLL_SECONDS)
+            except Exception as error:  # grpc.aio raises what ended the server
+                ended = self._servers[-1]
+                try:
+                    await self.start(port)
+                except RuntimeError as failure:  # tried again
+                    log.error("grpc_cannot_listen", port=port, reason=str(failure))  # noqa: TRY400  # it says all
+                else:
+                    log.warning("grpc_restarted", reason=str(error))
+                    task = asyncio.ensure_future(self._end(ended))
+                    self._ending.add(task)
+                    task.add_done_callback(self._ending.discard)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Refuse new calls, wait until the open ones have ended, at most `grace_seconds`, and close all connections."""
-        self.is_stopping = True
-        for connection in tuple(self.open_connections):
-            connection.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=grace_seconds)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=STOP_SECONDS)
-        for connection in tuple(self.open_connections):
-            connection.leave()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                await self._none_open.wait()
-        for connection in tuple(self.open_connections):
-            connection.transport.abort()
+        """Refuse new calls, and wait until the open ones have ended or their clients do not read."""
+        stopping = asyncio.gather(*(server.stop(grace_seconds) for server in self._servers))
+        while not stopping.done() and any(call.unread_seconds < IDLE_SECONDS for call in self._calls):
+            await asyncio.wait({stopping}, timeout=POLL_SECONDS)
+        await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+        await asyncio.gather(*(server.stop(None) for server in self._servers))
+        await stopping
+
+    async def _end(self, server: Any) -> None:  # noqa: ANN401  # grpc has no types
+        """Release a server that does not listen any more once its calls have ended."""
+        await server.stop(LAST_CALLS_SECONDS)
+        self._servers.remove(server)
+
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler:  # noqa: ANN401  # grpc has no types
+        """The handler of a method, known or not; see grpc.GenericRpcHandler."""
+        path = handler_call_details.method
+
+        async def serve(_: object, context: Any) -> None:  # noqa: ANN401
+            await self._serve(path, context)
+
+        return grpc.stream_stream_rpc_method_handler(serve)
+
+    async def _serve(self, path: str, context: Any) -> None:  # noqa: ANN401
+        call = Call(context, self._settings, self._uploads, self._responses)
+        self._calls.add(call)
+        slot = (self._probe_slots if path in PROBES else self._slots).lease(call)
+        try:
+            _take(slot)
+            call.check()
+            call.bind(self._upload_bound(call.headers))
+            context.set_trailing_metadata(await self._methods.get(path, partial(_unknown, path))(call))
+        except ClientGone:
+            return
+        except Exception as error:  # each error becomes a status
+            failure = failed(error)
+        else:
+            return
+        finally:
+            self._calls.discard(call)
+            slot.release()
+            call.close()
+        await context.abort(failure.code, failure.message, failure.trailing)
 
 
 @asynccontextmanager
@@ -135,21 +187,27 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Serve on `settings.grpc_port` until the end of the block, and then until the calls in progress have ended.
 
-    `upload_bound` returns the share of the upload buffer of a request's API key, by the request's headers.
+    `upload_bound` returns the share of the upload buffer of a request's API key, by the request's headers. Raises
+    KeysRequired.
     """
     settings: Settings = state["settings"]
-    limits = ProtocolSettings.of(settings)
+    port = ProtocolSettings.of(settings).grpc_port
+    if knows_key(()) and not _is_loopback(settings.host):
+        raise KeysRequired(
+            f"{variable('grpc_port')} on {settings.host} needs API keys: set {variable('api_keys_file')} to a file of "
+            f"`gateway key add`, or {variable('host')}=127.0.0.1 behind a proxy that checks clients"
+        )
     api = InferenceApi(app, state, knows_key)
-    healthy = health.Health(is_ready, max_watchers=max(1, limits.grpc_max_calls // WATCHERS_SHARE))
-    methods = {**api.methods(), **healthy.methods(), **reflection.methods((SERVICE, health.NAME))}
+    healthy = Health(is_ready)
+    methods = {**api.methods(), **healthy.methods(), **reflection((SERVICE, HEALTH), api.check_key)}
     server = GrpcServer(state, methods, upload_bound)
-    listeners = await _listen(server, settings)
-    log.info("grpc_started", host=settings.host, port=limits.grpc_port)
+    await server.start(port)
+    log.info("grpc_started", host=settings.host, port=port)
+    keeping = asyncio.ensure_future(server.keep(port))
     try:
         yield
     finally:
-        for listener in listeners:
-            listener.close()
+        keeping.cancel()
         healthy.stop()
         api.stop()
         # HTTP requests had the same time already.
@@ -157,19 +215,21 @@ async def serving(
         await server.stop(state["draining"].left_seconds(most))
 
 
-async def _listen(server: GrpcServer, settings: Settings) -> list[asyncio.Server]:
-    """Listen on the port, ACCEPTED times: see gateway.server.serve."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
+def _take(slot: PoolLease) -> None:
+    """Take a slot for a call; raises Failure."""
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if settings.workers > 1:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listener.bind((settings.host, ProtocolSettings.of(settings).grpc_port))
-        listener.setblocking(False)  # noqa: FBT003  # socket's
-        sockets = [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
-    except BaseException:
-        listener.close()
-        raise
-    loop = asyncio.get_running_loop()
-    return [await loop.create_server(lambda: GrpcConnection(server), sock=each, backlog=BACKLOG) for each in sockets]
+        slot.hold(1)
+    except Overloaded as error:
+        raise failure_of(error, grpc.StatusCode.RESOURCE_EXHAUSTED) from error
+
+
+async def _unknown(path: str, _: Call) -> Metadata:
+    message = f"The gateway has no method {path}; reflection lists its methods."
+    raise Failure(grpc.StatusCode.UNIMPLEMENTED, message, "", ())
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -4,41 +4,66 @@ The service is the one of KServe and Triton, with Triton's stream; the methods t
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/open_inference_grpc.proto.
 """
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from google.protobuf.json_format import ParseDict
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.errors import InvalidBody, ModelNotFound, Overloaded
+from gateway.errors import InvalidBody, ModelNotFound, Overloaded, RequestTooLarge
 from gateway.settings import Settings
+from gateway.values.quantities import size
+from gateway_plugins.oip.documents import HEADER_LENGTH
 from gateway_plugins.oip.grpc_api.asgi import App, Headers, Request, Response, send_request
 from gateway_plugins.oip.grpc_api.call import Call
-from gateway_plugins.oip.grpc_api.connection import Handler
-from gateway_plugins.oip.grpc_api.messages import (
-    HEADER_LENGTH,
-    InferCall,
-    Parts,
-    infer_call,
-    infer_response,
-    model_metadata,
-    model_path,
-)
+from gateway_plugins.oip.grpc_api.messages import InferCall, infer_call, infer_response, model_path
 from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_in, trailing_of
 from gateway_plugins.oip.grpc_api.stream import InferStream
-from gateway_plugins.oip.grpc_api.wire import MessageScan
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 NOT_READY = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE})
 """The statuses of `/v2/models/{name}/ready` and `/v2/health/ready` that say no."""
 
+Handler = Callable[[Call], Awaitable[Metadata]]
+"""Serves a call; returns its trailing metadata, and raises what becomes its status."""
 KnowsKey = Callable[[Headers], bool]
-Serve = Callable[[Call], Awaitable[tuple[Message, Metadata]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A method that reads something: its messages, its path below `/v2`, and the response as the JSON there."""
+
+    request: Any
+    response: Any
+    path: Callable[[Any], str]
+    wrap: Callable[[Any], dict[str, Any]] = dict
+
+
+def _model(end: str) -> Callable[[Any], str]:
+    return lambda message: model_path(message.name, message.version) + end
+
+
+def _statistics(message: pb.ModelStatisticsRequest) -> str:
+    return f"{model_path(message.name, message.version) if message.name else '/v2/models'}/stats"
+
+
+READS = {
+    "ServerMetadata": Read(None, pb.ServerMetadataResponse, lambda _: "/v2"),
+    "ModelMetadata": Read(pb.ModelMetadataRequest, pb.ModelMetadataResponse, _model("")),
+    "ModelConfig": Read(
+        pb.ModelConfigRequest, pb.ModelConfigResponse, _model("/config"), lambda document: {"config": document}
+    ),
+    "ModelStatistics": Read(pb.ModelStatisticsRequest, pb.ModelStatisticsResponse, _statistics),
+}
+STATES = {
+    "ServerReady": Read(None, pb.ServerReadyResponse, lambda _: "/v2/health/ready"),
+    "ModelReady": Read(pb.ModelReadyRequest, pb.ModelReadyResponse, _model("/ready")),
+}
 
 
 class InferenceApi:
@@ -55,21 +80,17 @@ class InferenceApi:
         self._is_stopping = False
         self._streams: set[InferStream] = set()
 
-    def methods(self) -> Mapping[bytes, Handler]:
+    def methods(self) -> Mapping[str, Handler]:
         """The handlers by path."""
-        unary: dict[str, Serve] = {
+        handlers: dict[str, Handler] = {
             "ServerLive": self._server_live,
-            "ServerReady": self._server_ready,
-            "ServerMetadata": self._server_metadata,
-            "ModelReady": self._model_ready,
-            "ModelMetadata": self._model_metadata,
-            "ModelConfig": self._model_config,
-            "ModelStatistics": self._model_statistics,
             "RepositoryIndex": self._repository_index,
+            "ModelInfer": self._model_infer,
+            "ModelStreamInfer": self._model_stream_infer,
         }
-        handlers: dict[str, Handler] = {name: partial(_answer, serve) for name, serve in unary.items()}
-        handlers |= {"ModelInfer": self._model_infer, "ModelStreamInfer": self._model_stream_infer}
-        return {f"/{SERVICE}/{name}".encode(): handler for name, handler in handlers.items()}
+        handlers |= {name: partial(self._read, read) for name, read in READS.items()}
+        handlers |= {name: partial(self._ready, read) for name, read in STATES.items()}
+        return {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
 
     def stop(self) -> None:
         """End the streams, after the responses to the requests in progress."""
@@ -77,65 +98,55 @@ class InferenceApi:
         for stream in self._streams:
             stream.stop(_stopping())
 
-    async def _server_live(self, _: Call) -> tuple[Message, Metadata]:
-        return pb.ServerLiveResponse(live=True), ()
+    async def check_key(self, call: Call) -> None:
+        """Raise Failure without a valid key; the application then refuses, counts and logs a request."""
+        if not self._knows_key(call.headers):
+            _expect_ok(await self._send(call, "GET", "/v2"))
 
-    async def _server_ready(self, call: Call) -> tuple[Message, Metadata]:
-        ready, trailing = await self._is_ready(call, "/v2/health/ready")
-        return pb.ServerReadyResponse(ready=ready), trailing
+    async def _server_live(self, call: Call) -> Metadata:
+        await call.send(pb.ServerLiveResponse(live=True).SerializeToString())
+        return ()
 
-    async def _server_metadata(self, call: Call) -> tuple[Message, Metadata]:
-        response = await self._request(call, "/v2")
-        return pb.ServerMetadataResponse(**json.loads(response.body)), trailing_of(response)
+    async def _read(self, read: Read, call: Call) -> Metadata:
+        response = _expect_ok(await self._send(call, "GET", read.path(await self._request(read, call))))
+        await call.send(ParseDict(read.wrap(json.loads(response.body)), read.response()).SerializeToString())
+        return trailing_of(response)
 
-    async def _model_ready(self, call: Call) -> tuple[Message, Metadata]:
-        message = await self._read(call, pb.ModelReadyRequest)
+    async def _ready(self, read: Read, call: Call) -> Metadata:
+        ready = False
+        trailing: Metadata = ()
         try:
-            path = model_path(message.name, message.version)
+            response = await self._send(call, "GET", read.path(await self._request(read, call)))
         except ModelNotFound:
-            return pb.ModelReadyResponse(ready=False), ()
-        ready, trailing = await self._is_ready(call, f"{path}/ready")
-        return pb.ModelReadyResponse(ready=ready), trailing
+            pass
+        else:
+            ready, trailing = response.status == HTTPStatus.OK, trailing_of(response)
+            if not ready and response.status not in NOT_READY:
+                raise failure_in(response)
+        await call.send(read.response(ready=ready).SerializeToString())
+        return trailing
 
-    async def _model_metadata(self, call: Call) -> tuple[Message, Metadata]:
-        message = await self._read(call, pb.ModelMetadataRequest)
-        response = await self._request(call, model_path(message.name, message.version))
-        return model_metadata(json.loads(response.body)), trailing_of(response)
-
-    async def _model_config(self, call: Call) -> tuple[Message, Metadata]:
-        message = await self._read(call, pb.ModelConfigRequest)
-        response = await self._request(call, f"{model_path(message.name, message.version)}/config")
-        return ParseDict({"config": json.loads(response.body)}, pb.ModelConfigResponse()), trailing_of(response)
-
-    async def _model_statistics(self, call: Call) -> tuple[Message, Metadata]:
-        message = await self._read(call, pb.ModelStatisticsRequest)
-        path = model_path(message.name, message.version) if message.name else "/v2/models"
-        response = await self._request(call, f"{path}/stats")
-        return ParseDict(json.loads(response.body), pb.ModelStatisticsResponse()), trailing_of(response)
-
-    async def _repository_index(self, call: Call) -> tuple[Message, Metadata]:
-        message = await self._read(call, pb.RepositoryIndexRequest)
+    async def _repository_index(self, call: Call) -> Metadata:
+        await self.check_key(call)
+        message = await receive(call, pb.RepositoryIndexRequest)
         body = json.dumps({"ready": message.ready}).encode()
-        headers = [*call.headers, (b"content-type", b"application/json")]
-        response = await self._send(call, Request("POST", "/v2/repository/index", headers, call.address, (body,)))
-        models = json.loads(_expect_ok(response).body)
-        return ParseDict({"models": models}, pb.RepositoryIndexResponse()), trailing_of(response)
+        response = _expect_ok(
+            await self._send(call, "POST", "/v2/repository/index", (body,), (b"content-type", b"application/json"))
+        )
+        document = {"models": json.loads(response.body)}
+        await call.send(ParseDict(document, pb.RepositoryIndexResponse()).SerializeToString())
+        return trailing_of(response)
 
     async def _model_infer(self, call: Call) -> Metadata:
-        raw = await self._receive(call, call.connection.max_message_bytes)
-        response = await self._infer(call, self._infer_call(raw))
-        parts = infer_response(response.headers, response.pieces)
-        del raw
-        await call.send(parts)
+        await self.check_key(call)
+        response = await self._infer(call, self._infer_call(await call.receive()))
+        await call.send(infer_response(response).SerializeToString())
         return trailing_of(response)
 
     async def _model_stream_infer(self, call: Call) -> Metadata:
-        async def infer(inference: InferCall, before: "asyncio.Future[Parts] | None") -> Parts:
+        async def infer(inference: InferCall) -> pb.ModelInferResponse:
             try:
-                if before is not None:
-                    await asyncio.wait({before})
-                response = await self._infer(call, inference)
-                return infer_response(response.headers, response.pieces)
+                return infer_response(await self._infer(call, inference))
             except Failure:
                 raise
             except Exception as error:
@@ -151,7 +162,7 @@ class InferenceApi:
         )
         if self._is_stopping:
             raise _stopping()
-        await self._check_key(call)
+        await self.check_key(call)
         with self._state["streams"].lease(stream, 1):
             self._streams.add(stream)
             try:
@@ -160,58 +171,54 @@ class InferenceApi:
                 self._streams.discard(stream)
         return ()
 
-    def _infer_call(self, raw: memoryview) -> InferCall:
-        """The request of a message, which is counted before anything is made of it."""
+    def _infer_call(self, raw: bytes) -> InferCall:
         settings = self._settings
-        scan = MessageScan(max_description_bytes=settings.max_header_bytes, max_images=settings.max_files)
-        return infer_call(raw, scan)
+        return infer_call(raw, max_description_bytes=settings.max_header_bytes, max_images=settings.max_files)
 
     async def _infer(self, call: Call, inference: InferCall) -> Response:
         """The response to one inference; raises Failure."""
-        length = (HEADER_LENGTH, str(len(inference.header)).encode())
-        headers = [*call.headers, length, (b"content-type", b"application/octet-stream")]
+        headers = (
+            (HEADER_LENGTH.lower().encode(), str(len(inference.header)).encode()),
+            (b"content-type", b"application/octet-stream"),
+        )
         body = (inference.header, *inference.contents)
-        return _expect_ok(await self._send(call, Request("POST", inference.path, headers, call.address, body)))
+        return _expect_ok(await self._send(call, "POST", inference.path, body, *headers))
 
-    async def _is_ready(self, call: Call, path: str) -> tuple[bool, Metadata]:
-        response = await self._send(call, Request("GET", path, call.headers, call.address))
-        if response.status != HTTPStatus.OK and response.status not in NOT_READY:
-            raise failure_in(response)
-        return response.status == HTTPStatus.OK, trailing_of(response)
+    async def _request(self, read: Read, call: Call) -> Any:  # noqa: ANN401  # protobuf's classes
+        """The message of a call that has one, whose key is checked before."""
+        if read.request is None:
+            return None
+        await self.check_key(call)
+        return await receive(call, read.request)
 
-    async def _request(self, call: Call, path: str) -> Response:
-        """The response to a request without a body; raises Failure."""
-        return _expect_ok(await self._send(call, Request("GET", path, call.headers, call.address)))
-
-    async def _send(self, call: Call, request: Request) -> Response:
-        return await send_request(self._app, {**self._state, "reader": call.outgoing}, request)
-
-    async def _read(self, call: Call, kind: Any) -> Any:  # noqa: ANN401  # protobuf's classes
-        """The message of a call."""
-        try:
-            return kind.FromString(bytes(await self._receive(call, self._settings.max_header_bytes)))
-        except DecodeError as exc:
-            raise InvalidBody(f"The message is not a {kind.DESCRIPTOR.name}.") from exc
-
-    async def _receive(self, call: Call, max_bytes: int) -> memoryview:
-        """Read the message of a call, whose key is checked before."""
-        await self._check_key(call)
-        raw = await call.receive(max_bytes)
-        if raw is None:
-            raise InvalidBody("The call has no message.")
-        return raw
-
-    async def _check_key(self, call: Call) -> None:
-        """Raise Failure without a valid key; the application then refuses, counts and logs a request."""
-        if not self._knows_key(call.headers):
-            await self._request(call, "/v2")
+    async def _send(
+        self,
+        call: Call,
+        method: str,
+        path: str,
+        body: tuple[bytes | memoryview, ...] = (),
+        *headers: tuple[bytes, bytes],
+    ) -> Response:
+        request = Request(method, path, (*call.headers, *headers), call.address, body)
+        return await send_request(self._app, {**self._state, "reader": call}, request)
 
 
-async def _answer(serve: Serve, call: Call) -> Metadata:
-    """A method with one small message each way."""
-    message, trailing = await serve(call)
-    await call.send([message.SerializeToString()])
-    return trailing
+async def receive(call: Call, kind: Any, seconds: float | None = None) -> Any:  # noqa: ANN401  # protobuf's classes
+    """The small message of a call; raises RequestTooLarge, InvalidBody, and what Call.receive raises."""
+    raw = await call.receive(seconds)
+    call.release(len(raw))
+    return parsed(call, kind, raw)
+
+
+def parsed(call: Call, kind: Any, raw: bytes) -> Any:  # noqa: ANN401  # protobuf's classes
+    """A small message; raises RequestTooLarge and InvalidBody."""
+    most = call.settings.max_header_bytes
+    if len(raw) > most:
+        raise RequestTooLarge(f"The message may have {size(most)}.", limit="max_header_bytes", value=most)
+    try:
+        return kind.FromString(raw)
+    except DecodeError as exc:
+        raise InvalidBody(f"The message is not a {kind.DESCRIPTOR.name}.") from exc
 
 
 def _expect_ok(response: Response) -> Response:

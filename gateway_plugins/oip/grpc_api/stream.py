@@ -9,12 +9,12 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import GatewayError, Overloaded
 from gateway_plugins.oip.grpc_api.call import Call
-from gateway_plugins.oip.grpc_api.messages import InferCall, Parts, stream_response
+from gateway_plugins.oip.grpc_api.messages import InferCall
 from gateway_plugins.oip.grpc_api.status import Failure, failure_of
 from gateway_plugins.shared.ordered_stream import OrderedStream
 
-Infer = Callable[[InferCall, "asyncio.Future[Parts] | None"], Awaitable[Parts]]
-"""Serves one request, after the response of the one before it in its sequence, if any; raises Failure."""
+Infer = Callable[[InferCall], Awaitable[pb.ModelInferResponse]]
+"""Serves one request; raises Failure."""
 ERROR_CODE = "error_code"
 """Parameter of a failed request's response: the gateway's error code."""
 
@@ -22,7 +22,9 @@ ERROR_CODE = "error_code"
 @dataclass(slots=True)
 class _InProgress:
     sequence: tuple[str, object] | None
-    response: "asyncio.Future[Parts]"
+    response: "asyncio.Future[bytes]"
+    held: int = 0
+    """Bytes of the response that are counted."""
 
 
 class InferStream(OrderedStream[_InProgress]):
@@ -33,7 +35,7 @@ class InferStream(OrderedStream[_InProgress]):
     """
 
     def __init__(
-        self, call: Call, infer: Infer, read: Callable[[memoryview], InferCall], *, in_flight: int, idle_seconds: float
+        self, call: Call, infer: Infer, read: Callable[[bytes], InferCall], *, in_flight: int, idle_seconds: float
     ) -> None:
         super().__init__(in_flight=in_flight, idle_limit_seconds=idle_seconds, noun="request")
         self._call = call
@@ -45,19 +47,19 @@ class InferStream(OrderedStream[_InProgress]):
     @property
     def unread_seconds(self) -> float:
         """For how long the client has not read a response."""
-        return self._call.outgoing.idle_seconds
+        return self._call.unread_seconds
 
     def evict(self, error: GatewayError) -> None:
         """Make `serve` raise an error; responses that the client does not read are dropped."""
-        if self._call.outgoing.is_idle:
+        if self._call.is_idle:
             self._call.evict(error)
         self.stop(error)
 
     async def serve(self) -> None:
         """Serve until the client has sent its last request, and all responses are sent.
 
-        Raises StreamIdle, the error of `evict`, and what `Call.receive` raises, after the responses to the requests in
-        progress; what `Call.send` raises at once.
+        Raises StreamIdle, the error of `evict`, and what `Call.receive_next` raises, after the responses to the
+        requests in progress; what `Call.send` raises at once.
         """
         await self.run(self._read_requests)
         if self._end is not None:
@@ -67,7 +69,7 @@ class InferStream(OrderedStream[_InProgress]):
         try:
             while True:
                 await self.slot()
-                raw = await self.receive(self._next_message)
+                raw = await self.receive(self._call.receive_next)
                 if raw is None:
                     break
                 self._begin(raw)
@@ -76,56 +78,55 @@ class InferStream(OrderedStream[_InProgress]):
             self._end = error
         self.enqueue(None)
 
-    async def _next_message(self) -> memoryview | None:
-        return await self._call.receive(self._call.connection.max_message_bytes, awaits_next=True)
-
-    def _begin(self, raw: memoryview) -> None:
+    def _begin(self, raw: bytes) -> None:
         """Start to serve a request."""
         self.arrived()
-        response: asyncio.Future[Parts] = asyncio.get_running_loop().create_future()
-        call: InferCall | GatewayError
+        request: InferCall | GatewayError
         try:
-            call = self._read(raw)
+            request = self._read(raw)
         except GatewayError as error:
-            call = error
-        sequence = call.sequence if isinstance(call, InferCall) else None
-        before = None
-        if sequence is not None:
-            before = next((each.response for each in reversed(self._in_progress) if each.sequence == sequence), None)
-        request = _InProgress(sequence, response)
-        self._in_progress.append(request)
-        self.enqueue(request)
-        self.start(self._serve, call, len(raw), before, response)
+            request = error
+        sequence = request.sequence if isinstance(request, InferCall) else None
+        same = (each.response for each in reversed(self._in_progress) if sequence and each.sequence == sequence)
+        item = _InProgress(sequence, asyncio.get_running_loop().create_future())
+        self.start(self._serve, request, len(raw), next(same, None), item)
+        self._in_progress.append(item)
+        self.enqueue(item)
 
     async def deliver(self, item: _InProgress) -> None:
         """Send the response to a request."""
-        await self._call.send(await item.response)
+        response = await item.response
+        self._call.hold(-item.held)
+        await self._call.send(response)
         self._in_progress.popleft()
 
     async def _serve(
         self,
-        call: InferCall | GatewayError,
+        request: InferCall | GatewayError,
         nbytes: int,
-        before: "asyncio.Future[Parts] | None",
-        response: "asyncio.Future[Parts]",
+        before: "asyncio.Future[bytes] | None",
+        item: _InProgress,
     ) -> None:
         try:
-            if isinstance(call, GatewayError):
-                raise failure_of(call)
-            parts = stream_response(await self._infer(call, before))
-            self._hold(parts)
+            if isinstance(request, GatewayError):
+                raise failure_of(request)
+            if before is not None:
+                await asyncio.wait({before})
+            response = pb.ModelStreamInferResponse(infer_response=await self._infer(request)).SerializeToString()
+            self._hold(item, len(response))
         except Failure as failure:
             message = pb.ModelStreamInferResponse(error_message=failure.message)
-            message.infer_response.id = "" if isinstance(call, GatewayError) else call.id
+            message.infer_response.id = "" if isinstance(request, GatewayError) else request.id
             message.infer_response.parameters[ERROR_CODE].string_param = failure.reason
-            parts = [message.SerializeToString()]
+            response = message.SerializeToString()
         finally:
-            self._call.incoming.release(nbytes)
-        response.set_result(parts)
+            self._call.release(nbytes)
+        item.response.set_result(response)
 
-    def _hold(self, parts: Parts) -> None:
+    def _hold(self, item: _InProgress, nbytes: int) -> None:
         """Count a response until it is sent; raises Failure."""
         try:
-            self._call.outgoing.hold(sum(map(len, parts)))
+            self._call.hold(nbytes)
         except Overloaded as error:
             raise failure_of(error) from error
+        item.held = nbytes

@@ -456,8 +456,9 @@ def start(client, sequence_id: int, headers: dict[str, str] | None = None):
     return ask(client, PNG, headers=headers or {}, sequence_id=sequence_id, sequence_start=True)
 
 
-def test_client_has_as_many_sequences_as_the_limit(backend):
-    with client_of(backend, max_sequences=3) as client:
+def test_client_has_as_many_sequences_as_the_limit(backend, monkeypatch):
+    monkeypatch.setattr("gateway_plugins.oip.settings.MAX_SEQUENCES", 3)
+    with client_of(backend) as client:
         for sequence_id in (1, 2, 3):
             assert start(client, sequence_id).status_code == 200
         refused = client.post(INFER, json=in_json(PNG, parameters={"sequence_id": 4, "sequence_start": True}))
@@ -472,7 +473,8 @@ def test_client_has_as_many_sequences_as_the_limit(backend):
 
 def test_idle_sequence_makes_room_for_the_next_one(backend, monkeypatch):
     monkeypatch.setattr("gateway_plugins.oip.sequences.IDLE_SECONDS", 0.0)
-    with client_of(backend, max_sequences=2) as client:
+    monkeypatch.setattr("gateway_plugins.oip.settings.MAX_SEQUENCES", 2)
+    with client_of(backend) as client:
         assert [start(client, sequence_id).status_code for sequence_id in (1, 2)] == [200, 200]
         assert ask(client, PNG, sequence_id=1).status_code == 200
         assert start(client, 3).status_code == 200
@@ -484,11 +486,12 @@ def test_idle_sequence_makes_room_for_the_next_one(backend, monkeypatch):
         assert ask(client, PNG, sequence_id=1).status_code == 200
 
 
-def test_sequences_of_two_keys_are_two(backend, tmp_path):
+def test_sequences_of_two_keys_are_two(backend, tmp_path, monkeypatch):
     """Each key has its own sequences, and as many as the limit."""
     keys = tmp_path / "keys"
     app, nightly = (key_of(keys, name) for name in ("app", "nightly"))
-    with client_of(backend, api_keys_file=keys, max_sequences=1) as client:
+    monkeypatch.setattr("gateway_plugins.oip.settings.MAX_SEQUENCES", 1)
+    with client_of(backend, api_keys_file=keys) as client:
         assert start(client, 1, app).status_code == 200
         assert ask(client, PNG, headers=nightly, sequence_id=1).status_code == 409
         assert start(client, 2, app).status_code == 503

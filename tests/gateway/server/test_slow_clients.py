@@ -1,6 +1,6 @@
 """Clients that are slow or greedy cost only themselves: each limit at its value, and one past it.
 
-What holds for HTTP and gRPC alike is in tests/plugins/oip/grpc_api/test_rules.py.
+Clients that are silent or many are in test_bounded_clients.py.
 """
 
 import contextlib

@@ -377,6 +377,9 @@ scaleDown:
 {{- fail "triton.tls.secretName: name a Secret, since triton.tls.clientSecretName is set" -}}
 {{- end -}}
 {{- end -}}
+{{- if and (include "tig.number" (list . "GATEWAY_GRPC_PORT" 0) | int) (not .Values.gateway.apiKeys.secretName) (not .Values.gateway.settings.GATEWAY_API_KEYS_FILE) -}}
+{{- fail "gateway.apiKeys.secretName: name a Secret, since gateway.settings.GATEWAY_GRPC_PORT is set, and gRPC beyond loopback needs API keys" -}}
+{{- end -}}
 {{- if and .Values.gateway.service.nodePort (eq .Values.gateway.service.type "ClusterIP") -}}
 {{- fail "gateway.service.nodePort: needs gateway.service.type NodePort or LoadBalancer" -}}
 {{- end -}}

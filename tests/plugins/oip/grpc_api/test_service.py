@@ -1,7 +1,4 @@
-"""The gRPC port: GRPCInferenceService, as tritonclient.grpc and KServe's clients call it, health and reflection.
-
-Then the blocks of messages that arrive.
-"""
+"""The gRPC port: GRPCInferenceService, as tritonclient.grpc and KServe's clients call it, health and reflection."""
 
 import asyncio
 import socket
@@ -11,8 +8,6 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 from tritonclient.grpc import InferRequestedOutput, service_pb2
 from tritonclient.grpc.aio import InferenceServerClient
@@ -32,8 +27,9 @@ from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB
 from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.oip.grpc_api.blocks import BLOCK_BYTES, Blocks
-from gateway_plugins.oip.grpc_api.requirements import GrpcUnavailable
+from gateway_plugins.oip.grpc_api import health, server
+from gateway_plugins.oip.grpc_api.server import MAX_DESCRIPTION_BYTES, KeysRequired
+from gateway_plugins.oip.plugin import GrpcUnavailable
 from gateway_plugins.oip.routes.metadata import EXTENSIONS
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.tensors import SCORES, TEXT, scorer
@@ -186,14 +182,11 @@ async def test_rate_of_a_key_is_resource_exhausted(tmp_path):
     assert "ratelimit" in dict(error.trailing_metadata())
 
 
-async def test_message_at_the_limit_is_read_and_a_larger_one_is_not():
-    room = MIB - request(bytes(MIB // 2)).ByteSize() + MIB // 2
-    at_limit = request(bytes(room))
-    assert at_limit.ByteSize() == MIB
-    async with connected(grpc_max_message_bytes=MIB) as channel:
+async def test_message_of_the_largest_image_is_read_and_a_larger_one_is_not():
+    async with connected(max_file_bytes=MIB) as channel:
         calls = stub(channel)
-        assert details(await failure(calls.ModelInfer(at_limit)))[0].reason == "UNSUPPORTED_FORMAT"
-        error = await failure(calls.ModelInfer(request(bytes(room + 1))))
+        assert details(await failure(calls.ModelInfer(request(bytes(MIB)))))[0].reason == "UNSUPPORTED_FORMAT"
+        error = await failure(calls.ModelInfer(request(bytes(MIB + MAX_DESCRIPTION_BYTES))))
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
@@ -209,9 +202,11 @@ async def test_message_at_the_limit_is_read_and_a_larger_one_is_not():
     ],
     ids=["call", "stream"],
 )
-async def test_calls_and_streams_beyond_their_limit_are_refused(limit, code, ask):
-    """The calls come from several connections: those of one would wait in its client, as HTTP/2 provides."""
-    async with serving(**{limit: 1}) as address, channel_to(address) as channel, channel_to(address) as other:
+async def test_calls_and_streams_beyond_their_limit_are_refused(monkeypatch, limit, code, ask):
+    if limit == "grpc_max_calls":
+        monkeypatch.setattr(server, "MAX_CALLS", 1)
+    settings = {"max_streams": 1 if limit == "max_streams" else 64}
+    async with serving(**settings) as address, channel_to(address) as channel, channel_to(address) as other:
         stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
         await stream.write(request(PNG).SerializeToString())
         await stream.read()
@@ -221,6 +216,42 @@ async def test_calls_and_streams_beyond_their_limit_are_refused(limit, code, ask
         await stream.done_writing()
         assert await stream.code() is grpc.StatusCode.OK
     assert REGISTRY.get_sample_value("gateway_streams") == 0
+
+
+async def test_message_is_counted_while_it_is_used(tmp_path):
+    """In the upload buffer, which refuses what it cannot hold, and in the share of the key."""
+    backend = scorer()
+    backend.gate.clear()
+    small = key_of(tmp_path / "keys", "small", share="0.1")
+    other = key_of(tmp_path / "keys", "other")
+    settings = {"api_keys_file": tmp_path / "keys", "max_file_bytes": MIB, "max_bytes_waiting": 8 * MIB}
+    image = PNG + bytes(700_000)
+    async with connected(backend, **settings) as channel:
+
+        def infer(key: dict[str, str]) -> asyncio.Future:
+            metadata = tuple((name.lower(), value) for name, value in key.items())
+            return asyncio.ensure_future(failure(stub(channel).ModelInfer(request(image), metadata=metadata)))
+
+        refused = await infer(small)  # the message and the image in it are more than a tenth
+        assert (refused.code(), details(refused)[0].reason) == (grpc.StatusCode.UNAVAILABLE, "OVERLOADED")
+        calls = [infer(other) for _ in range(16)]
+        await wait_until(lambda: len(backend.calls) == 1)
+        assert REGISTRY.get_sample_value("gateway_waiting_bytes") > len(image)
+        done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        assert details(done.pop().result())[0].metadata["limit"] == "max_bytes_waiting"
+        backend.gate.set()
+    assert REGISTRY.get_sample_value("gateway_waiting_bytes") == 0
+
+
+async def test_path_in_a_model_name_is_no_route():
+    """It was INTERNAL with a traceback."""
+    async with connected() as channel:
+        calls = stub(channel)
+        for name, version in (("ensemble_model/ready", ""), ("ensemble_model", "1/ready"), ("", "")):
+            metadata = await failure(calls.ModelMetadata(service_pb2.ModelMetadataRequest(name=name, version=version)))
+            infer = await failure(calls.ModelInfer(request(PNG, model=name, model_version=version)))
+            assert (metadata.code(), infer.code()) == (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.NOT_FOUND)
+            assert not (await calls.ModelReady(service_pb2.ModelReadyRequest(name=name, version=version))).ready
 
 
 async def test_cancelled_call_counts_as_a_client_that_left():
@@ -331,8 +362,9 @@ async def test_health_is_that_of_the_gateway():
         assert await check(channel) == NOT_SERVING
 
 
-async def test_watchers_have_a_part_of_the_calls():
-    async with connected(grpc_max_calls=8) as channel:
+async def test_watchers_are_limited(monkeypatch):
+    monkeypatch.setattr(health, "MAX_WATCHERS", 2)
+    async with connected() as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(2)]
         assert [(await watch.read()).status for watch in watches] == [SERVING] * 2
@@ -361,29 +393,16 @@ def test_port_that_cannot_be_used_is_named():
         Settings(_env_file=None, port=8080, grpc_port=8080)
 
 
+async def test_port_for_other_machines_needs_keys(tmp_path):
+    with pytest.raises(KeysRequired, match="GATEWAY_API_KEYS_FILE"):
+        async with serving(host="0.0.0.0"):  # noqa: S104  # what is refused
+            pass
+    add_key(tmp_path / "keys", "app")
+    async with serving(host="::", api_keys_file=tmp_path / "keys") as address, channel_to(address) as channel:
+        assert (await stub(channel).ServerLive(service_pb2.ServerLiveRequest())).live
+
+
 def test_missing_packages_are_named(monkeypatch):
-    monkeypatch.setattr("gateway_plugins.oip.grpc_api.requirements.PACKAGES", ("nothing_of_this_name",))
+    monkeypatch.setattr("gateway_plugins.oip.plugin.PACKAGES", ("nothing_of_this_name",))
     with pytest.raises(GrpcUnavailable, match=r"nothing_of_this_name.*\[grpc\]"):
         create_app(Settings(_env_file=None, grpc_port=free_port()), scorer())
-
-
-@given(st.lists(st.sampled_from([0, 1, 5, 100, BLOCK_BYTES - 1, BLOCK_BYTES, 3 * BLOCK_BYTES]), max_size=8), st.data())
-def test_bytes_leave_in_the_order_of_their_arrival(lengths: list[int], data):
-    blocks, whole = Blocks(), b""
-    for number, length in enumerate(lengths):
-        piece = bytes((number + place) % 256 for place in range(length))
-        blocks.append(piece)
-        whole += piece
-        assert blocks.first(5) == whole[:5]
-        nbytes = data.draw(st.integers(0, len(whole)))
-        assert blocks.take(nbytes) == whole[:nbytes]
-        whole = whole[nbytes:]
-        assert len(blocks) == len(whole)
-
-
-def test_small_pieces_share_a_block():
-    """A client that sends a byte in each frame would otherwise cost more than what is counted."""
-    blocks = Blocks()
-    for _ in range(2 * BLOCK_BYTES):
-        blocks.append(b"x")
-    assert len(blocks._blocks) == 2
