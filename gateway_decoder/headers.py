@@ -1,6 +1,7 @@
 """The headers of files that the serving process does not read: of TIFF, GIF, AVIF, HEIC and JPEG 2000."""
 
 import io
+import math
 import warnings
 from itertools import zip_longest
 from typing import Any
@@ -14,6 +15,7 @@ from gateway.ingest.image_info import ImageInfo, upright
 from gateway_decoder import pillow
 
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _ORIENTATION, _EXTRA_SAMPLES, _SAMPLE_FORMAT = 256, 257, 258, 262, 274, 338, 339
+_COMPRESSION, _PLANAR, _ROWS_PER_STRIP = 259, 284, 278
 _STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES = 273, 279, 324, 325
 _UNSIGNED_INTEGER = 1
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
@@ -52,7 +54,8 @@ def _read_by_pillow(data: bytes, image_format: ImageFormat) -> ImageInfo:
 
 def _read_gif(data: bytes, image_format: ImageFormat) -> ImageInfo:
     """The logical screen; whether the first frame covers all of it is seen when it is decoded."""
-    if len(data) < 14 or not data.rstrip(b"\0").endswith(b";"):  # some writers pad with zeros
+    # Some writers pad with zeros or end with a line break, and some leave the trailer out.
+    if len(data) < 14 or not (data.rstrip(b"\0\r\n").endswith(b";") or pillow.has_whole_gif_frames(data)):
         raise TruncatedImage("The GIF is cut off: it has no trailer.")
     width, height = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
     return ImageInfo(image_format, width, height, has_alpha=True, by_pillow=True, animated=True)
@@ -104,9 +107,25 @@ def _tiff_tags(data: bytes) -> ImageFileDirectory_v2:
     lengths = _values(tags, _TILE_BYTES) or _values(tags, _STRIP_BYTES)
     if not offsets or not tags.get(_WIDTH) or not tags.get(_HEIGHT):
         raise InvalidImage("The TIFF's first page has no size or no pixels.")
-    if any(offset + length > len(data) for offset, length in zip_longest(offsets, lengths, fillvalue=0)):
+    if any(offset + length > len(data) for offset, length in zip_longest(offsets, lengths, fillvalue=0)) and (
+        _end_of_plain_strips(tags) > len(data)
+    ):
         raise TruncatedImage("The TIFF is cut off: its pixels lie beyond the end of the file.")
     return tags
+
+
+def _end_of_plain_strips(tags: ImageFileDirectory_v2) -> float:
+    """Where the pixels of uncompressed strips end, whatever length is announced; infinity for other pixels."""
+    if tags.get(_COMPRESSION, 1) != 1 or tags.get(_PLANAR, 1) != 1 or _values(tags, _TILE_OFFSETS):
+        return math.inf
+    rows_of_a_strip = min(tags.get(_ROWS_PER_STRIP, tags[_HEIGHT]), tags[_HEIGHT])
+    row_bytes = (tags[_WIDTH] * sum(_values(tags, _BITS) or (1,)) + 7) // 8
+    starts = range(0, tags[_HEIGHT], rows_of_a_strip)
+    rows = [min(rows_of_a_strip, tags[_HEIGHT] - start) for start in starts]
+    return max(
+        offset + row_bytes * each
+        for offset, each in zip_longest(_values(tags, _STRIP_OFFSETS), rows, fillvalue=math.inf)
+    )
 
 
 def _values(tags: ImageFileDirectory_v2, tag: int) -> tuple[Any, ...]:

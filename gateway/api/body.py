@@ -34,7 +34,7 @@ class Body(UploadingClient):
     def __init__(self, request: Request, context: RequestContext) -> None:
         self.headers: dict[bytes, bytes] = dict(reversed(request.scope["headers"]))
         """The headers of the request by their names in lower case; the first one of a name counts."""
-        if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        if self.headers.get(b"content-encoding", b"").lower() not in {b"", b"identity"}:
             raise UnsupportedMediaType.encoded()
         self._content_type = self.headers.get(b"content-type", b"").decode("latin-1")
         self.announced_bytes = int(self.headers.get(b"content-length", b"0"))

@@ -13,10 +13,15 @@ _ESCAPED = re.compile(r';[ \t]*([^\s=;"]+)[ \t]*=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([
 # Browsers send backslashes as they are (WHATWG HTML, multipart/form-data encoding algorithm), and one at the end of a
 # name then looks like an escaped quote.
 _LITERAL = re.compile(r';[ \t]*([^\s=;"]+)[ \t]*=[ \t]*(?:"([^"]*)"|([^\s;"]*))[ \t]*', re.DOTALL)
+# Names that clients write without escaping them: a quote within quotes, or a space without quotes.
+_FILENAME_BEGINS = re.compile(r";[ \t]*filename[ \t]*=", re.IGNORECASE)
+_NEXT_PARAMETER = re.compile(r";[ \t]*(?:name|filename\*)[ \t]*=", re.IGNORECASE)
 # Only these two are escapes: curl before 7.81 writes them, and "C:\new.jpg" comes from others.
 _ESCAPE = re.compile(r'\\(["\\])')
-# What that algorithm percent-encodes, and nothing else: a file may well be named "100%25.jpg".
+# What that algorithm percent-encodes, and nothing else: a file may well be named "100%25.jpg". A name with
+# other escapes, as aiohttp writes them, stays as it is, since the two cannot be told apart.
 _PERCENT = re.compile(r"%(22|0[Dd]|0[Aa])")
+_ANY_PERCENT = re.compile(r"%[0-9A-Fa-f]{2}")
 
 MAX_HEADER_PARAMETERS = 32
 MAX_NAME_CHARACTERS = 4_096
@@ -60,11 +65,8 @@ def names_of(headerlist: Iterable[tuple[str, str]]) -> tuple[str, str | None]:
         if header in headers:
             raise InvalidMultipart(f"A part has more than one {header} header.")
         headers[header] = value.encode("latin-1").decode(errors="replace")
-    try:
-        disposition, params = parse_header(headers.get("Content-Disposition", ""))
-        content_type, _ = parse_header(headers.get("Content-Type", ""))
-    except ValueError as exc:
-        raise InvalidMultipart("A part has malformed parameters in its headers.") from exc
+    disposition, params = _disposition(headers.get("Content-Disposition", ""))
+    content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if disposition != "form-data":
         raise InvalidMultipart("A part has no Content-Disposition: form-data header.")
     if content_type.startswith("multipart/"):
@@ -75,6 +77,22 @@ def names_of(headerlist: Iterable[tuple[str, str]]) -> tuple[str, str | None]:
     if name is None and filename is None:
         raise InvalidMultipart("A part has neither a name nor a filename.")
     return name or "", filename
+
+
+def _disposition(value: str) -> tuple[str, Mapping[str, str]]:
+    """A Content-Disposition and its parameters; raises InvalidMultipart.
+
+    Where they follow no grammar, the file name is all that stands behind `filename=`: a name costs no file its answer.
+    """
+    try:
+        return parse_header(value)
+    except ValueError as exc:
+        begins = _FILENAME_BEGINS.search(value)
+        if begins is None:
+            raise InvalidMultipart("A part has malformed parameters in its headers.") from exc
+        ends = _NEXT_PARAMETER.search(value, begins.end())
+        text = value[begins.end() : None if ends is None else ends.start()].strip(" \t;")
+        return value.partition(";")[0].strip().lower(), {"filename": text.removeprefix('"').removesuffix('"')}
 
 
 def parse_header(value: str) -> tuple[str, Mapping[str, str]]:
@@ -138,4 +156,7 @@ def form_filename(params: Mapping[str, str]) -> str | None:
 
 
 def _unescape(value: str) -> str:
-    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), value[:MAX_NAME_CHARACTERS])
+    value = value[:MAX_NAME_CHARACTERS]
+    if not all(map(_PERCENT.fullmatch, _ANY_PERCENT.findall(value))):
+        return value
+    return _PERCENT.sub(lambda match: chr(int(match.group(1), 16)), value)

@@ -3,6 +3,7 @@
 In the gateway, which decodes an image, and in the preprocessor, to which it passes one on.
 """
 
+import io
 import struct
 import zlib
 from collections.abc import Callable
@@ -66,6 +67,30 @@ def bmp(*, planes):
     return bytes(data)
 
 
+def bmp_with_offset(offset):
+    data = encode(cat(), "BMP")
+    return data[:10] + struct.pack("<I", offset) + data[14:]
+
+
+def png_in_pieces(nbytes):
+    """A PNG whose compressed pixels are spread over many small IDAT chunks."""
+    data = encode(photograph(), "PNG")
+    position, pixels = 8, b""
+    while position < len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        if kind == b"IDAT":
+            pixels += data[position + 8 : position + 8 + length]
+        position += 12 + length
+    pieces = (pixels[start : start + nbytes] for start in range(0, len(pixels), nbytes))
+    return data[:33] + b"".join(png_chunk(b"IDAT", piece) for piece in pieces) + png_chunk(b"IEND", b"")
+
+
+def long_strip_tiff():
+    data = encode(cat(), "TIFF")
+    (length,) = Image.open(io.BytesIO(data)).tag_v2[279]
+    return data.replace(struct.pack("<I", length), struct.pack("<I", length + 5_000))
+
+
 def overrun_bmp():
     """RLE8 whose first run is longer than the row."""
     data = bytearray(encode(cat().quantize(16), "BMP"))
@@ -97,6 +122,12 @@ FORMS = {
     ),
     "GIF without a palette": lambda folder: gif(palette=False),
     "GIF with a background outside its palette": lambda folder: gif(background=255),
+    "GIF without a trailer": lambda folder: gif()[:-1],
+    "GIF with a line break behind it": lambda folder: gif() + b"\r\n",
+    "BMP whose offset of the pixels is 0": lambda folder: bmp_with_offset(0),
+    "BMP whose last row is not padded": lambda folder: encode(cat(), "BMP")[:-1],
+    "PNG in pieces of 256 bytes": lambda folder: png_in_pieces(256),
+    "TIFF whose strip is announced too long": lambda folder: long_strip_tiff(),
     "BMP 1 bit with three planes": lambda folder: bmp(planes=3),
     "BMP 1 bit without planes": lambda folder: bmp(planes=0),
     "DIB 24 bit": lambda folder: encode(cat(), "BMP")[14:],
@@ -115,6 +146,12 @@ def seen(image):
 def test_odd_form_has_the_pixels_of_pillow(name, policy, tmp_path):
     data = FORMS[name](tmp_path)
     assert difference(seen(prepare(Upload(0, "odd", data), policy)), by_pillow(data)) == 0
+
+
+def test_offset_in_the_header_of_a_bitmap_is_ignored():
+    """As in browsers; Pillow reads pixels out of the header."""
+    prepared = prepare(Upload(0, "odd", bmp_with_offset(40)), AUTO)
+    assert difference(seen(prepared), by_pillow(encode(cat(), "BMP"))) == 0
 
 
 def test_bitmap_with_overlong_runs_is_decoded():

@@ -12,15 +12,35 @@ _BITS = (1, 4, 8, 16, 24, 32)
 _HEADER_BYTES = frozenset({_CORE_HEADER_BYTES, 40, 52, 56, 64, 108, 124})
 _UNCOMPRESSED, _RLE8, _RLE4, _BITFIELDS, _ALPHA_BITFIELDS = 0, 1, 2, 3, 6
 _ALPHA_MASK_OFFSET = 66
+_LONGEST_PADDING = 3
+"""Bytes behind a row, which begins at a multiple of four bytes."""
 
 
-def for_decoders(dib: bytes) -> bytes:
-    """A DIB, which begins with its own header, as a bitmap with a file header; the pixels follow masks and palette."""
+def for_decoders(data: bytes) -> bytes:
+    """A bitmap as decoders expect it: a file header, then header, masks, palette and pixels, with a whole last row.
+
+    `data` is a DIB, which has no file header, or a file of which `read` has said that it is rewritten.
+    """
+    if data.startswith(b"BM") and not _points_into_header(data):
+        return data + bytes(_LONGEST_PADDING)
+    dib = data[14:] if data.startswith(b"BM") else data
     header_bytes, bits, compression, colours = struct.unpack_from("<I10xHI12xI", dib)
     masks = {_BITFIELDS: 12, _ALPHA_BITFIELDS: 16}.get(compression, 0) if header_bytes == _INFO_HEADER_BYTES else 0
     palette = 4 * (colours or 1 << bits) if bits <= 8 else 0
     offset = 14 + header_bytes + masks + palette
-    return struct.pack("<2sIHHI", b"BM", (14 + len(dib)) & 0xFFFFFFFF, 0, 0, offset & 0xFFFFFFFF) + dib
+    return (
+        struct.pack("<2sIHHI", b"BM", (14 + len(dib)) & 0xFFFFFFFF, 0, 0, offset & 0xFFFFFFFF)
+        + dib
+        + bytes(_LONGEST_PADDING)
+    )
+
+
+def _points_into_header(data: bytes) -> bool:
+    """Whether the offset of the pixels is 0 or lies in the header; browsers then read the pixels behind the palette."""
+    if len(data) < 14 + _INFO_HEADER_BYTES:
+        return False
+    offset, header_bytes = struct.unpack_from("<II", data, 10)
+    return _INFO_HEADER_BYTES <= header_bytes < 1_024 and offset < 14 + header_bytes
 
 
 def read(data: bytes) -> ImageInfo:
@@ -28,7 +48,7 @@ def read(data: bytes) -> ImageInfo:
 
     Also a DIB, which is a bitmap without its file header, as clipboards hold it.
     """
-    if data.startswith(b"BM"):
+    if data.startswith(b"BM") and not _points_into_header(data):
         return _read(data)
     return replace(_read(for_decoders(data)), rewritten=True)
 
@@ -79,9 +99,12 @@ def _read(data: bytes) -> ImageInfo:
     info = ImageInfo(
         ImageFormat.BMP, width, abs(height), has_alpha=has_alpha, isolated=not usual, by_pillow=not usual and not runs
     )
-    if pixels_offset + needed > len(data):
+    missing = pixels_offset + needed - len(data)
+    if missing <= 0:
+        return info
+    if runs or missing > needed // (abs(height) or 1) - (width * bits + 7) // 8:
         raise TruncatedImage("The BMP is cut off: it is shorter than its header says.")
-    return info
+    return replace(info, rewritten=True)  # the last row is not padded
 
 
 def _pixel_bytes(width: int, height: int, bits: int) -> int:

@@ -3,7 +3,7 @@
 import struct
 import zlib
 
-from gateway.errors import InvalidImage, TruncatedImage
+from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
 from gateway.ingest.formats.step_limit import Steps
 from gateway.ingest.image_formats import ImageFormat
@@ -32,7 +32,7 @@ _MAX_TEXT_BYTES, _MAX_TEXTS = 1 << 18, 4
 _MAX_KEYED_TEXT_BYTES = _MAX_TEXT_BYTES + 1_024
 _CHUNK = struct.Struct(">I4s")
 _HEADER = struct.Struct(">IIBBBBB")
-_MAX_CHUNKS, _LEAST_CHUNK_BYTES = 1_000, 512
+_MAX_CHUNKS, _LEAST_CHUNK_BYTES, _MOST_CHUNKS = 1_000, 256, 20_000
 
 
 def read(data: bytes) -> ImageInfo:
@@ -43,7 +43,7 @@ def read(data: bytes) -> ImageInfo:
         raise InvalidImage("The PNG's header promises more pixels than its bytes can hold.")
     position, has_picture, rewritten, animated = 33, False, False, False
     found = _Metadata()
-    steps = Steps("PNG", _MAX_CHUNKS + len(data) // _LEAST_CHUNK_BYTES)
+    steps = Steps("PNG", min(_MAX_CHUNKS + len(data) // _LEAST_CHUNK_BYTES, _MOST_CHUNKS))
     has_alpha, transparent_gray = colour in (_GRAY_ALPHA, _RGB_ALPHA), None
     while True:
         steps.take()
@@ -182,6 +182,11 @@ def _intact(data: bytes, start: int, end: int) -> bool:
 def _read_header(data: bytes) -> tuple[int, int, int, int]:
     if len(data) < 33:
         raise TruncatedImage("The PNG is cut off in its header.")
+    if data[12:16] == b"CgBI":
+        raise UnsupportedFormat(
+            "The file is a PNG in the form that Apple's developer tools write for apps (CgBI), which is not supported: "
+            "convert it to a plain PNG, as `pngcrush -revert-iphone-optimizations` does."
+        )
     if _CHUNK.unpack_from(data, 8) != (13, b"IHDR") or not _intact(data, 12, 33):
         raise InvalidImage("The PNG's header is damaged.")
     width, height, bit_depth, colour, compression, filtering, interlace = _HEADER.unpack_from(data, 16)

@@ -209,6 +209,10 @@ BROKEN = {
     ),
     "PNG that declares four gibibytes at once": ("truncated_image", lambda: png_with(33, FOUR_GIBIBYTES)),
     "PNG that declares four gibibytes at its end": ("truncated_image", lambda: png_with(-12, FOUR_GIBIBYTES)),
+    "PNG in Apple's own form": (
+        "unsupported_format",
+        lambda: small("PNG")[:8] + b"\0\0\0\4CgBI" + bytes(8) + small("PNG")[8:],
+    ),
     "JPEG of twelve bits": (
         "unsupported_format",
         lambda: sample("JPEG baseline").data.replace(b"\xff\xc0\0\x11\x08", b"\xff\xc0\0\x11\x0c"),

@@ -161,6 +161,12 @@ def test_field_is_a_file_or_a_parameter(parts, items):
         ("filename=\"fallback.jpg\"; filename*=no-such-charset''x.jpg", "fallback.jpg"),
         ("filename*=broken", ""),
         ('filename="a.jpg";', "a.jpg"),
+        ('filename="a 5" x.jpg"', 'a 5" x.jpg'),
+        ("filename=my photo.jpg", "my photo.jpg"),
+        ('filename="a 5" x.jpg"; filename*=utf-8\'\'y', 'a 5" x.jpg'),
+        ('filename="no end.jpg', "no end.jpg"),
+        # As aiohttp writes "a b"c.jpg": decoded as a whole or not at all.
+        ('filename="a%20b%22c.jpg"', "a%20b%22c.jpg"),
         ('filename="first.jpg"; filename="second.jpg"', "first.jpg"),
         (f'filename="{"a" * 10_000}"', "a" * 255),
         (b'filename="na\xefve.jpg"', "na\ufffdve.jpg"),
