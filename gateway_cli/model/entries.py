@@ -75,7 +75,7 @@ def labels(
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Replace the labels of a model that was added with --zero-shot, without a new export of its network.
+    """Replace the labels of a model that was added with --zero-shot.
 
     Versions share their labels: the result is a new version in place of all others.
     """

@@ -20,8 +20,6 @@ from gateway_models.repository.spec import Format, ModelSpec
 TIMEOUT_SECONDS = 600.0
 """The time limit to probe and write one network; a large one takes minutes on a slow machine."""
 PROGRESS = "progress: "
-RELABEL = "relabel"
-"""The kind of a job that replaces the labels of a zero-shot network."""
 CPU_FORM = "cpu-form"
 """The kind of a job that converts the model.pt in its folder for ONNX Runtime."""
 STEP = "step"

@@ -25,7 +25,6 @@ from gateway_models.networks.isolation import (
     CPU_NETWORK,
     JOB,
     OUTCOME,
-    RELABEL,
     STEP,
     STEP_TRIAL,
     TIMEOUT_SECONDS,
@@ -33,7 +32,6 @@ from gateway_models.networks.isolation import (
 )
 from gateway_models.networks.onnx_job import do_framework, do_onnx
 from gateway_models.networks.torch_job import do_torch
-from gateway_models.networks.zero_shot import do_relabel
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format
 
@@ -81,7 +79,7 @@ def do(job: Job) -> Outcome:
     """Probe a network and write it; raises UserError."""
     if framework := framework_named(job.kind):
         return do_framework(job, framework)
-    return {"onnx": do_onnx, "function": do_function, RELABEL: do_relabel}.get(job.kind, do_torch)(job)
+    return {"onnx": do_onnx, "function": do_function}.get(job.kind, do_torch)(job)
 
 
 def _answer(job: Job) -> dict[str, Any]:

@@ -1,23 +1,15 @@
-"""What an ONNX file says of its labels and images in its metadata, as Ultralytics' exporter writes it.
-
-The metadata are read alone: the graph with its weights, which may be gigabytes, is skipped.
-"""
+"""What an ONNX file says of its labels and images in its metadata, as Ultralytics' exporter writes it."""
 
 import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.hub import HubError, numbered
+from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
 
-METADATA_PROPS, KEY, VALUE = 14, 1, 2
-"""Field numbers of ModelProto and StringStringEntryProto (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto)."""
-MAX_PROPERTY_BYTES = 16 * 2**20
-"""The size limit of one property: the names of a million classes."""
-MAX_FIELDS = 10_000
 CLASSIFY = "classify"
 TASKS = {
     "detect": "finds objects by boxes",
@@ -39,10 +31,7 @@ class Described:
 
 def described(path: Path) -> Described:
     """The labels and the preprocessing in an ONNX file's metadata; raises ModelFileError for another task."""
-    try:
-        found = metadata(path)
-    except (OSError, ValueError):
-        return Described()  # loading it reports what is wrong
+    found = metadata(path)
     if found.get("author") != "Ultralytics" or "task" not in found:
         return Described()
     task = found["task"]
@@ -56,50 +45,13 @@ def described(path: Path) -> Described:
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """The metadata properties of an ONNX file; raises OSError, or ValueError for another file."""
-    found: dict[str, str] = {}
-    with path.open("rb") as file:
-        size = path.stat().st_size
-        for _ in range(MAX_FIELDS):
-            if file.tell() >= size:
-                break
-            number, kind = divmod(_varint(file), 8)
-            if kind == 0:
-                _varint(file)
-            elif kind in {1, 5}:
-                file.seek(8 if kind == 1 else 4, 1)
-            elif kind == 2:
-                length = _varint(file)
-                if number == METADATA_PROPS and length <= MAX_PROPERTY_BYTES:
-                    key, value = _property(file, length)
-                    found[key] = value
-                else:
-                    file.seek(length, 1)
-            else:
-                raise ValueError(f"there is no wire type {kind}")
-    return found
-
-
-def _property(file: BinaryIO, length: int) -> tuple[str, str]:
-    end, texts = file.tell() + length, {KEY: "", VALUE: ""}
-    while file.tell() < end:
-        number, kind = divmod(_varint(file), 8)
-        if kind != 2 or (size := _varint(file)) > end - file.tell():
-            raise ValueError("a property is damaged")
-        texts[number] = file.read(size).decode()
-    return texts[KEY], texts[VALUE]
-
-
-def _varint(file: BinaryIO) -> int:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = file.read(1)
-        if not byte:
-            break
-        value |= (byte[0] & 0x7F) << shift
-        if byte[0] < 0x80:
-            return value
-    raise ValueError("a number is damaged")
+    """The metadata properties of an ONNX file; {} for another file, which the job that loads it reports."""
+    onnx, _ = import_onnx()
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception:  # protobuf's errors have no common base class
+        return {}
+    return {each.key: each.value for each in model.metadata_props}
 
 
 def _labels(text: str, path: Path) -> tuple[str, ...]:

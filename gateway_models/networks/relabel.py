@@ -1,16 +1,15 @@
-"""`gateway model labels`: other labels for a zero-shot model, without a new export of its network."""
+"""`gateway model labels`: other labels for a zero-shot model."""
 
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from gateway_models.networks.cpu_choice import with_cpu_form
-from gateway_models.networks.isolation import RELABEL, TIMEOUT_SECONDS, Job, Report, work
+from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, work
 from gateway_models.networks.labels import given_labels
 from gateway_models.networks.served_memory import with_memory
 from gateway_models.repository.entry import LABELS, Entry, EntryError, Version, read_entry
 from gateway_models.repository.retired import retire, retired
-from gateway_models.repository.spec import LABEL_EMBEDDINGS
 from gateway_models.repository.writing import rewrite, staging
 from gateway_plugins.shared.files import whole_file
 
@@ -42,11 +41,8 @@ def relabel(
         format=old.format,
     )
     number = max(old.versions.keys() | retired(repository, name)) + 1
-    current = old.model_file(repository, old.in_use)
     with staging(repository) as folder:
-        for path in (current, current.parent / LABEL_EMBEDDINGS):
-            shutil.copyfile(path, folder / path.name)
-        job = Job(spec, RELABEL, len(spec.texts), folder)
+        job = Job(spec, "huggingface", len(spec.texts), folder)
         outcome = work(job, report)
         outcome = with_cpu_form(job, outcome, report, timeout_seconds=TIMEOUT_SECONDS)
         outcome = with_memory(job, outcome, report, timeout_seconds=TIMEOUT_SECONDS)

@@ -31,7 +31,6 @@ from gateway_models.networks.probe import (
     probe_network,
 )
 from gateway_models.networks.torchscript import Served, convert, cpu_only, export_torchscript, load_torchscript
-from gateway_models.networks.zero_shot import ZeroShot, save_embeddings
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 
@@ -47,7 +46,7 @@ def do_torch(job: Job) -> Outcome:
     spec = job.spec
     report(f"loading {spec.source}")
     with torch.no_grad():
-        module = original = original_module(spec, job.labels)
+        module = original_module(spec, job.labels)
         report(f"trying it on images of {job.side}×{job.side}")
         form = form_of(module, job.side, known_form(spec), pixels=job.pixels)
         check_pixels(job, form.input)
@@ -68,8 +67,6 @@ def do_torch(job: Job) -> Outcome:
         served: torch.nn.Module = Served(module, activate, torch.float32)
         expected = [served(batch) for batch in images_of(job)]
         if spec.format is Format.ONNX:
-            if isinstance(original, ZeroShot):
-                save_embeddings(original, job.folder)
             model = onnx_graph.from_module(served, job.side, embeddings=embeddings is not None)
             ending = Ending.SIGMOID if spec.multi_label else Ending.SOFTMAX
             outcome = write_onnx(job, findings, model, ending, expected, embeddings=embeddings)
@@ -88,8 +85,6 @@ def do_torch(job: Job) -> Outcome:
         file = job.file(Format.TORCHSCRIPT)
         report(f"writing {file.name}")
         export_torchscript(served, probe_batches_of(job)[1], file, tolerance=ALLOWED[spec.precision])
-        if isinstance(original, ZeroShot):
-            save_embeddings(original, job.folder)
         written = load_torchscript(file, trust=spec.trust)
         outcome = outcome_of(job, Format.TORCHSCRIPT, findings, expected, written, embeddings)
         return replace(outcome, input="" if form.is_plain else form.input, cpu_only=cpu_only(written))

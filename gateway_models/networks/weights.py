@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gateway_models.networks.architectures import Shapes, fitting, shapes_of
 from gateway_models.networks.file_kinds import EXPORT, FileKind, ModelFileError, alone, kind_of
-from gateway_models.networks.job_checks import report
 
 CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model")
-FAULTS_SHOWN = 3
+FAULTS_SHOWN = 2
 """Weights that an error message lists at most."""
+HEAD_TENSORS = 2
+"""The weight and the bias of a last layer."""
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 """Prefixes that DataParallel, torch.compile and Lightning add to the names of weights."""
 
@@ -38,34 +38,29 @@ def load_into(network: nn.Module, state: Mapping[str, Tensor], weights: str, sou
 
     `source` is the network's, such as torchvision:resnet50.
     """
-    given, wanted = shapes_of(state), shapes_of(network.state_dict())
     try:
         network.load_state_dict(state)
     except RuntimeError as exc:
-        faults = [f"{name} is missing" for name in wanted if name not in given]
-        faults += [f"{name} is not in the network" for name in given if name not in wanted]
-        both = [name for name in wanted if name in given]
-        faults += [f"{n} is {list(given[n])} and not {list(wanted[n])}" for n in both if given[n] != wanted[n]]
-        shown = ", ".join(faults[:FAULTS_SHOWN])
+        wanted = network.state_dict()
+        shapes = [(name, list(state[name].shape), list(wanted[name].shape)) for name in wanted if name in state]
+        other = [(name, given, expected) for name, given, expected in shapes if given != expected]
+        faults = [f"{name} is missing" for name in wanted if name not in state]
+        faults += [f"{name} is not in the network" for name in state if name not in wanted]
+        # Only the layer of the classes differs.
+        if not faults and all(given[1:] == expected[1:] for _, given, expected in other) and len(other) <= HEAD_TENSORS:
+            classes = other[0][1][0]
+            advice = f"They have {classes} classes: use --labels FILE with {classes} labels"
+        else:
+            advice = (
+                "Name the architecture that they were trained with, or build the network in Python, load them into it "
+                f"and save it by {EXPORT}"
+            )
+        faults += [f"{name} is {given} and not {expected}" for name, given, expected in other]
         more = f" and {len(faults) - FAULTS_SHOWN:,} more" if len(faults) > FAULTS_SHOWN else ""
         raise ModelFileError(
-            f"{weights} does not contain weights of {source}: {shown}{more}. {_instead(given, source)}"
+            f"{weights} does not contain weights of {source}: {', '.join(faults[:FAULTS_SHOWN])}{more}. {advice}"
         ) from exc
     return network.eval()
-
-
-def _instead(given: Shapes, source: str) -> str:
-    """What to do with weights that do not fit a source."""
-    report(f"the weights are not of {source}: looking for the architecture that they fit")
-    fit = fitting(given, source, report)
-    if fit is None:
-        return (
-            "No architecture of torchvision or timm was found that they fit: build the network in Python, load them "
-            f"into it and save it by {EXPORT}"
-        )
-    if fit.source == source:
-        return f"They fit it with {fit.classes} classes: use --labels FILE with {fit.classes} labels"
-    return f"They fit {fit.source}" + (f" with {fit.classes} classes" if fit.classes else "")
 
 
 def _torch(path: Path) -> object:

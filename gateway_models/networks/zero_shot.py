@@ -1,26 +1,15 @@
-"""Zero-shot classifiers: the image tower of a CLIP-like network, and a matrix of the embeddings of its labels' texts.
-
-The matrix is the last layer of the network. It is also kept in a file beside it, by which `relabel` finds and replaces
-it in the network's file: other labels need the text tower, and no new export of the image tower.
-"""
+"""Zero-shot classifiers: the image tower of a CLIP-like network; its last layer is the embeddings of the labels."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.hub import CONFIG, EXTRA, read_config, read_zero_shot_folder
-from gateway_models.networks.isolation import Job
-from gateway_models.networks.job_checks import images_of, outcome_of, report
-from gateway_models.networks.onnx_runner import import_onnx, runner
-from gateway_models.networks.probe import Ending, Findings, activation, check_classes
-from gateway_models.networks.torchscript import Served, load_torchscript, without_deprecations
-from gateway_models.repository.entry import Outcome
-from gateway_models.repository.spec import LABEL_EMBEDDINGS, Format
+from gateway_models.networks.job_checks import report
 
 TEXTS_AT_ONCE = 256
 """Texts that the text tower computes in one batch."""
@@ -89,77 +78,3 @@ def _texts(texts: Sequence[str], towers: Any, tokenizer: Any, padding: str) -> T
 def _embedding(output: Any) -> Tensor:  # noqa: ANN401  # a tensor, or from transformers 5 on an object with one
     embedding: Tensor = output if isinstance(output, Tensor) else output.pooler_output
     return embedding
-
-
-def save_embeddings(network: ZeroShot, folder: Path) -> None:
-    """Write the matrix of a network beside its file: fp32 [labels, size]."""
-    np.save(folder / LABEL_EMBEDDINGS, network.labels.weight.detach().float().numpy())
-
-
-def do_relabel(job: Job) -> Outcome:
-    """Replace the labels in a network's file, which is in the job's folder with its matrix; raises UserError."""
-    spec = job.spec
-    assert spec.format is not None
-    with torch.no_grad():
-        network = zero_shot_network(Path(spec.source.removeprefix("huggingface:")), spec.texts, spec.prompts)
-        findings = Findings(job.side, len(spec.texts), Ending.LOGITS)
-        check_classes(findings, job.labels, multi_label=spec.multi_label)
-        file = job.file(spec.format)
-        old = torch.from_numpy(np.load(job.folder / LABEL_EMBEDDINGS))
-        report(f"replacing the labels in {file.name}")
-        (_replace_onnx if spec.format is Format.ONNX else _replace_torchscript)(file, old, network.labels.weight)
-        save_embeddings(network, job.folder)
-        activate = activation(Ending.LOGITS, multi_label=spec.multi_label)
-        expected = [Served(network, activate, torch.float32)(batch) for batch in images_of(job)]
-        written = runner(file) if spec.format is Format.ONNX else load_torchscript(file)
-        return outcome_of(job, spec.format, findings, expected, written)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    # The network may be stored in half precision.
-    return one.shape == other.shape and torch.allclose(one.float(), other.to(one.dtype).float(), rtol=1e-3, atol=1e-5)
-
-
-def _replace_torchscript(path: Path, old: Tensor, new: Tensor) -> None:
-    with without_deprecations():
-        module = load_torchscript(path)
-        found = 0
-        for node in module.graph.findAllNodes("prim::Constant", True):  # type: ignore[attr-defined]  # noqa: FBT003
-            if not node.hasAttribute("value") or node.kindOf("value") != "t":
-                continue
-            value = node.t("value")
-            for given, wanted in ((old, new), (old.t(), new.t())):
-                if _same(value, given):
-                    changed = wanted.detach().to(value.dtype).contiguous()
-                    node.t_("value", changed)
-                    node.output().inferTypeFrom(changed)
-                    found += 1
-                    break
-        _check_found(found)
-        torch.jit.save(module, path)
-
-
-def _replace_onnx(path: Path, old: Tensor, new: Tensor) -> None:
-    onnx, _ = import_onnx()
-    model, found = onnx.load(path), 0
-    constants = [node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"]
-    for tensor in (*model.graph.initializer, *constants):
-        value = torch.from_numpy(onnx.numpy_helper.to_array(tensor).copy())
-        for given, wanted in ((old, new), (old.t(), new.t())):
-            if value.is_floating_point() and _same(value, given):
-                array = wanted.detach().to(value.dtype).contiguous().numpy()
-                tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-                found += 1
-                break
-    _check_found(found)
-    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = len(new)
-    del model.graph.value_info[:]
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
-
-
-def _check_found(found: int) -> None:
-    if found != 1:
-        raise ModelFileError(
-            f"its labels are {found} times in the network, not once: add the model again, under another name"
-        )

@@ -20,8 +20,6 @@ AUTO = "auto"
 """Instead of a layer's name for FEATURES: the input of the last linear layer."""
 PROMPT = "a photo of a {}"
 MAX_PROMPTS = 100
-LABEL_EMBEDDINGS = "label_embeddings.npy"
-"""The matrix of a zero-shot network's labels, in the folder of each version."""
 INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
 """Input formats of networks: the type and the order of the dimensions."""
 MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000

@@ -14,7 +14,7 @@ from gateway_local.paths import SHIPPED_MODELS
 from gateway_models.repository.after import own_labels
 from gateway_models.repository.entry import LABELS, Entry, EntryError, write_record
 from gateway_models.repository.render import render
-from gateway_models.repository.spec import LABEL_EMBEDDINGS, Format
+from gateway_models.repository.spec import Format
 from gateway_plugins.shared.files import whole_file
 
 STEP_VERSION = "1"
@@ -156,7 +156,7 @@ def _move(network: Path, target: Path, written_as: Format) -> None:
         shutil.move(network.parent, target.parent)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    for name in (LABEL_EMBEDDINGS, *cpu_network.FILES):
+    for name in cpu_network.FILES:
         beside = network.parent / name
         if beside.is_file():
             shutil.move(beside, target.parent)

@@ -6,7 +6,6 @@ Weights of another architecture, of torchvision or timm, are refused with the on
 import json
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from safetensors.torch import save_file
 from torchvision import models
 
 from gateway.errors import UserError
-from gateway_models.networks import architectures
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.hub import HubError, fetch_folder, read_folder, timm_config, timm_preprocessing
 from gateway_models.networks.jobs import do
@@ -225,49 +223,21 @@ def test_misspelt_architecture_gets_suggestions(source, reason):
 
 
 @pytest.mark.parametrize(
-    ("trained", "asked", "classes", "advice"),
+    ("asked", "classes", "advice"),
     [
         (
-            "torchvision:resnet18",
             "torchvision:resnet34",
             5,
-            r"layer1\.2\.conv1\.weight is missing, .* and \d+ more\. They fit torchvision:resnet18 with 5",
+            r"layer1\.2\.conv1\.weight is missing, \S+ is missing and \d+ more\. Name the",
         ),
-        (
-            "torchvision:resnet18",
-            "torchvision:resnet18",
-            7,
-            "They fit it with 5 classes: use --labels FILE with 5 labels",
-        ),
-        ("torchvision:regnet_y_400mf", "torchvision:regnet_x_400mf", 5, "They fit torchvision:regnet_y_400mf with 5"),
-        ("timm:vit_tiny_patch16_224", "timm:vit_small_patch16_224", 5, "They fit timm:vit_tiny_patch16_224 with 5"),
-        pytest.param(
-            "",
-            "torchvision:resnet18",
-            5,
-            r"No architecture of torchvision or timm was found .*torch\.export\.save",
-            marks=pytest.mark.long,
-        ),
+        ("torchvision:resnet18", 7, "They have 5 classes: use --labels FILE with 5 labels"),
     ],
 )
-def test_weights_are_refused_with_the_architecture_that_they_fit(tmp_path, trained, asked, classes, advice):
-    """RegNet computes its widths by torch, so it cannot be built without memory by the device alone."""
-    library, _, name = trained.partition(":")
-    built = {"timm": timm_network, "torchvision": partial(models.get_model, num_classes=5), "": lambda _: Head()}
-    network = built[library](name)
-    torch.save(network.state_dict(), tmp_path / "weights.pth")
+def test_weights_that_do_not_fit_are_refused_with_two_reasons(tmp_path, asked, classes, advice):
+    torch.save(models.get_model("resnet18", num_classes=5).state_dict(), tmp_path / "weights.pth")
     with pytest.raises(ModelFileError, match=advice) as refused:
         original_module(ModelSpec(asked, "model", weights=str(tmp_path / "weights.pth")), classes)
-    assert len(str(refused.value)) < 500
-
-
-def test_long_search_reports_its_progress(monkeypatch):
-    monkeypatch.setattr(architectures, "REPORT_SECONDS", 0.0)
-    monkeypatch.setattr(architectures, "SEARCH_SECONDS", 0.5)
-    lines = []
-    assert architectures.fitting({"nowhere": (1,)}, "torchvision:resnet18", lines.append) is None
-    assert lines[0].startswith("1 architectures tried in ")
-    assert lines[0].endswith("the last torchvision:resnet18")
+    assert len(str(refused.value)) < 600
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pth"])

@@ -12,7 +12,6 @@ from torch import nn
 
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
-from gateway_models.networks.onnx_metadata import MAX_PROPERTY_BYTES, metadata
 from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
 from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, save_onnx
@@ -69,14 +68,6 @@ def test_metadata_that_say_nothing_are_ignored(tmp_path, properties):
     assert source.preprocessing is None
     with pytest.raises(SourceError, match="use --labels FILE"):
         find_labels(source, None)
-
-
-def test_properties_up_to_the_limit_are_read(tmp_path):
-    overhead = len(b"\x0a\x05notes\x12") + 4  # the tags, the key, and the value's length in four bytes
-    path = Path(exported(tmp_path / "best.onnx", notes="a" * (MAX_PROPERTY_BYTES - overhead)).source)
-    assert len(metadata(path)["notes"]) == MAX_PROPERTY_BYTES - overhead
-    exported(path, notes="a" * (MAX_PROPERTY_BYTES - overhead + 1))
-    assert metadata(path).keys() == WRITTEN.keys()
 
 
 @pytest.mark.parametrize("cut", [1, 10, 100, -1])
