@@ -18,7 +18,6 @@ from gateway_models.networks.add_checks import (
 from gateway_models.networks.after import NetworkOutputs, check_step, completed_step, outputs_of
 from gateway_models.networks.cpu_choice import with_cpu_form
 from gateway_models.networks.download import fetch, is_remote
-from gateway_models.networks.engines import ENGINE, check_engine, take
 from gateway_models.networks.functions import FunctionConfig
 from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, labels_in, work
 from gateway_models.networks.model_source import (
@@ -37,7 +36,7 @@ from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.spec import Format, ModelSpec
 from gateway_models.repository.writing import extend, staging, write
 
-OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION, ENGINE: Format.TENSORRT}
+OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION}
 """By kind of source; other kinds are TorchScript by default."""
 RUNS_CODE = ("exported", "torchscript", "function")
 """Kinds of sources whose code runs with --trust."""
@@ -79,7 +78,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
             code = source.function
             code.stage(network, FunctionConfig(code.path.stem, code.name, spec.input, spec.output))
         job = Job(spec, source.kind, len(labels), network)
-        outcome = take(job, report) if source.kind == ENGINE else work(job, report, timeout_seconds=timeout_seconds)
+        outcome = work(job, report, timeout_seconds=timeout_seconds)
         check_devices(outcome.cpu_only, spec.serving, report)
         outcome = with_cpu_form(job, outcome, report, timeout_seconds=timeout_seconds)
         outcome = with_memory(job, outcome, report, timeout_seconds=timeout_seconds)
@@ -109,7 +108,6 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
     spec = source.spec
     own = Format.ONNX if source.framework else OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
     written_as = spec.format or (old.format if old else own)
-    check_engine(source.kind, spec, written_as)
     check_format(own, written_as, spec.precision)
     features = spec.features or (old.spec.features if old else "")
     check_features(features, written_as, old)

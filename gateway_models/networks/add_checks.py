@@ -152,8 +152,7 @@ def tensor_between(wanted: ImageTensor | None, old: Entry | None, written_as: Fo
         return old.tensor
     if wanted is ImageTensor.UINT8 and written_as is Format.FUNCTION:
         raise SourceError("--tensor uint8 moves the normalisation into the network, but functions are not changed")
-    changeable = written_as not in {Format.FUNCTION, Format.TENSORRT}
-    return wanted or (ImageTensor.UINT8 if changeable and gpu_count() else ImageTensor.FP32)
+    return wanted or (ImageTensor.UINT8 if written_as is not Format.FUNCTION and gpu_count() else ImageTensor.FP32)
 
 
 def check_same(old: Entry, spec: ModelSpec, labels: tuple[str, ...], repository: Path) -> None:

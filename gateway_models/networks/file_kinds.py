@@ -57,7 +57,6 @@ class FileKind(StrEnum):
     SAFETENSORS = "safetensors weights"
     PICKLE = "a pickle"
     ENGINE = "a TensorRT engine"
-    WRAPPED_ENGINE = "a TensorRT engine behind a header of JSON"
     UNKNOWN = "no model"
 
 
@@ -71,9 +70,8 @@ ADVICE = {
     "can import its classes, load it in Python and save it with {export}",
     FileKind.AOTI_PACKAGE: "it is machine code for one type of processor or GPU, without the original network that "
     "its answers could be compared with. Add the program that it was compiled from: {export}",
-    FileKind.WRAPPED_ENGINE: "as Ultralytics writes it, and Triton cannot load it so. Cut the header off: "
-    "python3 -c \"import sys; d = open(sys.argv[1], 'rb').read(); n = int.from_bytes(d[:4], 'little') + 4; "
-    "open('model.plan', 'wb').write(d[n:])\" {path}",
+    FileKind.ENGINE: "it is machine code for one kind of GPU, which cannot be tested here. Add the network that it was "
+    "built from, with --format onnx --tensorrt; or write its config.pbtxt by hand: docs/guides/own-repository.md",
     FileKind.SAFETENSORS: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}`, timm:ARCH for one of timm, or the folder with its config.json for one of Hugging Face",
     FileKind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
@@ -115,10 +113,9 @@ def kind_of(path: Path) -> Content:
             return framework
     except (OSError, zipfile.BadZipFile) as exc:
         raise ModelFileError(f"cannot read {path}: {exc}") from exc
-    if head[:4] in ENGINE_MAGIC:
+    # Ultralytics writes a header of JSON before an engine.
+    if head[:4] in ENGINE_MAGIC or head[3:6] == b'\0{"':
         return FileKind.ENGINE
-    if head[3:6] == b'\0{"':
-        return FileKind.WRAPPED_ENGINE
     if head[8:10] == b'{"':
         return FileKind.SAFETENSORS
     # ModelProto starts with ir_version, field 1, a small varint, and then opset_import or producer_name.

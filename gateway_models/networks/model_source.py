@@ -31,7 +31,6 @@ KINDS = {
     FileKind.TORCHSCRIPT: "torchscript",
     FileKind.ONNX: "onnx",
     FileKind.EXPORTED_PROGRAM: "exported",
-    FileKind.ENGINE: "engine",
 }
 """Files that are complete models, and their `kind` in Source."""
 TORCHVISION = "torchvision:"
@@ -48,7 +47,7 @@ class SourceError(UserError):
 class Source:
     """A model's source, inspected: `spec` has its absolute path, its weights' path, and the SHA-256 of these files.
 
-    `kind` is torchscript, onnx, exported, engine, torchvision, timm, huggingface, recipe, function or the key of a
+    `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe, function or the key of a
     framework; `like` names the torchvision weights whose preprocessing it was trained with. `labels` and
     `preprocessing` are those that the source contains.
     """

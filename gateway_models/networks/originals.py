@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from gateway.errors import UserError
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
 from gateway_models.networks.after import outputs_of, write_step
-from gateway_models.networks.engines import check_original
 from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM, FileKind, ModelFileError, kind_of
 from gateway_models.networks.function_process import NetworkCall, OriginalProcess, function_process, network_process
@@ -94,7 +93,6 @@ def original_answers(version: Version) -> Answers:
 def network_answers(version: Version) -> Answers:
     """As `original_answers`, without the step after the network."""
     spec, outcome = version.spec, version.outcome
-    check_original(version)
     activate = activation(Ending(outcome.ending), multi_label=spec.multi_label)
     run: Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]
     if is_function(spec.source):
@@ -134,7 +132,6 @@ def differentiable(version: Version) -> nn.Module:
     `original_answers` does.
     """
     spec, outcome = version.spec, version.outcome
-    check_original(version)
     if is_function(spec.source) or framework_of(spec.source):
         raise NoGradients(f"{spec.source} is no network of torch: use POST /explain")
     file = _unchanged(spec)

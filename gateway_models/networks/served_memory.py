@@ -29,8 +29,6 @@ def with_memory(job: Job, outcome: Outcome, report: Report, *, timeout_seconds: 
 
     A network that cannot be measured, such as one for GPUs alone, has no record; the table of runtimes counts for it.
     """
-    if outcome.format is Format.TENSORRT:
-        return outcome
     entry = Entry(job.spec.name, {1: Version(job.spec, outcome)})
     config = text_format.Parse(render(entry)[entry.classifier], ModelConfig())
     backend = BACKENDS.get(outcome.format)

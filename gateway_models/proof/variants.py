@@ -70,7 +70,7 @@ class Variant:
 def variants_of(entry: Entry) -> list[Variant]:
     """The variants of a model's network, the present one first; raises UserError if there is no choice."""
     serving, several = entry.serving, len(entry.versions) > 1
-    if entry.format in {Format.FUNCTION, Format.TENSORRT} or serving.tensorrt:
+    if entry.format is Format.FUNCTION or serving.tensorrt:
         raise UserError(f"{entry.name} runs by {'TensorRT' if serving.tensorrt else entry.format.value} alone")
     gpus = gpu_count()
     fp32, bf16, fp16 = Precision.FP32, Precision.BF16, Precision.FP16

@@ -64,7 +64,6 @@ _KIND = {
     Format.TORCHSCRIPT: ('platform: "pytorch_libtorch"', "a TorchScript module"),
     Format.ONNX: ('platform: "onnxruntime_onnx"', "an ONNX graph"),
     Format.FUNCTION: ('backend: "python"', "a Python function"),
-    Format.TENSORRT: ('platform: "tensorrt_plan"', "a TensorRT engine"),
 }
 _PARAMETERS = {
     Format.TORCHSCRIPT: """\
@@ -81,7 +80,6 @@ parameters { key: "intra_op_thread_count" value: { string_value: "1" } }
 parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
 """,
     Format.FUNCTION: "",
-    Format.TENSORRT: "",
 }
 
 
@@ -140,7 +138,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
     for version in entry.versions:
         if step := entry.step_after(version):
             texts[step] = _after_config(entry, version)
-    return tensorrt.of_an_engine(texts, entry) if entry.format is Format.TENSORRT else texts
+    return texts
 
 
 def _after(entry: Entry, version: int) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """A model as the user describes it: one object from the command line to the record beside the model."""
 
-import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated
 from pydantic import ConfigDict
 
 from gateway.errors import UserError
-from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT, EXACT, FAST
+from gateway.triton.contract import EXACT, FAST
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository.after import AfterStep, read_step
 from gateway_models.repository.option import IMAGES, SERVING, Option
@@ -51,8 +50,6 @@ class Format(StrEnum):
     ONNX = "onnx"
     FUNCTION = "function"
     """A folder: a model.py for Triton's Python backend, and the user's code."""
-    TENSORRT = "tensorrt"
-    """A ready-made engine, for NVIDIA's TensorRT backend and one kind of GPU."""
 
     @property
     def filename(self) -> str:
@@ -61,18 +58,7 @@ class Format(StrEnum):
             Format.TORCHSCRIPT: "model.pt",
             Format.ONNX: "model.onnx",
             Format.FUNCTION: "model.py",
-            Format.TENSORRT: "model.plan",
         }[self]
-
-
-class FormatOption(StrEnum):
-    """The values of --format: the formats, and two that are refused with an alternative."""
-
-    TORCHSCRIPT = Format.TORCHSCRIPT.value
-    ONNX = Format.ONNX.value
-    FUNCTION = Format.FUNCTION.value
-    TENSORRT = Format.TENSORRT.value
-    AOTI = "aoti"
 
 
 class Decode(StrEnum):
@@ -96,13 +82,6 @@ def _integers(text: str) -> tuple[int, ...]:
         raise SpecError(f"{text!r} must be whole numbers separated by commas") from exc
 
 
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(","))
-    if len(names) != 2 or not all(re.fullmatch(r"[\w.:/-]+", name) for name in names):
-        raise SpecError(f"{text!r} must be the names of an input and an output, separated by a comma")
-    return names
-
-
 def read_prompts(texts: list[str]) -> tuple[str, ...]:
     """Templates of a zero-shot model's texts; raises SpecError."""
     if wrong := [text for text in texts if "{}" not in text]:
@@ -122,24 +101,6 @@ def _gpus(text: str) -> tuple[int | tuple[int, int], ...]:
     if any(len(part) > 2 for part in parts) or len(found) < len(parts):
         raise SpecError(f"{text!r} must name each GPU once, such as 0,1 or 0:2,1:1")
     return tuple(found.values())
-
-
-def _format(wanted: FormatOption) -> Format:
-    if wanted is FormatOption.TENSORRT:
-        raise SpecError(
-            "a TensorRT engine must be built on the kind of GPU that will run it, with trtexec from the server's "
-            "release of TensorRT, so it is not built here; a ready-made one is added as it is, without --format. Use "
-            "--format onnx --tensorrt instead: ONNX Runtime then builds the engine where the model is served, in "
-            "NVIDIA's image and on a GPU"
-        )
-    if wanted is FormatOption.AOTI:
-        raise SpecError(
-            "a package of AOTInductor is machine code for one kind of processor or GPU and for one server's release of "
-            "torch, so it is not built here. NVIDIA's PyTorch backend runs it since 26.03 (2.67), in batches since "
-            "26.07 (2.71), and the Triton of `gateway up` (2.51) not at all. Use --format torchscript or --format onnx "
-            "instead, which every server runs"
-        )
-    return Format(wanted.value)
 
 
 def _input(text: str) -> str:
@@ -324,21 +285,10 @@ class ModelSpec:
         ),
     ] = ""
     sha256: Annotated[str | None, Option("For a SOURCE or --weights that is a URL: its checksum.")] = None
-    engine_tensors: Annotated[
-        tuple[str, ...],
-        Option(
-            "For a TensorRT engine: the names of its input and output, such as images,probabilities; by default "
-            f"{CLASSIFIER_INPUT},{CLASSIFIER_OUTPUT}.",
-            SERVING,
-            type=str,
-            read=_names,
-            automatic=True,
-        ),
-    ] = ()
     precision: Annotated[Precision, Option("Precision to compute in.", SERVING)] = Precision.FP32
     format: Annotated[
         Format | None,
-        Option("Storage format; by default the source's.", SERVING, type=FormatOption, read=_format),
+        Option("Storage format; by default the source's.", SERVING),
     ] = None
     serving: Serving = field(default_factory=Serving)
     tensor: Annotated[
@@ -398,12 +348,6 @@ class ModelSpec:
         """The preprocessing of a completed spec."""
         assert self.preprocessing is not None
         return self.preprocessing
-
-    @property
-    def engine_names(self) -> tuple[str, str]:
-        """The input and the output of a TensorRT engine."""
-        name, output = self.engine_tensors or (CLASSIFIER_INPUT, CLASSIFIER_OUTPUT)
-        return name, output
 
     def check_gray(self) -> None:
         """Raise SpecError where the channels of gray images would be normalised differently."""

@@ -37,9 +37,7 @@ def added(entry: Entry, repository: Path, version: int, service: str, triton: st
         **_embeddings(entry, version),
         **_after(entry, version),
         "stored as": f"{entry.format.value}, {spec.precision.value}{_takes(entry)}; probabilities differ from the "
-        f"original's by up to {outcome.difference:.1e} on {on}"
-        if entry.format is not Format.TENSORRT
-        else f"a TensorRT engine, unchanged and untested{_takes(entry)}; tensors {' and '.join(spec.engine_names)}",
+        f"original's by up to {outcome.difference:.1e} on {on}",
         "served by": _serving(entry),
     }
     for name, fact in facts.items():
@@ -60,10 +58,6 @@ def added(entry: Entry, repository: Path, version: int, service: str, triton: st
         out.print(f"  {path}")
     out.print("to call it:")
     where = "" if version == entry.in_use else f"&version={version}"
-    if entry.format is Format.TENSORRT:
-        out.print("  with NVIDIA's image on a GPU of the kind that it was built on; `gateway up` has no TensorRT")
-        out.print(f"  gateway model evaluate {entry.name} LABELLED_IMAGES{at(repository)}")
-        return
     call = f"  curl -F files=@{sample_image()} '{service}/predict?model={entry.name}{where}'"
     parity = f"  gateway model parity {entry.name}{at(repository)}"
     if triton is None:
@@ -191,8 +185,7 @@ def _takes(entry: Entry) -> str:
 
 def _serving(entry: Entry) -> str:
     serving = entry.serving
-    every = "every GPU" if entry.format is Format.TENSORRT else "every GPU, else the CPU"
-    device = f"GPU {', '.join(map(str, serving.gpu_numbers))}" if serving.gpus else every
+    device = f"GPU {', '.join(map(str, serving.gpu_numbers))}" if serving.gpus else "every GPU, else the CPU"
     delay = f", waited for up to {serving.queue_delay_us:,} µs" if serving.queue_delay_us else ""
     preferred = serving.preferred
     sizes = "" if preferred is None else f", {', '.join(map(str, preferred)) or 'none'} preferred"

@@ -1,6 +1,6 @@
 """TensorRT for an ONNX model, as https://github.com/triton-inference-server/onnxruntime_backend configures it."""
 
-from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
+from gateway.triton.contract import CLASSIFIER_INPUT
 from gateway_machine.capacity import GPU_PREFERRED
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Precision
@@ -15,17 +15,6 @@ def profile(entry: Entry) -> tuple[int, int, int]:
     largest, chosen = entry.serving.max_batch_size, entry.serving.preferred
     preferred = GPU_PREFERRED if chosen is None else chosen
     return 1, max((size for size in preferred if size <= largest), default=largest), largest
-
-
-def of_an_engine(texts: dict[str, str], entry: Entry) -> dict[str, str]:
-    """The configurations of a ready-made engine: its own names for tensors, and GPUs alone."""
-    names = dict(zip((CLASSIFIER_INPUT, CLASSIFIER_OUTPUT), entry.spec.engine_names, strict=True))
-    adapted = {}
-    for folder, text in texts.items():
-        for ours, its in names.items():
-            text = text.replace(f'"{ours}"', f'"{its}"')
-        adapted[folder] = text.replace("kind: KIND_AUTO", "kind: KIND_GPU")
-    return adapted
 
 
 def accelerator(entry: Entry) -> str:

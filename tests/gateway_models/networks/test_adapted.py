@@ -237,12 +237,11 @@ def normalised(mean: tuple[float, ...] = SMALL.mean, std: tuple[float, ...] = SM
         (1, None, None, Format.ONNX, ImageTensor.UINT8),
         (1, ImageTensor.FP32, None, Format.ONNX, ImageTensor.FP32),
         (1, None, None, Format.FUNCTION, ImageTensor.FP32),
-        (1, None, None, Format.TENSORRT, ImageTensor.FP32),
         (1, None, entry(), Format.TORCHSCRIPT, ImageTensor.FP32),
     ],
 )
 def test_pixels_are_the_default_on_a_machine_with_a_gpu(monkeypatch, gpus, wanted, others, written_as, tensor):
-    """Functions and engines stay as they are, and new versions get the tensor of the others."""
+    """Functions stay as they are, and new versions get the tensor of the others."""
     monkeypatch.setattr(add_checks, "gpu_count", lambda: gpus)
     assert add_checks.tensor_between(wanted, others, written_as) is tensor
 

@@ -156,7 +156,7 @@ def test_command_prints_written_files_and_example_calls(tmp_path, monkeypatch):
 THREE = Preprocessing((32,), 32, "bilinear", (0.1, 0.2, 0.3), (0.5,) * 3)
 PIXELS = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
 FUNCTION, RECIPE = "colours.py:classify", "recipe:efficientnet-lite0"
-SCRIPT, ONNX, ENGINE = "m.pt", "m.onnx", "m.engine"
+SCRIPT = "m.pt"
 REFUSED = [
     (FUNCTION, {"trust": False}, r"colours\.py is code. It runs when it is tested here.* add --trust"),
     (FUNCTION, {"format": Format.ONNX}, "cannot be written as onnx"),
@@ -174,11 +174,6 @@ REFUSED = [
         {"format": Format.ONNX, "serving": Serving(cpu_runtime="torchscript")},
         "--cpu-runtime is for TorchScript",
     ),
-    (ENGINE, {"format": Format.ONNX}, "^--format onnx is for networks that are converted"),
-    (ENGINE, {"precision": Precision.FP16}, "^--precision is for networks that are converted"),
-    (ENGINE, {"features": AUTO}, "^--embeddings is for networks that are converted"),
-    (ENGINE, {"output": "logits"}, "^--output is for networks that are converted"),
-    (ONNX, {"engine_tensors": ("a", "b")}, "--engine-tensors is for TensorRT engines"),
 ]
 
 
@@ -186,8 +181,6 @@ REFUSED = [
 def test_option_of_another_kind_of_source_is_refused(tmp_path, source, changes, reason):
     save_function(tmp_path)
     save_torchscript(Head(), tmp_path / SCRIPT)
-    (tmp_path / ENGINE).write_bytes(b"ftrt" + bytes(4096))
-    (tmp_path / ONNX).write_bytes(b"\x08\x0a\x12\x07pytorch")
     usual = {"classes": 6, "trust": True, "preprocessing": PIXELS} if source == FUNCTION else {}
     place = source if source == RECIPE else f"{tmp_path}/{source}"
     with pytest.raises(UserError, match=reason):
@@ -201,9 +194,6 @@ def test_option_of_another_kind_of_source_is_refused(tmp_path, source, changes, 
         (["--crop", "32"], "--crop cannot fully describe how images were prepared in training: add --mean, --std"),
         ([*HEAD_FLAGS, "--like", "ResNet50_Weights.IMAGENET1K_V2"], "--like and --resize both describe"),
         ([*HEAD_FLAGS, "--preferred", "eight"], "'eight' must be whole numbers"),
-        ([*HEAD_FLAGS, "--format", "tensorrt"], "Use --format onnx --tensorrt instead"),
-        ([*HEAD_FLAGS, "--format", "aoti"], "Use --format torchscript or --format onnx instead"),
-        ([*HEAD_FLAGS, "--format", "aoti"], "in batches since 26.07 (2.71), and the Triton of `gateway up` (2.51) not"),
         ([*HEAD_FLAGS, "--pixels"], "--pixels leaves pixels as they are, and --mean and --std normalise them"),
     ],
 )

@@ -66,9 +66,11 @@ def test_files_that_are_no_models_are_refused_with_advice(tmp_path):
     with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
         for name in ("data/aotinductor/model/ckd.wrapper.so", "archive_format", "archive_version", "byteorder"):
             archive.writestr(f"model/{name}", b"")
+    (tmp_path / "model.plan").write_bytes(b"ftrt" + bytes(4096))
     (tmp_path / "model.pt").write_bytes(b"\xff\xd8\xff\xe0 a photo")
     for name, kind, advice in (
         ("model.pt2", FileKind.AOTI_PACKAGE, r"Add the program that it was compiled from: torch\.export\.save"),
+        ("model.plan", FileKind.ENGINE, "Add the network that it was built from, with --format onnx --tensorrt"),
         ("model.pt", FileKind.UNKNOWN, r"TorchScript \(model\.pt\), ONNX"),
     ):
         assert kind_of(tmp_path / name) is kind
