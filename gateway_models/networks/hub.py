@@ -16,8 +16,10 @@ from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from
 from gateway_plugins.shared.extras import install
 
 HUGGING_FACE, TIMM = "huggingface:", "timm:"
-CONFIG, PROCESSOR, WEIGHTS = "config.json", "preprocessor_config.json", "*.safetensors*"
-WANTED = [CONFIG, PROCESSOR, WEIGHTS]
+CONFIG, WEIGHTS = "config.json", "*.safetensors*"
+PROCESSORS = ["preprocessor_config.json", "processor_config.json"]
+"""Files of a processor; transformers 5 may write the second one alone."""
+WANTED = [CONFIG, *PROCESSORS, WEIGHTS]
 TOKENIZER = [
     "tokenizer.json",
     "tokenizer_config.json",
@@ -71,6 +73,8 @@ class ModelFolder:
     architecture: str
     labels: tuple[str, ...]
     preprocessing: Preprocessing | None
+    multi_label: bool = False
+    """Whether it was trained to give an image several labels."""
 
     @property
     def location(self) -> str:
@@ -122,13 +126,13 @@ def read_folder(path: Path) -> ModelFolder:
             "…ForImageClassification is expected. A network that gives embeddings needs a classification layer: "
             "docs/guides/embeddings.md shows how to add one, trained or not, for POST /embed"
         )
-    processor = path / PROCESSOR
     return ModelFolder(
         path,
         "transformers",
         architecture,
         _labels(config.get("id2label"), path),
-        from_file(processor) if processor.is_file() else None,
+        _preprocessing(path),
+        multi_label=config.get("problem_type") == "multi_label_classification",
     )
 
 
@@ -150,8 +154,12 @@ def read_zero_shot_folder(path: Path) -> ModelFolder:
         raise HubError(
             f"{path} has no weights in safetensors, which model.save_pretrained(folder) of transformers writes"
         )
-    processor = path / PROCESSOR
-    return ModelFolder(path, "transformers", architecture, (), from_file(processor) if processor.is_file() else None)
+    return ModelFolder(path, "transformers", architecture, (), _preprocessing(path))
+
+
+def _preprocessing(path: Path) -> Preprocessing | None:
+    processor = next((path / name for name in PROCESSORS if (path / name).is_file()), None)
+    return from_file(processor) if processor else None
 
 
 def fetch_folder(name: str, *, offline: bool, zero_shot: bool = False) -> Path:

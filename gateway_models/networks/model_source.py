@@ -165,6 +165,10 @@ def _folder(spec: ModelSpec, path: Path) -> Source:
     if spec.weights:
         raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a folder contains its weights")
     folder = read_zero_shot_folder(path) if spec.zero_shot or spec.texts else read_folder(path)
+    if folder.multi_label and not spec.multi_label:
+        raise SourceError(
+            f"{path} was trained to give an image several labels (problem_type in config.json): add --multi-label"
+        )
     if spec.zero_shot:
         spec = replace(spec, texts=given_labels(spec.zero_shot))
     return Source(

@@ -13,17 +13,19 @@ from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, Pr
 
 SQUARED = {"ViT", "DeiT", "Beit", "Swin"}
 """Hugging Face processors for which one number means height and width; for others it is the shorter side."""
-UNKNOWN_PROCESSORS = {
-    "EfficientNet",
-    "Levit",
-    "Poolformer",
-    "PoolFormer",
-    "Perceiver",
-    "TimmWrapper",
-    "Glpn",
-    "Bridgetower",
-}
-"""Processors with unsupported steps, such as offsets and relative crops."""
+OTHER_STEPS = {"Levit", "Perceiver", "TimmWrapper"}
+"""Hugging Face processors with steps that their files do not describe."""
+UNDERSTOOD = frozenset(
+    {"do_resize", "size", "resample", "do_center_crop", "crop_size", "do_rescale", "rescale_factor"}
+    | {"do_normalize", "image_mean", "image_std"}
+)
+"""Keys of Hugging Face's file that are read."""
+WITHOUT_EFFECT = frozenset(
+    {"image_processor_type", "feature_extractor_type", "processor_class", "auto_map", "_valid_processor_keys"}
+    | {"do_convert_rgb", "do_reduce_labels", "reduce_labels", "default_to_square", "data_format", "input_data_format"}
+    | {"return_tensors", "device", "disable_grouping", "model_input_names"}
+)
+"""Keys that do not change how an image in RGB is prepared. Any other key with a value is refused by its name."""
 FIELDS = tuple(field.name for field in fields(Preprocessing))
 MAX_JSON_BYTES = 64 * 2**20
 """The size limit of a model's JSON file; the largest weight indexes have a few megabytes."""
@@ -62,6 +64,8 @@ def from_file(path: Path) -> Preprocessing:
         raise PreprocessingError(f"cannot read {path} as JSON: {exc}") from exc
     if not isinstance(values, dict):
         raise PreprocessingError(f"{path} does not contain a JSON object")
+    # transformers 5 may write the processor into processor_config.json.
+    values = values["image_processor"] if isinstance(values.get("image_processor"), dict) else values
     try:
         return _from_hugging_face(values) if "image_mean" in values else from_mapping(values)
     except (PreprocessingError, KeyError, IndexError, TypeError, ValueError) as exc:
@@ -137,12 +141,18 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
     """Read https://huggingface.co/docs/transformers/main_classes/image_processor files for image classification."""
     processor = str(values.get("image_processor_type") or values.get("feature_extractor_type") or "")
     family = re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", processor)
-    if family in UNKNOWN_PROCESSORS:
+    known = UNDERSTOOD | WITHOUT_EFFECT | ({"crop_pct"} if family == "ConvNext" else set())
+    others = [key for key, value in values.items() if key not in known and value not in (None, False)]
+    if family in OTHER_STEPS or others:
+        reason = f"{others[0]} of the processor" if others else processor
         raise PreprocessingError(
-            f"{processor} is not supported: use --resize, --crop, --mean, --std and --interpolation"
+            f"{reason} is not supported: use --resize, --crop, --mean, --std and --interpolation if images can be "
+            "prepared by these"
         )
-    if not values.get("do_resize", True) or not values.get("do_normalize", True):
+    if not values.get("do_resize", True) or not values.get("do_normalize"):
         raise PreprocessingError("images are resized and normalised here: do_resize and do_normalize must be true")
+    if values.get("resample") is None:
+        raise PreprocessingError("resample is missing, whose default differs between processors: add its number")
     size = values.get("size", {})
     if isinstance(size, int):
         size = {"height": size, "width": size} if family in SQUARED else {"shortest_edge": size}
@@ -171,7 +181,7 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
     return Preprocessing(
         resize_size=resize,
         crop_size=_side(crop),
-        interpolation=PILLOW_RESAMPLING[int(values.get("resample", 2))],
+        interpolation=PILLOW_RESAMPLING[int(values["resample"])],
         mean=_three(values["image_mean"]),
         std=_three(values.get("image_std", [])),
     )

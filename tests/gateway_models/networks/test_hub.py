@@ -22,7 +22,7 @@ from gateway_models.networks.jobs import do
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
 from gateway_models.networks.originals import load_written, original_module
 from gateway_models.networks.weights import read_state_dict
-from gateway_models.repository.preprocessing import reference_transforms
+from gateway_models.repository.preprocessing import PreprocessingError, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_file
 from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, job
@@ -146,6 +146,35 @@ def test_classes_without_names_want_a_file_of_labels(tmp_path):
         find_labels(source, None)
     with pytest.raises(SourceError, match="how did training prepare its images"):
         find_preprocessing(source, None)
+
+
+def test_folder_trained_for_several_labels_asks_for_the_option(tmp_path):
+    path = folder(tmp_path, {**VIT, "problem_type": "multi_label_classification"}, SAFE)
+    with pytest.raises(SourceError, match=r"several labels \(problem_type in config\.json\): add --multi-label"):
+        find_source(ModelSpec(str(path), "model"))
+    find_source(ModelSpec(str(path), "model", multi_label=True))
+
+
+def test_every_processor_of_an_image_classifier_is_equal_or_refused(tmp_path, picture):
+    """Pixel for pixel, or refused with a reason; the pictures that the crop leaves an odd surplus of are not asked."""
+    import transformers
+    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+
+    equal = set()
+    for model in MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES:
+        name = dict(IMAGE_PROCESSOR_MAPPING_NAMES.get(model) or {}).get("pil")
+        if name is None or name in equal or name.startswith("Timm"):
+            continue
+        processor = getattr(transformers, name)()
+        processor.save_pretrained(tmp_path)
+        try:
+            ours = reference_transforms(from_file(tmp_path / "preprocessor_config.json"))(picture).numpy()
+        except PreprocessingError:
+            continue
+        assert np.abs(ours - processor(picture, return_tensors="np")["pixel_values"][0]).max() < 1e-5, name
+        equal.add(name)
+    assert {"ViTImageProcessorPil", "ConvNextImageProcessorPil", "CLIPImageProcessorPil"} <= equal
 
 
 def test_weights_that_lack_a_part_are_refused(vit, tmp_path):

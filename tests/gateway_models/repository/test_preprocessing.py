@@ -44,6 +44,7 @@ HUGGING_FACES = {
     "crop_size": {"height": 224, "width": 224},
     "do_center_crop": True,
     "resample": 3,
+    "do_normalize": True,
     "image_mean": [0.5] * 3,
     "image_std": [0.5] * 3,
 }
@@ -60,9 +61,10 @@ OWN = {
     ("values", "wanted"),
     [
         (HUGGING_FACES, Preprocessing((256,), 224, "bicubic", (0.5,) * 3, (0.5,) * 3)),
+        ({"image_processor": HUGGING_FACES}, Preprocessing((256,), 224, "bicubic", (0.5,) * 3, (0.5,) * 3)),
         (OWN, Preprocessing((256, 256), 224, "bilinear", (0.1, 0.2, 0.3), (1.0, 1.0, 1.0))),
     ],
-    ids=["Hugging Face's", "the project's own"],
+    ids=["Hugging Face's", "of transformers 5", "the project's own"],
 )
 def test_file_is_read(tmp_path, values, wanted):
     path = tmp_path / "preprocessor_config.json"
@@ -79,7 +81,7 @@ def test_resize_library_may_be_left_out_or_differ():
     assert from_mapping(mapping) == SMALL
 
 
-STATISTICS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+STATISTICS = {"do_normalize": True, "resample": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 """What every file of Hugging Face has here."""
 
 
@@ -96,7 +98,15 @@ STATISTICS = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
         (STATISTICS, {"size": {"shortest_edge": 256}}, "gives images of different sizes"),
         (STATISTICS, {"size": {"longest_edge": 256}}, "neither shortest_edge nor height"),
         (STATISTICS, {"size": 224, "do_center_crop": True, "rescale_factor": 0.0078}, "must be 1/255"),
-        (STATISTICS, {"size": 32, "image_processor_type": "EfficientNetImageProcessor"}, "not supported: use --resize"),
+        (
+            STATISTICS,
+            {"size": 32, "image_processor_type": "LevitImageProcessor"},
+            "LevitImageProcessor is not supported",
+        ),
+        (STATISTICS, {"size": 32, "do_flip_channel_order": True}, "do_flip_channel_order of the processor is not"),
+        (STATISTICS, {"size": 32, "crop_pct": 0.9}, "crop_pct of the processor is not supported"),
+        (STATISTICS, {"size": 32, "do_normalize": None}, "do_resize and do_normalize must be true"),
+        (STATISTICS, {"size": 32, "resample": None}, "resample is missing, whose default differs"),
         (STATISTICS, {"size": 32, "do_resize": False}, "do_resize and do_normalize must be true"),
     ],
 )
