@@ -110,7 +110,7 @@ def sample_of(
     return WindowSample(values, len(images), labels or {})
 
 
-def compare(reference: WindowSample, window: WindowSample, *, confidence: float = CONFIDENCE) -> list[Shift]:
+def compare(reference: WindowSample, window: WindowSample) -> list[Shift]:
     """Compare each property that enough images of both sides have; raises TooFewImages if there is none."""
     known = {name: (reference.values[name], window.values[name]) for name in PROPERTIES}
     known = {name: sides for name, sides in known.items() if min(map(len, sides)) >= LEAST_IMAGES}
@@ -127,16 +127,16 @@ def compare(reference: WindowSample, window: WindowSample, *, confidence: float 
         method, test = _TESTS.get(name, ("Kolmogorov–Smirnov", _kolmogorov_smirnov))
         distance, p_value = test(*sides)
         p_value = min(1.0, p_value * len(known))
-        drifted = p_value <= 1 - confidence + 1e-12 and distance >= LEAST_DISTANCE
+        drifted = p_value <= 1 - CONFIDENCE and distance >= LEAST_DISTANCE
         shifts.append(Shift(name, method, distance, p_value, len(sides[0]), len(sides[1]), drifted))
     return shifts
 
 
-def document(shifts: Sequence[Shift], confidence: float) -> dict[str, object]:
+def document(shifts: Sequence[Shift]) -> dict[str, object]:
     """A comparison as plain data, for JSON."""
     return {
         "drift": any(shift.drift for shift in shifts),
-        "confidence": confidence,
+        "confidence": CONFIDENCE,
         "properties": [asdict(shift) for shift in shifts],
     }
 

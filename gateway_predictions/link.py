@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import subprocess
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -51,12 +50,6 @@ class WriterLink:
         self._unwritten = 0
         """Rows that the present writer has received, or is receiving, and has not reported as written."""
         self._failing = False
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def writer_pid(self) -> int | None:
-        """The process id of the present writer."""
-        return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Start the writer, inside the event loop."""
@@ -112,8 +105,7 @@ class WriterLink:
         ours.setblocking(False)  # noqa: FBT003  # the standard library's signature
         with ours:
             with theirs:
-                self._process = writer.start(theirs, self._options)
-            process = self._process
+                process = writer.start(theirs, self._options)
             sending = asyncio.create_task(self._send(ours))
             try:
                 await self._receive(ours)

@@ -8,6 +8,7 @@ import time
 from array import array
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 import anyio
@@ -28,7 +29,7 @@ from gateway.settings import DecodeMode, Settings
 from gateway.time_slices import TimeSlice
 from gateway.values.setting_values import ALL_MODELS
 from gateway_predictions.frames import RowKind, WriterOptions, encode
-from gateway_predictions.image_measures import MEASURED_SIDE, ImageMeasures, measures_of, pixels_of
+from gateway_predictions.image_measures import MEASURED_SIDE, measures_of, pixels_of
 from gateway_predictions.layout import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, NO_MODEL, SAMPLE
 from gateway_predictions.link import Pieces, WriterLink
 from gateway_predictions.live_drift import LiveDrift
@@ -74,11 +75,6 @@ class ServiceLog(Observer):
         self._measured_at = -math.inf
         self._models = {service.model}
         """Models that have answered; other names may be made up by clients."""
-
-    @property
-    def writer_pid(self) -> int | None:
-        """The process id of the writer."""
-        return None if self._link is None else self._link.writer_pid
 
     async def start(self, tools: Tools, others: Observers) -> None:  # noqa: ARG002
         """Start the writer."""
@@ -136,20 +132,20 @@ class ServiceLog(Observer):
                 entropy_nats = entropy(scores, multi_label=result.multi_label)
                 self._live.count(model_name, version, number, scores[0], entropy_nats)
 
-    async def _measures(self, record: ImageRecord) -> ImageMeasures | None:
-        """Measure an image, one each MEASURE_SECONDS at most; None of the others, and of images that cannot be decoded.
+    async def _measures(self, record: ImageRecord) -> dict[str, float]:
+        """Brightness and sharpness of one image each MEASURE_SECONDS; {} for others, and if it cannot be decoded.
 
         A decoder's process decodes it, as it would for the model, since the file may be hostile.
         """
         decoders, info = self._decoders, record.info
         if decoders is None or info is None or time.monotonic() - self._measured_at < MEASURE_SECONDS:
-            return None
+            return {}
         file = encoded(Upload(0, "", record.data), info)
         try:
             with anyio.move_on_after(MEASURE_TIMEOUT_SECONDS), suppress(ImageError, Overloaded):
                 decoded = await decoders.decode(file, info, MEASURED_SIDE, decoders.account())
-                return await asyncio.to_thread(lambda: measures_of(pixels_of(decoded.pixels)))
-            return None
+                return asdict(await asyncio.to_thread(lambda: measures_of(pixels_of(decoded.pixels))))
+            return {}
         finally:
             self._measured_at = time.monotonic()
 
@@ -174,53 +170,36 @@ class ServiceLog(Observer):
 
         async def pieces() -> Pieces:
             time_slice = TimeSlice()
-            sha256 = await _sha256(record.data)
             is_measured = SAMPLE in reasons and result.error is None
-            measures = await self._measures(record) if is_measured else None
-            row = row_of(
-                spec,
-                result,
-                record,
-                model=model,
-                now=now,
-                reasons=reasons,
-                share=share,
-                shadow=shadow,
-                measures=measures,
-            )
+            row = {
+                **row_of(spec, result, record),
+                "time": now,
+                "model": model,
+                "reasons": reasons,
+                "share": share,
+                "sha256": await _sha256(record.data),
+                **(await self._measures(record) if is_measured else {}),
+            }
+            if shadow is not None:
+                row |= {f"shadow_{name}": getattr(shadow, name) for name in ("version", "class_id", "score")}
             embedding = b"" if record.embedding is None else np.ascontiguousarray(record.embedding, "<f4").tobytes()
             # What is not an image, or not known to be one, is not stored.
             image = record.data if self._settings.log_predictions_images and record.format else b""
             await time_slice.pause_if_over()
-            return encode(RowKind.PREDICTION, to_json({**row, "sha256": sha256}), embedding, image)
+            return encode(RowKind.PREDICTION, to_json(row), embedding, image)
 
         embedding_bytes = 0 if record.embedding is None else record.embedding.nbytes
         self._link.add(pieces, ROW_BYTES + len(record.data) + embedding_bytes)
 
 
-def row_of(
-    spec: RequestSpec,
-    result: Result,
-    record: ImageRecord,
-    *,
-    model: str,
-    now: int,
-    reasons: list[str],
-    share: float,
-    shadow: ShadowClass | None,
-    measures: ImageMeasures | None,
-) -> dict[str, object]:
-    """The columns of a row (see `schema`), but the image's hash, its path and the embedding."""
+def row_of(spec: RequestSpec, result: Result, record: ImageRecord) -> dict[str, object]:
+    """The columns of a row (see `schema`) that follow from the request and its result."""
     best = _best(record, result)
     scores = list(best.scores)
     return {
-        "time": now,
         "request_id": spec.request_id,
         "index": result.index,
-        "model": model,
         "version": result.model_version,
-        "reasons": reasons,
-        "share": share,
         "error": None if result.error is None else result.error.code,
         "labels": list(best.labels),
         "class_ids": list(best.class_ids),
@@ -232,14 +211,9 @@ def row_of(
         "height": result.height,
         "format": record.format,
         "bytes": len(record.data),
-        "brightness": None if measures is None else measures.brightness,
-        "sharpness": None if measures is None else measures.sharpness,
         "seal": record.seal.hex(),
         "key": spec.key,
         "fields": dict(spec.fields),
-        "shadow_version": None if shadow is None else shadow.version,
-        "shadow_class_id": None if shadow is None else shadow.class_id,
-        "shadow_score": None if shadow is None else shadow.score,
     }
 
 

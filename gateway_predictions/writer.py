@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
@@ -29,8 +29,6 @@ FINAL_SECONDS = 5.0
 RETRY_SECONDS = (0.5, 30.0)
 """Pause after the first failure, which doubles with each further one, and the longest pause."""
 RECEIVED_BYTES = 2**18
-REMEMBERED_IMAGES = 10_000
-"""Paths of images that need not be written again."""
 SHORTEN_SECONDS = 3600.0
 """Time between two attempts to delete old days."""
 
@@ -47,7 +45,6 @@ class Writer:
         self._nbytes = 0
         self._due = 0.0
         self._ending = False
-        self._images: OrderedDict[str, None] = OrderedDict()
         self._shorten_due = 0.0
 
     def run(self) -> None:
@@ -120,13 +117,8 @@ class Writer:
         if not frame.image:
             return None
         path = image_path(day, frame.row["sha256"], frame.row["format"])
-        # A known image may have been forgotten, or deleted with its day.
-        if path not in self._images or not self._store.exists(path):
+        if not self._store.exists(path):
             self._store.write(path, frame.image)
-        self._images[path] = None
-        self._images.move_to_end(path)
-        if len(self._images) > REMEMBERED_IMAGES:
-            self._images.popitem(last=False)
         return path
 
     def _shorten(self) -> None:

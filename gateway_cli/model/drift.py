@@ -42,20 +42,6 @@ def drift(
         int | None,
         typer.Option("--version", help="By default the one with most images in the window.", show_default=False),
     ] = None,
-    confidence: Annotated[
-        float,
-        typer.Option(
-            "--confidence",
-            help="Share of windows without drift that raise no alarm.",
-            min=0.5,
-            max=0.99,
-            callback=a_number,
-        ),
-    ] = 0.95,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", help="PNG file for a plot of each property; by default NAME-drift.png.", dir_okay=False),
-    ] = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
@@ -67,7 +53,7 @@ def drift(
             "metrics of a running service.",
         ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document; draw only with --plot.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document.")] = False,
 ) -> None:
     """Compare the logged images and answers of the last days with a reference; exits with 3 if they have drifted.
 
@@ -86,7 +72,7 @@ def drift(
         _store(name, version, folder, now - timedelta(days=before), log, address, model_repository)
         return
     source = log_url(log)
-    from gateway_predictions.drift import compare, document, sample_from, version_in
+    from gateway_predictions.drift import CONFIDENCE, compare, document, sample_from, version_in
     from gateway_predictions.reader import LogReader
 
     reader = LogReader(source)
@@ -97,26 +83,20 @@ def drift(
         expected = _classified(name, int(number), folder, address, model_repository)
     else:
         expected = sample_from(reader, name, number, begin - timedelta(days=before), begin)
-    shifts = compare(expected, window, confidence=confidence)
+    shifts = compare(expected, window)
     side = str(folder) if folder else f"the {before:g} days before"
     title = f"{name}, version {number}: the last {days:g} days against {side}"
-    path = plot or (None if as_json else Path(f"{name}-drift.png"))
-    if path is not None:
-        from gateway_models.proof.drift_plots import drift_plots
-
-        drift_plots(shifts, expected, window, title, path)
     alarms = [shift.name for shift in shifts if shift.drift]
     if as_json:
-        emit(json.dumps({"model": name, "version": number, **document(shifts, confidence)}))
+        emit(json.dumps({"model": name, "version": number, **document(shifts)}))
     else:
         emit(title)
         for each in shifts:
             sides = f"{each.reference} and {each.window} images"
             mark = "  drift" if each.drift else ""
             emit(f"{each.name:<11}{each.distance:.3f} ({each.method}), p {each.p_value:.3f}, {sides}{mark}")
-        verdict = f"drift: {', '.join(alarms)}" if alarms else f"no drift at a confidence of {100 * confidence:g} %"
+        verdict = f"drift: {', '.join(alarms)}" if alarms else f"no drift at a confidence of {100 * CONFIDENCE:g} %"
         emit(f"verdict    {verdict}")
-        emit(f"plots      {path}")
     if alarms:
         raise typer.Exit(DRIFTED)
 

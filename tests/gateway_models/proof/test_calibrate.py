@@ -104,8 +104,8 @@ def test_measures_are_those_of_the_papers():
     assert brier == pytest.approx((0.01 + 0.81 + 0.16) / 3)
     found = calibration_of(scores, right)
     assert [(each.images, each.score, each.right) for each in found.bins] == [(1, 0.4, 0), (2, 0.9, 0.5)]
-    error = found.expected_calibration_error
-    assert error.low <= error.value <= error.high
+    estimate = found.expected_calibration_error
+    assert estimate.low <= estimate.value <= estimate.high
     with pytest.raises(ValueError, match="no images"):
         calibration_of(scores[:0], right[:0])
 

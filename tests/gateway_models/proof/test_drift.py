@@ -6,17 +6,15 @@ from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.proof.drift import chosen_files, described, store
-from gateway_models.proof.drift_plots import drift_plots
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.manage import use_version
 from gateway_models.repository.writing import rewrite
-from gateway_predictions.drift import compare, sample_of
+from gateway_predictions.drift import sample_of
 from gateway_predictions.live_drift import STORED_IMAGES, read_reference
 from gateway_predictions.store import LogUnavailable
 from tests.commands import gateway
 
-PNG_SIGNATURE = b"\x89PNG"
 NAME = "ensemble_model"
 
 
@@ -78,12 +76,3 @@ def test_folder_has_the_properties_of_the_log(light_triton, photos, tmp_path):
     assert 0.2 < cat["brightness"] < 0.8
     assert cat["sharpness"] > 0
     assert cat["embedding"] is None
-
-
-def test_plots_take_odd_names_and_few_dimensions(tmp_path):
-    sides = [
-        sample_of([{"class": str(n % 40), "format": name, "score": 0.5, "embedding": [n % 3]} for n in range(60)])
-        for name in ("$a_1$", "<b>")
-    ]
-    drift_plots(compare(*sides), *sides, "$a_1$ against <b>", tmp_path / "new" / "a.png")
-    assert (tmp_path / "new" / "a.png").read_bytes().startswith(PNG_SIGNATURE)
