@@ -148,10 +148,8 @@ class Runtime:
     """Whether the default model answered the last probe."""
 
 
-WebSocketHandlerOf = Callable[[Any, dict[str, Any]], Any]
-"""Makes the gateway.server.handler.Handler of a WebSocket from a ServedConnection and an ASGI scope; the server then
-calls its `open`, which answers the handshake."""
-
+WebSocketProtocolOf = Callable[[Any], Any]
+"""Makes the protocol of a WebSocket from a connection; see gateway.server.handler.ProtocolOf."""
 
 RepairOf = Callable[[Any, Any, Any], Any]
 """Makes the gateway.triton.health.checker.TritonRecovery of a TritonEndpoint, its HealthState and its Probes."""
@@ -241,7 +239,7 @@ class Plugin:
         """
         return {}
 
-    def websockets(self) -> "Mapping[str, WebSocketHandlerOf]":
+    def websockets(self) -> "Mapping[str, WebSocketProtocolOf]":
         """What serves the WebSockets at some paths; elsewhere, an offer of the protocol is ignored."""
         return {}
 
@@ -360,7 +358,7 @@ class Plugins:
         """The first warning; raises LoadFailed."""
         return next((found for plugin in self if (found := plugin.check_load(model_name)) is not None), None)
 
-    def websockets(self) -> "dict[str, WebSocketHandlerOf]":
+    def websockets(self) -> "dict[str, WebSocketProtocolOf]":
         """What serves WebSockets, by path; the first plug-in that names a path serves it."""
         return {path: serve for plugin in reversed(list(self)) for path, serve in plugin.websockets().items()}
 

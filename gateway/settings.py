@@ -453,23 +453,18 @@ class LogSettings(Section):
     """text, json, or auto: text on a terminal and JSON lines elsewhere."""
 
 
+STREAM_IDLE_SECONDS = 30.0
+"""Longest time without a frame before a stream is closed; a client opens another one for its next frame."""
+
+
 class StreamSettings(Section):
     """Streams of frames, over WebSockets and gRPC."""
 
-    limits: ClassVar[Limits] = {
-        "max_streams": ("streams", errors.Overloaded),
-        "stream_idle_seconds": ("seconds", errors.StreamIdle),
-    }
-    not_above: ClassVar[Pairs] = (("stream_frame_bytes", "max_bytes_waiting"),)
+    limits: ClassVar[Limits] = {"max_streams": ("streams", errors.Overloaded)}
+    fixed_limits: ClassVar[FixedLimits] = {"stream_idle_seconds": (STREAM_IDLE_SECONDS, "seconds", errors.StreamIdle)}
 
     max_streams: int = Field(64, ge=0, le=100_000)
     """Open streams of one process; then a new one replaces the longest without a frame, or gets 503 `overloaded`."""
-    stream_frame_bytes: int = Field(4 * MIB, ge=KIB, le=64 * MIB)
-    """Bytes of one frame of a stream; a larger one ends the stream with close code 1009."""
-    stream_frames_in_flight: int = Field(2, ge=1, le=64)
-    """Frames of one stream that may be classified at once."""
-    stream_idle_seconds: float = Field(30.0, gt=0, le=3_600)
-    """Longest time without a frame before a stream is closed."""
 
 
 class Settings(

@@ -11,14 +11,12 @@ if TYPE_CHECKING:
     from gateway_plugins.media.settings import MediaSettings
     from gateway_plugins.oip.settings import ProtocolSettings
     from gateway_plugins.rollouts.settings import RolloutSettings
-    from gateway_plugins.streams.settings import FrameSettings
     from gateway_plugins.tensors.settings import TensorSettings
     from gateway_plugins.urls.settings import UrlSettings
     from gateway_predictions.settings import PredictionLogSettings
 
     class Settings(
         DemandSettings,
-        FrameSettings,
         ProtocolSettings,
         MediaSettings,
         PredictionLogSettings,

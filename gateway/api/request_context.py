@@ -17,7 +17,7 @@ from gateway.limits.pool_clients import PoolClient
 from gateway.limits.pools import Pool, PoolLease
 
 if TYPE_CHECKING:
-    from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketHandlerOf
+    from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketProtocolOf
     from gateway.ingest.media_types import BodyReader
     from gateway.limits.connections import Connections
     from gateway.server.draining import Draining
@@ -39,7 +39,7 @@ class State(TypedDict):
     streams: Pool
     plugins: "Plugins"
     error_formats: "Sequence[ErrorFormat]"
-    websockets: "Mapping[str, WebSocketHandlerOf]"
+    websockets: "Mapping[str, WebSocketProtocolOf]"
     body_readers: "Mapping[str, BodyReader]"
     """By media type."""
     fetcher: "NotRequired[Fetcher | None]"

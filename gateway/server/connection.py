@@ -13,7 +13,7 @@ from gateway.errors import GatewayError, Overloaded
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import WaitingClient
-from gateway.server.handler import Handler, Phase, ServedConnection
+from gateway.server.handler import Handler, Phase, ProtocolOf, ServedConnection
 from gateway.server.refusals import error_response
 from gateway.server.slow_reader import SlowReaderTimeout
 from gateway.settings import Settings
@@ -21,10 +21,6 @@ from gateway.time_slices import TIME_SLICE_SECONDS
 
 KEEP_ALIVE_SECONDS = 75.0
 """How long a connection may be idle after a response."""
-PING_SECONDS = 20.0
-"""How often a WebSocket client that sends nothing is pinged; without a pong until the next ping it is disconnected."""
-CLOSE_SECONDS = 10.0
-"""How long a WebSocket client may take to answer a close frame."""
 LINGER_SECONDS = 2.0
 """How long a refused client may go on sending: a connection that is closed with bytes unread is reset, and a reset may
 take the response away before the client has read it."""
@@ -55,6 +51,7 @@ class Connection(asyncio.Protocol, WaitingClient):
     ) -> None:
         self._first_handler = first_handler
         self.loop = _loop or asyncio.get_running_loop()
+        self.config = config
         self.app = config.loaded_app
         self.asgi_version: str = config.asgi_version
         self.root_path = config.root_path
@@ -168,11 +165,18 @@ class Connection(asyncio.Protocol, WaitingClient):
         task.add_done_callback(tasks.discard)
         return task
 
-    def hand_over(self, handler: Handler, rest: memoryview) -> None:
-        """Let another handler continue with the bytes behind those of the handshake."""
-        self.handler = handler
-        if rest:
-            self._unparsed.appendleft(rest)
+    def hand_over(self, protocol_of: ProtocolOf, handshake: bytes, rest: memoryview) -> None:
+        """Let the protocol of a WebSocket continue with its handshake and the bytes behind it."""
+        self._set_phase(Phase.OPEN)
+        self.server_state.connections.discard(self)  # the protocol takes its place
+        received = b"".join([rest, *self._unparsed])
+        self._unparsed.clear()
+        self.handler = protocol = protocol_of(self)
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        protocol.data_received(handshake)
+        if received and not self.transport.is_closing():
+            protocol.data_received(received)
 
     def refuse(self, error: GatewayError) -> None:
         """Write an error's response as the last one; see `finish_with`."""
@@ -207,7 +211,7 @@ class Connection(asyncio.Protocol, WaitingClient):
 
     def update_reading(self) -> None:
         """Decide whether the socket is read, and which timer runs."""
-        if self.phase is Phase.CLOSED:
+        if self.phase in (Phase.CLOSED, Phase.OPEN):
             return
         needs, closing = self.handler.needs(), self.transport.is_closing()
         lingers, unparsed = self.lingers, self._unparsed
@@ -242,7 +246,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         if self._timer is not None:
             self._timer.cancel()
         match phase:
-            case Phase.SERVING | Phase.CLOSED:
+            case Phase.SERVING | Phase.OPEN | Phase.CLOSED:
                 self._timer = None
                 return
             case Phase.IDLE:
@@ -251,10 +255,6 @@ class Connection(asyncio.Protocol, WaitingClient):
                 seconds = RESERVE_SECONDS
             case Phase.REQUEST:
                 seconds = self.settings.upload_idle_timeout_seconds
-            case Phase.OPEN:
-                seconds = PING_SECONDS
-            case Phase.CLOSING:
-                seconds = CLOSE_SECONDS
             case Phase.LINGERING:
                 seconds = LINGER_SECONDS
             case Phase.FLUSHING:

@@ -1,11 +1,12 @@
 """What a connection and the protocols that it speaks know of each other."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from starlette.types import ASGIApp
+from uvicorn import Config
 from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError, Overloaded
@@ -16,13 +17,12 @@ from gateway.settings import Settings
 
 
 class Phase(Enum):
-    """What a connection waits for. In SERVING an ASGI task runs, in every other phase a timer; in OPEN both do."""
+    """What a connection waits for. In SERVING an ASGI task runs, in every other phase a timer."""
 
     REQUEST = "for the headers of a request, or for the rest of a body that the application did not read"
     IDLE = "for another request"
     SERVING = "for the application"
-    OPEN = "for a WebSocket's next message"
-    CLOSING = "for the close frame of a WebSocket's client"
+    OPEN = "for a WebSocket, whose protocol has timers of its own"
     LINGERING = "for a refused client to read its response"
     FLUSHING = "for the client to read the last bytes"
     CLOSED = "for nothing"
@@ -32,17 +32,17 @@ class Needs(NamedTuple):
     """What a protocol waits for."""
 
     phase: Phase
-    """One of REQUEST, IDLE, SERVING, OPEN and CLOSING."""
+    """One of REQUEST, IDLE and SERVING."""
     parses: bool
     """Whether it takes more bytes."""
     reads: bool
     """Whether the socket may be read while nothing that was received waits to be parsed."""
     awaits_client: bool
-    """Whether the client has to send the rest of a request, or the next message."""
+    """Whether the client has to send the rest of a request."""
 
 
 class Handler(Protocol):
-    """What a connection speaks: HTTP/1.1, and WebSocket after a handshake."""
+    """What parses a connection's bytes; after the handshake of a WebSocket, its protocol takes the place."""
 
     @property
     def piece_bytes(self) -> int:
@@ -80,6 +80,8 @@ class ServedConnection(Member, Protocol):
     """What a handler sees of its connection."""
 
     app: ASGIApp
+    config: Config
+    loop: asyncio.AbstractEventLoop
     app_state: dict[str, Any]
     server_state: ServerState
     settings: Settings
@@ -105,8 +107,17 @@ class ServedConnection(Member, Protocol):
         """Run the application in a task, for whose end the server waits when it stops."""
         ...
 
-    def hand_over(self, handler: Handler, rest: memoryview) -> None:
-        """Let another handler continue with the bytes behind those of the handshake."""
+    def hand_over(self, protocol_of: "ProtocolOf", handshake: bytes, rest: memoryview) -> None:
+        """Let the protocol of a WebSocket continue with its handshake and the bytes behind it."""
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than the application writes."""
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed."""
 
     def update_reading(self) -> None:
         """Decide again whether the socket is read and which timer runs, after the handler's state has changed."""
@@ -122,3 +133,8 @@ class ServedConnection(Member, Protocol):
 
     def close(self) -> None:
         """Close the connection once the client has read what was written."""
+
+
+ProtocolOf = Callable[[ServedConnection], Any]
+"""Makes the protocol (asyncio.Protocol) of a WebSocket, which also has `runs`, `displace` and `lost` of Handler. It
+gets the bytes of the handshake first, and calls `connection_lost` of the connection."""

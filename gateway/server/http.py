@@ -9,11 +9,10 @@ from typing import Any
 import httptools
 
 from gateway.errors import GatewayError, InvalidRequest, Overloaded
-from gateway.hooks import WebSocketHandlerOf
 from gateway.limits.connections import Slot
 from gateway.server.cycle import MAX_BUFFERED_BYTES, HttpCycle
-from gateway.server.handler import Needs, Phase, ServedConnection
-from gateway.server.offers import websocket_path, without_offer
+from gateway.server.handler import Needs, Phase, ProtocolOf, ServedConnection
+from gateway.server.offers import head_of, websocket_path, without_offer
 from gateway.server.refusals import headers_too_large, too_many_headers
 
 MAX_PIPELINED = 16
@@ -43,7 +42,7 @@ class HttpHandler:
         self._connection = connection
         settings = connection.settings
         self._max_header_bytes, self._max_headers = settings.max_header_bytes, settings.max_headers
-        self._websockets: Mapping[str, WebSocketHandlerOf] = connection.app_state.get("websockets", {})
+        self._websockets: Mapping[str, ProtocolOf] = connection.app_state.get("websockets", {})
         self._parser = self._new_parser()
         self._cycles: deque[HttpCycle] = deque()
         """The first is served; the others wait for it."""
@@ -244,9 +243,9 @@ class HttpHandler:
         while True:
             data = data[upgrade.args[0] :]
             request = self._parser.get_method(), self._url, self._parser.get_http_version(), self._headers
-            handler_of = None if self._cycles else self._websockets.get(websocket_path(*request) or "")
-            if handler_of is not None:
-                self._open_websocket(handler_of, data)
+            protocol_of = None if self._cycles else self._websockets.get(websocket_path(*request) or "")
+            if protocol_of is not None:
+                self._open_websocket(protocol_of, data)
                 return
             if not self._parser.should_keep_alive():  # a parser takes nothing after such a request
                 self._parser = self._new_parser()
@@ -260,20 +259,18 @@ class HttpHandler:
             else:
                 return
 
-    def _open_websocket(self, handler_of: WebSocketHandlerOf, rest: memoryview) -> None:
+    def _open_websocket(self, protocol_of: ProtocolOf, rest: memoryview) -> None:
         connection = self._connection
         if not connection.connections.start(connection):
             connection.refuse(connection.connections.full())
             return
-        websocket = handler_of(connection, self._scope("websocket", "2.4"))
         del self._parser  # as in `lost`
-        connection.hand_over(websocket, rest)
-        websocket.open()
+        connection.hand_over(protocol_of, head_of(b"GET", self._url, "1.1", self._headers), rest)
 
     def _begin(self) -> None:
         """Serve a request whose headers are complete, or have it wait for those before it."""
         connection, method = self._connection, self._parser.get_method()
-        scope = self._scope("http", "2.3")
+        scope = self._scope()
         scope["method"] = method.decode("ascii")
         health = method in (b"GET", b"HEAD") and scope["path"].startswith(HEALTH_PATH)
         slot = connection.connections.start(connection, health=health)
@@ -306,16 +303,16 @@ class HttpHandler:
         if len(self._cycles) == 1:
             cycle.task = connection.start(cycle.run(connection.app))
 
-    def _scope(self, kind: str, spec_version: str) -> dict[str, Any]:
+    def _scope(self) -> dict[str, Any]:
         connection = self._connection
         url = httptools.parse_url(self._url)
         path = url.path.decode("ascii")
         return {
-            "type": kind,
-            "asgi": {"version": connection.asgi_version, "spec_version": spec_version},
+            "type": "http",
+            "asgi": {"version": connection.asgi_version, "spec_version": "2.3"},
             "http_version": self._parser.get_http_version(),
             **connection.addresses,
-            "scheme": "http" if kind == "http" else "ws",
+            "scheme": "http",
             "root_path": connection.root_path,
             "path": connection.root_path + (urllib.parse.unquote(path) if "%" in path else path),
             "raw_path": connection.root_path.encode("ascii") + url.path,

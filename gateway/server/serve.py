@@ -133,7 +133,8 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "port": settings.port,
         "loop": "uvloop",
         "http": partial(Connection, first_handler=HttpHandler),
-        "ws": "none",  # Connection speaks WebSocket itself
+        "ws": "none",  # Connection opens the WebSockets of plug-ins
+        "ws_max_size": settings.max_file_bytes,
         "log_config": None,
         # That a worker died is a line of level info, of which our log makes a warning.
         "log_level": min(settings.log_level, LogLevel.INFO, key=list(LogLevel).index).value,

@@ -9,23 +9,27 @@ from gateway.errors import GatewayError, StreamIdle
 from gateway.inference.scope import Scope
 from gateway.limits.pool_clients import WaitingClient
 from gateway.metrics import STREAMS_STOPPED
+from gateway.settings import STREAM_IDLE_SECONDS
+
+IN_FLIGHT = 2
+"""Items of one stream that are processed at once: one travels while the other is classified."""
 
 Item = TypeVar("Item")
 Message = TypeVar("Message")
 
 
 class OrderedStream(WaitingClient, Generic[Item]):
-    """Processes the items of one client, at most `in_flight` at a time, and delivers the results in order.
+    """Processes the items of one client, at most IN_FLIGHT at a time, and delivers the results in order.
 
     A subclass reads messages by `receive`, calls `arrived` for each item, waits for a `slot`, starts to process the
     item by `start`, and puts it in line by `enqueue`. `deliver` waits for the item's result and sends it. The stream
-    ends with StreamIdle after `idle_limit_seconds` without an item; `noun` is what the error calls an item.
+    ends with StreamIdle after STREAM_IDLE_SECONDS without an item; `noun` is what the error calls an item.
     """
 
-    def __init__(self, *, in_flight: int, idle_limit_seconds: float, noun: str) -> None:
+    def __init__(self, *, noun: str) -> None:
         self._loop = asyncio.get_running_loop()
-        self._slots = asyncio.Semaphore(in_flight)
-        self._idle_limit_seconds = idle_limit_seconds
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._idle_limit_seconds = STREAM_IDLE_SECONDS
         self._noun = noun
         self._scope = Scope()
         self._line: asyncio.Queue[Item | None] = asyncio.Queue()

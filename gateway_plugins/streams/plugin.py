@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.hooks import Plugin, WebSocketHandlerOf
-from gateway_plugins.streams.settings import FrameSettings
+from gateway.hooks import Plugin, WebSocketProtocolOf
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -13,15 +12,14 @@ if TYPE_CHECKING:
 class Streams(Plugin):
     """Frames of a video or a camera over a WebSocket."""
 
-    settings = FrameSettings
     metrics = "gateway_plugins.streams.metrics"
     errors = "gateway_plugins.streams.errors"
 
-    def websockets(self) -> "Mapping[str, WebSocketHandlerOf]":
-        """The connection of a stream."""
-        from gateway_plugins.streams.websockets import WebSocketHandler
+    def websockets(self) -> "Mapping[str, WebSocketProtocolOf]":
+        """The protocol of a stream."""
+        from gateway_plugins.streams.websockets import StreamProtocol
 
-        return {"/stream": WebSocketHandler}
+        return {"/stream": StreamProtocol}
 
     def routers(self) -> "Sequence[APIRouter]":
         """The route."""

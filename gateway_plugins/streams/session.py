@@ -35,7 +35,6 @@ from gateway_plugins.streams.messages import (
     sequence_member,
 )
 from gateway_plugins.streams.options import Smoothing, StreamParameters, read_parameters
-from gateway_plugins.streams.settings import FrameSettings
 from gateway_plugins.streams.waiting import StreamFrame, WaitingFrames
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
@@ -89,9 +88,7 @@ class StreamSession(OrderedStream[StreamFrame]):
         fields: Mapping[str, str] | None = None,
         caller: Caller = ANYONE,
     ) -> None:
-        super().__init__(
-            in_flight=settings.stream_frames_in_flight, idle_limit_seconds=settings.stream_idle_seconds, noun="frame"
-        )
+        super().__init__(noun="frame")
         self._key, self._address, self._fields = key, address, fields or {}
         self._service = service
         self._settings = settings
@@ -105,7 +102,7 @@ class StreamSession(OrderedStream[StreamFrame]):
         self._held = HeldLabel()
         self._labels: dict[str | None, TextSequence[str]] = {}
         self.stats = StreamStats()
-        self._waiting = WaitingFrames(FrameSettings.of(settings).stream_frames_waiting, buffer)
+        self._waiting = WaitingFrames(buffer)
         limits = service.tools.decoders.limits
         self._account = StreamAccount(limits.request_cpu_seconds, limits.cpu_seconds, client=caller)
         self._client_ended = False
@@ -200,7 +197,7 @@ class StreamSession(OrderedStream[StreamFrame]):
             self.dropped()
 
     async def _work(self) -> None:
-        """Start the classification of frames, at most `stream_frames_in_flight` at once."""
+        """Start the classification of frames, at most IN_FLIGHT at once."""
         while True:
             await self.slot()
             frame = await self._waiting.next()

@@ -9,6 +9,9 @@ from gateway.inference.result import Result
 from gateway.limits.pools import PoolLease
 from gateway_plugins.streams.options import Drop, StreamParameters
 
+FRAMES_WAITING = 2
+"""Frames of one stream that may wait: with more, a camera's answers would be older."""
+
 
 @dataclass(slots=True)
 class StreamFrame:
@@ -22,10 +25,9 @@ class StreamFrame:
 
 
 class WaitingFrames:
-    """A queue of at most `most` frames; `buffer` counts their bytes until the frames are admitted."""
+    """A queue of at most FRAMES_WAITING frames; `buffer` counts their bytes until the frames are admitted."""
 
-    def __init__(self, most: int, buffer: PoolLease) -> None:
-        self._most = most
+    def __init__(self, buffer: PoolLease) -> None:
         self._buffer = buffer
         self._frames: deque[StreamFrame] = deque()
         self._pending_bytes = 0
@@ -38,10 +40,10 @@ class WaitingFrames:
 
         Returns how many frames were dropped.
         """
-        if frame.parameters.drop is Drop.NEVER and len(self._frames) >= self._most:
+        if frame.parameters.drop is Drop.NEVER and len(self._frames) >= FRAMES_WAITING:
             await self._wait_until_not_full(frame)
         dropped = 0
-        while len(self._frames) >= self._most:
+        while len(self._frames) >= FRAMES_WAITING:
             self._frames.popleft()
             dropped += 1
         self._frames.append(frame)
@@ -87,7 +89,7 @@ class WaitingFrames:
         self._pending_bytes += len(frame.data)
         try:
             self._count_bytes()
-            while len(self._frames) >= self._most:
+            while len(self._frames) >= FRAMES_WAITING:
                 self._removed.clear()
                 await self._removed.wait()
         except Overloaded:

@@ -1,368 +1,232 @@
-"""WebSocket (RFC 6455): the messages of one client as ASGI messages, within bounds."""
+"""WebSockets of streams: uvicorn's protocol, with bounds of memory and the gateway's rules for connections."""
 
 import asyncio
-from collections import deque
-from collections.abc import Iterable
-from http import HTTPStatus
+import logging
 from typing import Any
 
-import structlog
-from starlette.types import Message
-from websockets.datastructures import Headers
-from websockets.frames import Frame, Opcode
-from websockets.http11 import Request
-from websockets.protocol import OPEN
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+from websockets.protocol import CONNECTING, OPEN, State
 from websockets.server import ServerProtocol
 
-from gateway.errors import AlreadyLogged, InternalError, Overloaded, clear_frames
+from gateway.errors import Overloaded
 from gateway.limits.pool_clients import UploadingClient
 from gateway.limits.pools import PoolLease
-from gateway.server.cycle import head
-from gateway.server.handler import Needs, Phase, ServedConnection
-from gateway.server.refusals import whole
-from gateway.time_slices import TimeSlice
+from gateway.server.handler import ServedConnection
+from gateway.server.refusals import error_response
 
 MAX_FRAGMENTS = 1_024
 """Frames in which one message may come; empty ones would cost memory that no size bounds."""
+PIECE_BYTES = 4 * 1024
+"""How much is parsed before the application takes the messages in it."""
+CLOSE_SECONDS = 10.0
+"""How long a client may take to answer a close frame."""
 NORMAL, INVALID_DATA, POLICY, INTERNAL, GOING_DOWN, TRY_AGAIN = 1000, 1007, 1008, 1011, 1012, 1013
 """Close codes of IANA's registry; GOING_DOWN is "Service Restart"."""
-ABNORMAL = 1006
-"""What the application sees when the connection is lost without a close frame."""
 NO_ROOM = 4503
 """What the application sees, and not the client, when the client's messages took more memory than there is."""
 
-log = structlog.get_logger("gateway")
 
+class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
+    """Parses while no message waits for the application and the client reads what is sent to it.
 
-class ClientDisconnected(OSError):
-    """The application sends to a client that is gone (ASGI's WebSocket specification, 2.4)."""
-
-
-class WebSocketHandler(UploadingClient):
-    """Runs the application for one WebSocket.
-
-    Parses while no message waits for the application and the client reads what is sent to it. The bytes of a message
-    that is not complete, or that waits for the application, count among those of all uploads.
+    The bytes of a message that is not complete, or that waits for the application, count among those of all uploads.
     """
 
-    piece_bytes = 4 * 1024
+    runs = True
+    """See Handler: uvicorn's timers, or the application, end what the connection waits for."""
 
-    def __init__(self, connection: ServedConnection, scope: dict[str, Any]) -> None:
-        self._connection = connection
+    def __init__(self, connection: ServedConnection) -> None:
+        super().__init__(connection.config, connection.server_state, connection.app_state, connection.loop)
+        self.logger = logging.getLogger("websockets.server")  # the gateway logs its own event for each stream
+        self.conn = self._parser(CONNECTING)
+        self.close_timeout = CLOSE_SECONDS
         self.pace = connection.pace
-        self._scope = scope
-        self._task: asyncio.Task[None] | None = None
-        self._protocol = self._new_protocol()
-        self._fragments: list[bytes] = []
-        self._opcode = Opcode.BINARY
-        self._unparsed_bytes = 0  # of a frame that is not complete
-        self._waiting_bytes = 0  # of messages for the application
-        self._messages: deque[Message] = deque([{"type": "websocket.connect"}])
-        self._disconnect: Message | None = None
-        """What the application receives behind the messages; nothing that the client sends is of interest any more."""
-        self._changed = asyncio.Event()
-        self._accepted = self._close_sent = False
-        self._discards = False  # the client's messages, once they took more memory than there is
-        self._denial: tuple[int, list[tuple[bytes, bytes]]] | None = None
-        self._denial_body = b""
-        self._heard = True  # since the last ping
-        self._turn = TimeSlice()
+        self._connection = connection
         self._buffer: PoolLease = connection.app_state["uploads"].lease(self)
-        self._handshake: list[tuple[bytes, bytes]] = []
+        self._unparsed = memoryview(b"")
+        self._partial_bytes = self._waiting_bytes = 0  # of a message that is not complete, and of those that wait
+        self._receives = self._discards = False
 
-    @property
-    def runs(self) -> bool:
-        """See Handler."""
-        return self._task is not None and not self._task.done()
+    def _parser(self, state: State) -> ServerProtocol:
+        return ServerProtocol(state=state, max_size=self.config.ws_max_size, logger=self.logger)
 
-    @property
-    def parses(self) -> bool:
-        """See Handler."""
-        if self._disconnect is not None:
-            return True
-        return self._accepted and not self._messages and self._connection.writable.is_set()
+    def data_received(self, data: bytes) -> None:
+        """Parse the handshake, or messages in pieces."""
+        if not self.handshake_initiated:
+            super().data_received(data)
+        elif not self._discards:
+            self.pace.receive(len(data))
+            self._unparsed = memoryview(bytes(self._unparsed) + data)
+            self._parse()
 
-    def needs(self) -> Needs:
-        """See Handler. Until the application accepts, the socket is read to notice that the client has gone."""
-        parses, open_phase = self.parses, Phase.OPEN if self._accepted else Phase.SERVING
-        return Needs(
-            Phase.CLOSING if self._close_sent else open_phase,
-            parses,
-            reads=parses or not self._accepted,
-            awaits_client=parses,
-        )
+    def _parse(self) -> None:
+        while self._unparsed and self.handshake_complete and not self.read_paused and self.writable.is_set():
+            piece, self._unparsed = self._unparsed[:PIECE_BYTES], self._unparsed[PIECE_BYTES:]
+            self._partial_bytes += len(piece)
+            super().data_received(bytes(piece))
+            if self.transport.is_closing():
+                self._unparsed = memoryview(b"")
+        if self._receives and self.queue.empty():
+            self.pace.wait()
+        try:
+            self._buffer.hold(len(self._unparsed) + self._partial_bytes + self._waiting_bytes)
+        except Overloaded as error:
+            self.evict(error)
+        self._update_reading()
 
-    def open(self) -> None:
-        """Check the handshake, and run the application; refuse the connection where the handshake is wrong."""
-        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._scope["headers"]]
-        path = self._scope["raw_path"].decode("ascii")
-        protocol = ServerProtocol()
-        response = protocol.accept(Request(path, Headers(headers)))
-        if protocol.handshake_exc is not None:
-            clear_frames(protocol.handshake_exc)
-            protocol.handshake_exc = None  # its traceback keeps this frame
-        self._handshake = _encoded(item for item in response.headers.raw_items() if item[0] != "Date")
-        if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
-            self._disconnect = _disconnect(ABNORMAL)
-            lines = head(response.status_code, [*self._default_headers, *self._handshake])
-            self._connection.finish_with(lines + b"\r\n" + (response.body or b""))
-            return
-        offered = [value for name, value in headers if name == "sec-websocket-protocol"]
-        self._scope["subprotocols"] = [token.strip() for value in offered for token in value.split(",")]
-        self._scope["extensions"] = {"websocket.http.response": {}}
-        self._scope["state"] = self._connection.app_state.copy()
-        self._task = self._connection.start(self._run())
+    def _update_reading(self) -> None:
+        if not self.transport.is_closing():
+            reads = not self._unparsed and not self.read_paused and self.writable.is_set()
+            if reads and not self.transport.is_reading():
+                self.transport.resume_reading()
+            elif not reads and self.transport.is_reading():
+                self.transport.pause_reading()
 
-    def feed(self, piece: memoryview) -> None:
-        """Parse frames, and answer pings."""
-        self._heard = True
-        if self._discards:
-            return
-        protocol = self._protocol
-        protocol.receive_data(bytes(piece))
-        self._unparsed_bytes += len(piece)
-        for frame in protocol.events_received():
-            assert isinstance(frame, Frame)
-            # A client may spend more bytes on a length than it takes; then this is too much until the next frame.
-            self._unparsed_bytes = max(0, min(self._unparsed_bytes - _wire_bytes(frame), len(piece)))
-            self._take(frame)
-        self._flush()
-        if protocol.parser_exc is not None and protocol.close_sent is not None:
-            self._leave(protocol.close_sent.code, protocol.close_sent.reason)
-            self._connection.finish()
-        self._count()
+    async def receive(self) -> Any:  # noqa: ANN401  # see uvicorn
+        """See ASGI."""
+        connections = self._connection.connections
+        if self.queue.empty():
+            self._receives = True
+            self.pace.wait()
+            connections.await_client(self._connection)
+        try:
+            message = await super().receive()
+        finally:
+            self._receives = False
+            self.pace.receive(0)
+            connections.serve(self._connection)
+        self._waiting_bytes -= _payload_bytes(message)
+        self._parse()
+        return message
 
-    def expire(self) -> None:
-        """Ping a client that was not heard, or give it up."""
-        if self._close_sent:
-            self._connection.close()
-        elif self._heard or not self.parses:  # while the gateway does not read, a pong cannot be heard
-            self._heard = False
-            self._protocol.send_ping(b"")
-            self._flush()
+    async def send(self, message: Any) -> None:  # noqa: ANN401
+        """See ASGI."""
+        if self.disconnected and message["type"] not in ("websocket.send", "websocket.close"):
+            return  # during the handshake; the application sees it when it receives the next message
+        await super().send(message)
+        self._parse()
+
+    def send_receive_event_to_app(self) -> None:
+        """Count a complete message; a text must be UTF-8."""
+        self._partial_bytes = 0
+        data = b"".join(self.frames)
+        try:
+            message = {self.curr_msg_data_type: data.decode() if self.curr_msg_data_type == "text" else data}
+        except UnicodeDecodeError:
+            self._fail(INVALID_DATA, "the text is not UTF-8")
         else:
-            self._fail(INTERNAL, "keepalive ping timeout")
+            self._waiting_bytes += 0 if self.close_sent else _payload_bytes(message)
+            super().send_receive_event_to_app()
 
-    def displace(self, error: Overloaded) -> None:
-        """See Handler."""
-        self._leave(TRY_AGAIN if self._accepted else ABNORMAL)
-        if not self._accepted:
-            self._connection.refuse(error)
-        elif self._close_sent:
-            self._connection.transport.abort()
+    def handle_cont(self, event: Frame) -> None:
+        """Limit the fragments of a message."""
+        if len(self.frames) < MAX_FRAGMENTS:
+            super().handle_cont(event)
+        elif not self.close_sent:
+            self._fail(POLICY, f"a message may have at most {MAX_FRAGMENTS:,} parts")
+
+    def handle_ping(self) -> None:
+        """Answer; a ping is no part of a message."""
+        self._partial_bytes = sum(map(len, self.frames))
+        super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        """As `handle_ping`."""
+        self._partial_bytes = sum(map(len, self.frames))
+        super().handle_pong(event)
+
+    def _fail(self, code: int, reason: str) -> None:
+        self.conn.fail(code, reason)
+        self.handle_parser_exception()
+
+    def handle_parser_exception(self) -> None:
+        """End the connection of a client that does not follow the protocol."""
+        if self.conn.close_sent is None:
+            self.transport.close()  # in the midst of its handshake
         else:
-            self._protocol.send_close(TRY_AGAIN, error.code)
-            self._close_sent = True
-            self._connection.finish_with(b"".join(self._protocol.data_to_send()))
+            super().handle_parser_exception()
+
+    def keepalive_timeout(self) -> None:
+        """A pong cannot be heard while the gateway does not read."""
+        if self.read_paused or not self.writable.is_set():
+            self.pong_timer = self.pending_ping_payload = None
+            self.schedule_ping()
+        else:
+            super().keepalive_timeout()
 
     def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the application raises it, see NO_ROOM
         """The client's messages take more memory than there is: discard them, and let the application close."""
-        self._drop()
         self._discards = True
-        self._protocol = self._new_protocol()  # with nothing of a frame that is not complete
-        self._leave(NO_ROOM)
-        self._connection.update_reading()
-
-    def shutdown(self) -> None:
-        """Let the application finish what it has begun, and close."""
-        self._leave(GOING_DOWN)
-
-    def lost(self) -> None:
-        """See Handler."""
+        self.conn = self._parser(OPEN)  # with nothing of a partial frame
         self._drop()
-        self._leave(ABNORMAL)
-        self._buffer.release()
-        self._protocol.receive_eof()
-        if self._protocol.parser_exc is not None:
-            clear_frames(self._protocol.parser_exc)
-
-    async def _run(self) -> None:
-        code = INTERNAL
-        try:
-            await self._connection.connections.first_requests.wait(self._connection)
-            if self._connection.is_closing:  # meanwhile
-                return
-            await self._connection.app(self._scope, self._receive, self._send)
-            code = NORMAL
-        except ClientDisconnected:
-            pass
-        except Exception as exc:
-            if not isinstance(exc, AlreadyLogged):
-                log.exception("unexpected_error")
-        finally:
-            if not self._connection.is_closing:
-                if self._accepted:
-                    self._close(code, "")
-                else:
-                    self._leave(ABNORMAL)
-                    self._connection.refuse(InternalError())
-
-    async def _receive(self) -> Message:
-        await self._turn.pause_if_over()  # there may be hundreds of small messages
-        while not self._messages:
-            if self._disconnect is not None:
-                return self._disconnect
-            self._changed.clear()
-            await self._changed.wait()
-        message = self._messages.popleft()
-        self._waiting_bytes -= _payload_bytes(message)
-        self._count()
-        self._connection.update_reading()
-        return message
-
-    async def _send(self, message: Message) -> None:
-        await self._connection.writable.wait()
-        match message["type"]:
-            case "websocket.send" if self._accepted:
-                self._send_message(message)
-            case "websocket.close" if self._accepted:
-                self._close(message.get("code", NORMAL), message.get("reason") or "")
-            case _ if self._connection.is_closing:
-                return  # the application sees it when it receives the next message
-            case "websocket.accept":
-                self._accept(message)
-            case "websocket.close":
-                self._leave(ABNORMAL)
-                self._connection.finish_with(whole(HTTPStatus.FORBIDDEN, self._default_headers, b""))
-            case "websocket.http.response.start":
-                self._denial = int(message["status"]), list(message.get("headers", ()))
-            case "websocket.http.response.body" if self._denial is not None:
-                self._denial_body += message.get("body", b"")
-                if not message.get("more_body", False):
-                    self._deny(*self._denial)
-            case kind:
-                raise RuntimeError(f"unexpected {kind}")
-
-    def _accept(self, message: Message) -> None:
-        headers = [*self._default_headers, *self._handshake, *message.get("headers", ())]
-        if subprotocol := message.get("subprotocol"):
-            headers.append((b"sec-websocket-protocol", subprotocol.encode()))
-        lines = head(HTTPStatus.SWITCHING_PROTOCOLS, headers)
-        self._accepted = True
-        self._connection.transport.write(lines + b"\r\n")
-        self._connection.update_reading()
-
-    def _deny(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
-        self._leave(ABNORMAL)
-        framing = (b"content-length", b"connection")
-        headers = [header for header in headers if header[0].lower() not in framing]
-        self._connection.finish_with(whole(status, [*self._default_headers, *headers], self._denial_body))
-
-    def _send_message(self, message: Message) -> None:
-        if self._close_sent or self._connection.is_closing:
-            raise ClientDisconnected
-        text, data = message.get("text"), message.get("bytes")
-        if data is not None:
-            self._protocol.send_binary(data)
-        elif text is not None:
-            self._protocol.send_text(text.encode())
-        self._flush()
-
-    def _close(self, code: int, reason: str) -> None:
-        """Send a close frame, and wait for the client's."""
-        if self._close_sent or self._connection.is_closing:
-            return
-        self._protocol.send_close(code, reason)
-        self._close_sent = True
-        self._leave(code, reason)
-        self._drop()
-        self._flush()
-        self._connection.update_reading()
-
-    def _fail(self, code: int, reason: str) -> None:
-        """End the connection of a client that does not follow the protocol."""
-        if not self._connection.is_closing:
-            self._leave(code, reason)
-            self._protocol.fail(code, reason)
-            self._flush()
-            self._connection.finish()
-
-    def _take(self, frame: Frame) -> None:
-        if frame.opcode is Opcode.CLOSE:
-            self._take_close()
-        elif self._disconnect is None and frame.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-            if frame.opcode is not Opcode.CONT:
-                self._opcode = frame.opcode
-            self._fragments.append(bytes(frame.data))
-            if len(self._fragments) > MAX_FRAGMENTS:
-                self._fail(POLICY, f"a message may have at most {MAX_FRAGMENTS:,} parts")
-            elif frame.fin:
-                self._take_message()
-
-    def _take_message(self) -> None:
-        data = self._fragments[0] if len(self._fragments) == 1 else b"".join(self._fragments)
-        self._fragments = []
-        message: Message = {"type": "websocket.receive", "bytes": data}
-        if self._opcode is Opcode.TEXT:
-            try:
-                message = {"type": "websocket.receive", "text": data.decode()}
-            except UnicodeDecodeError:
-                self._fail(INVALID_DATA, "the text is not UTF-8")
-                return
-        self._messages.append(message)
-        self._waiting_bytes += _payload_bytes(message)
-        self._changed.set()
-
-    def _take_close(self) -> None:
-        """The client has sent its close frame; the library has answered it, if it was the first one."""
-        if self._close_sent:
-            self._connection.close()
-            return
-        received = self._protocol.close_rcvd
-        self._leave(received.code if received else ABNORMAL, received.reason if received else "")
-        self._flush()
-        self._connection.finish()
-
-    def _leave(self, code: int, reason: str = "") -> None:
-        """Notify the application that the connection ends, and why; the first reason counts."""
-        if self._disconnect is None:
-            self._disconnect = _disconnect(code, reason)
-            self._changed.set()
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": NO_ROOM})
+        self.read_paused = False
+        self._update_reading()
 
     def _drop(self) -> None:
         """Hold nothing that the client has sent."""
-        self._messages = deque(message for message in self._messages if message["type"] == "websocket.connect")
-        self._fragments = []
-        self._unparsed_bytes = self._waiting_bytes = 0
+        self._unparsed, self.frames = memoryview(b""), []
+        self._partial_bytes = self._waiting_bytes = 0
+        messages = [self.queue.get_nowait() for _ in range(self.queue.qsize())]
+        for message in messages:
+            if message["type"] == "websocket.connect":
+                self.queue.put_nowait(message)
         self._buffer.hold(0)
 
-    def _count(self) -> None:
-        """Count what is held: of a frame or a message that is not complete, and of messages for the application."""
-        if self._disconnect is not None:
-            self._buffer.hold(0)
-            return
-        try:
-            self._buffer.hold(self._unparsed_bytes + sum(map(len, self._fragments)) + self._waiting_bytes)
-        except Overloaded as error:
-            self.evict(error)
+    def displace(self, error: Overloaded) -> None:
+        """See Handler."""
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": TRY_AGAIN})
+        if not self.handshake_complete:
+            self.transport.write(error_response(error))
+        elif not self.close_sent:
+            self.conn.send_close(TRY_AGAIN, error.code)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+        self.handshake_complete = self.close_sent = self.disconnected = True
+        self.transport.close()
+        self._connection.slow_reader.start(self.transport)
 
-    def _flush(self) -> None:
-        """Write what the library has to send."""
-        data = b"".join(self._protocol.data_to_send())
-        if data and not self._connection.is_closing:
-            self._connection.transport.write(data)
+    def on_task_complete(self, task: "asyncio.Task[None]") -> None:
+        """A client that does not read its last message is disconnected."""
+        super().on_task_complete(task)
+        self._connection.slow_reader.start(self.transport)
 
-    @property
-    def _default_headers(self) -> list[tuple[bytes, bytes]]:
-        return self._connection.server_state.default_headers
+    def pause_writing(self) -> None:
+        """The client reads more slowly than the application writes."""
+        super().pause_writing()
+        self._connection.pause_writing()
+        self._update_reading()
 
-    def _new_protocol(self) -> ServerProtocol:
-        return ServerProtocol(state=OPEN, max_size=self._connection.settings.stream_frame_bytes)
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        super().resume_writing()
+        self._connection.resume_writing()
+        self._parse()
+
+    def shutdown(self) -> None:
+        """Let the application finish what it has begun, and close."""
+        if self.handshake_complete and not self.close_sent:
+            self.stop_keepalive()
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": GOING_DOWN})
+        else:
+            super().shutdown()
+
+    def lost(self) -> None:
+        """See Handler."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Release what the connection held."""
+        self._drop()
+        self._buffer.release()
+        super().connection_lost(exc)
+        self._connection.connection_lost(exc)
+        self.conn.receive_eof()  # ends its parser
+        error: BaseException | None
+        for error in (self.conn.parser_exc, self.conn.handshake_exc):
+            while error is not None:
+                # Its frames keep the connection, which keeps the error.
+                error.__traceback__, error = None, error.__context__
 
 
-def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-
-
-def _disconnect(code: int, reason: str = "") -> Message:
-    return {"type": "websocket.disconnect", "code": code, "reason": reason}
-
-
-def _payload_bytes(message: Message) -> int:
+def _payload_bytes(message: Any) -> int:  # noqa: ANN401  # an ASGI event
     return len(message.get("bytes") or message.get("text") or b"")
-
-
-def _wire_bytes(frame: Frame) -> int:
-    """The bytes that a client's frame takes at least: two, the length, the mask and the payload."""
-    nbytes = len(frame.data)
-    return nbytes + (6 if nbytes < 126 else 8 if nbytes < 65_536 else 14)

@@ -42,7 +42,6 @@ SETTINGS = {
     "upload_idle_timeout_seconds": 0.3,
     "max_wait_seconds": 1.0,
     "max_request_bytes": 30_000_000,
-    "stream_idle_seconds": 0.5,
 }
 
 

@@ -115,7 +115,6 @@ CONTRADICTIONS = {
     "max_file_bytes": (20 * MIB, 10 * MIB),
     "batch_max_images": (11, 10),
     "batch_max_bytes": (20 * MIB, 10 * MIB),
-    "stream_frame_bytes": (40 * MIB, 30 * MIB),
 }
 
 

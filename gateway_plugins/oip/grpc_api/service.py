@@ -152,13 +152,10 @@ class InferenceApi:
             except Exception as error:
                 raise failed(error) from error
 
-        settings = self._settings
         stream = InferStream(
             call,
             infer,
             self._infer_call,
-            in_flight=settings.stream_frames_in_flight,
-            idle_seconds=settings.stream_idle_seconds,
         )
         if self._is_stopping:
             raise _stopping()

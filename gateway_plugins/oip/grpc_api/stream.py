@@ -30,14 +30,12 @@ class _InProgress:
 class InferStream(OrderedStream[_InProgress]):
     """A client of the pool of streams, which are limited together with WebSockets.
 
-    Requests of one sequence are served one after the other, and others up to `in_flight` at once. A request that fails
+    Requests of one sequence are served one after the other, and others up to IN_FLIGHT at once. A request that fails
     has an `error_message` and does not end the stream, as in Triton.
     """
 
-    def __init__(
-        self, call: Call, infer: Infer, read: Callable[[bytes], InferCall], *, in_flight: int, idle_seconds: float
-    ) -> None:
-        super().__init__(in_flight=in_flight, idle_limit_seconds=idle_seconds, noun="request")
+    def __init__(self, call: Call, infer: Infer, read: Callable[[bytes], InferCall]) -> None:
+        super().__init__(noun="request")
         self._call = call
         self._infer = infer
         self._read = read

@@ -18,7 +18,7 @@ async def test_stream_that_is_evicted_before_it_runs_ends_at_once():
 
         async def deliver(self, item: None) -> None: ...
 
-    stream = Idle(in_flight=2, idle_limit_seconds=60.0, noun="letter")
+    stream = Idle(noun="letter")
     stream.evict(Overloaded("full", limit="max_streams", value=1))
     before = asyncio.all_tasks()
     with pytest.raises(Overloaded):

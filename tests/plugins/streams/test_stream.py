@@ -17,9 +17,8 @@ from websockets.sync.client import ClientConnection, connect
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.inference.selection import Selection
 from gateway.limits import pool_clients
-from gateway.server import connection
 from gateway_plugins.keys.key_file import add_key, remove_key
-from gateway_plugins.streams import session
+from gateway_plugins.streams import session, websockets
 from gateway_plugins.streams.held_label import HeldLabel
 from gateway_plugins.streams.session import TEXTS_PER_SECOND
 from tests.costly_files import progressive_jpeg_of_many_scans
@@ -37,7 +36,7 @@ def backend() -> StubBackend:
 
 @pytest.fixture(scope="module")
 def service(backend) -> Iterator[str]:
-    with stream_service(backend, stream_idle_seconds=30, max_streams=3, stream_frame_bytes=65_536) as (address, _):
+    with stream_service(backend, max_streams=3, max_file_bytes=65_536) as (address, _):
         yield address
 
 
@@ -243,18 +242,20 @@ def test_sequence_ends_when_the_client_disconnects(backend, service):
         wait_for(lambda: backend.sequences[-1].closed)
 
 
-def test_text_messages_do_not_keep_a_stream_open():
+def test_text_messages_do_not_keep_a_stream_open(monkeypatch):
     """Each is sent as soon as the one before is answered."""
-    with stream_service(frame_backend(), stream_idle_seconds=0.5) as (address, _), opened(address) as client:
+    monkeypatch.setattr("gateway_plugins.shared.ordered_stream.STREAM_IDLE_SECONDS", 0.5)
+    with stream_service(frame_backend()) as (address, _), opened(address) as client:
         with pytest.raises(ConnectionClosed) as closed:
             all(ask(client, '{"top_k": 1}')["type"] in {"parameters", "error"} for _ in itertools.count())
         assert closed.value.rcvd == Close(4408, "stream_idle")
 
 
-def test_stream_with_a_frame_in_flight_is_not_idle():
+def test_stream_with_a_frame_in_flight_is_not_idle(monkeypatch):
     """The client waits as well: its silence begins with the answer."""
     backend = frame_backend()
-    with stream_service(backend, stream_idle_seconds=0.2) as (address, _), opened(address) as client:
+    monkeypatch.setattr("gateway_plugins.shared.ordered_stream.STREAM_IDLE_SECONDS", 0.2)
+    with stream_service(backend) as (address, _), opened(address) as client:
         backend.gate.clear()
         client.send(frame(0))
         with pytest.raises(TimeoutError):
@@ -300,7 +301,7 @@ def test_stream_needs_a_valid_key_for_as_long_as_it_is_open(tmp_path, monkeypatc
 
 def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
     monkeypatch.setattr(pool_clients, "IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(connection, "CLOSE_SECONDS", 600.0)  # the client's answer to the close ends the connection
+    monkeypatch.setattr(websockets, "CLOSE_SECONDS", 600.0)  # the client's answer to the close ends the connection
     with stream_service(backend, max_streams=2) as (address, _), opened(address) as busy, opened(address) as idle:
         ask(idle, frame(0))
         ask(busy, frame(0))

@@ -478,7 +478,7 @@ class TestNumber:
             wait_for_client(connection)
 
         origin.answers["/stop"] = stop
-        limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 10**6, "stream_frame_bytes": 2**20}
+        limits = {"max_bytes_waiting": 2**20, "max_file_bytes": 10**6}
         answers: list[httpx.Response] = []
         with (
             stub_service(**allow(origin.url(), **limits)) as url,

@@ -305,14 +305,16 @@ async def test_requests_of_a_sequence_are_served_one_after_the_other(monkeypatch
         message.parameters["sequence_id"].int64_param = 7
         message.parameters["sequence_start"].bool_param = number == 0
         message.parameters["sequence_end"].bool_param = number == 5
-    async with connected(stream_frames_in_flight=4) as channel:
+    monkeypatch.setattr("gateway_plugins.shared.ordered_stream.IN_FLIGHT", 4)
+    async with connected() as channel:
         responses = await exchange(channel, messages)
     frames = [int.from_bytes(each.infer_response.raw_output_contents[3], "little") for each in responses]
     assert frames == [1, 2, 3, 4, 5, 6]
 
 
-async def test_idle_stream_ends():
-    async with connected(stream_idle_seconds=0.05) as channel:
+async def test_idle_stream_ends(monkeypatch):
+    monkeypatch.setattr("gateway_plugins.shared.ordered_stream.STREAM_IDLE_SECONDS", 0.05)
+    async with connected() as channel:
         stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
         error = await failure(stream.read())
     assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "STREAM_IDLE")
