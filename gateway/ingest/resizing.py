@@ -4,24 +4,17 @@ The preprocessor leaves resized images unchanged to the last bit; they have a hu
 preprocessor's resizing.py has the same rules.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 PILLOW, TORCH = "pillow", "torch"
 """Values of the parameter resize_library: the pixels of the installed Pillow, or of torch's own resize."""
-_RELEASE = re.compile(r"pillow-\d{1,3}\.\d{1,3}")
 
 MAX_ASPECT = 4
 """If one side is more than this many times the other, its ends are cropped before a resize by the shorter side."""
 INTERPOLATIONS = frozenset({"nearest", "nearest-exact", "box", "bilinear", "hamming", "bicubic", "lanczos"})
 FAST_OVERSAMPLING = 4
 """A fast decoder keeps at least this many times the pixels of each side of the resized image."""
-
-
-def names_release(library: str) -> bool:
-    """Whether a model names a Pillow release, such as pillow-12.1, as earlier releases of this project could."""
-    return _RELEASE.fullmatch(library) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +90,7 @@ def resize_of(parameters: Mapping[str, str], *, fast: bool) -> Resize | None:
     library = parameters.get("resize_library", "")
     interpolation = parameters.get("interpolation", "")
     size = sizes(parameters.get("resize_size", ""))
-    by_pillow = library == PILLOW or names_release(library)
-    if not by_pillow or interpolation not in INTERPOLATIONS or len(size) not in {1, 2} or min(size) < 1:
+    if library != PILLOW or interpolation not in INTERPOLATIONS or len(size) not in {1, 2} or min(size) < 1:
         return None
     return Resize(size, interpolation, fast)
 

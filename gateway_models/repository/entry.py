@@ -16,7 +16,6 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gateway.errors import UserError
-from gateway.ingest.resizing import PILLOW, names_release
 from gateway.triton.contract import pinned
 from gateway.values.validation import fault
 from gateway_local.cpu_network import CpuRuntime
@@ -62,9 +61,9 @@ class Outcome:
     embedding_difference: float = 0.0
     """1 minus the smallest cosine of an embedding and the original's."""
     cpu_runtime: CpuRuntime | None = None
-    """What runs the TorchScript on a CPU; None for other formats, and for models that earlier releases added."""
+    """What runs the TorchScript on a CPU; None for other formats."""
     memory: MemoryRecord | None = None
-    """What a process of it takes on a CPU; None where it was not measured, and for models of earlier releases."""
+    """What a process of it takes on a CPU; None where it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +244,7 @@ def read_entry(repository: Path, name: str) -> Entry:
     """
     path = repository / name / RECORD
     try:
-        entry = _RECORD.validate_python(_current(json.loads(path.read_bytes())))
+        entry = _RECORD.validate_python(json.loads(path.read_bytes()))
         if entry.name != name:
             raise EntryError(f"{path} is the record of {entry.name!r}: a model's record is in its own folder")
         for folder in entry.folders:
@@ -262,33 +261,6 @@ def read_entry(repository: Path, name: str) -> Entry:
     except (OSError, ValueError, RecursionError) as exc:
         raise EntryError(f"cannot read {path}: {exc}") from exc
     return entry
-
-
-def _current(document: Any) -> Any:  # noqa: ANN401  # JSON
-    """A record of an earlier release in today's form; what is damaged in it is left to the validation.
-
-    In those releases the entry had what its versions share, and each version had the rest.
-    """
-    if not isinstance(document, dict) or not isinstance(document.get("serving"), dict):
-        return document
-    old, versions = dict(document), {}
-    shared = {name: old.pop(name) for name in ("preprocessing", "multi_label", "serving", "tensor") if name in old}
-    found = {name: old.pop(name) for name in ("classes", "format") if name in old}
-    found["embedding_size"] = old.pop("features", 0)
-    if names_release(str((shared.get("preprocessing") or {}).get("resize_library", ""))):
-        shared["preprocessing"]["resize_library"] = PILLOW
-    for number, version in (old.get("versions") or {}).items():
-        spec = {"name": old.get("name"), **shared, **version}
-        outcome = {**found, "ending": spec.pop("ending", None), "difference": spec.pop("difference", None)}
-        outcome["embedding_difference"] = spec.pop("features_difference", 0.0)
-        outcome["input"] = spec.get("input", "")
-        # Code of a function was always trusted; weights without a checksum are the name of torchvision's.
-        spec["trust"] = spec.pop("trusted", False) or found.get("format") == Format.FUNCTION.value
-        if not spec.get("sha256"):
-            spec["like"] = spec.pop("weights", None) or None
-        spec["weights"] = spec.get("weights") or None
-        versions[number] = {"spec": {**spec, "format": found.get("format")}, "outcome": outcome}
-    return {**old, "versions": versions}
 
 
 def entry_names(repository: Path) -> list[str]:

@@ -128,7 +128,7 @@ def test_missing_gpus_are_a_warning(add, tmp_path):
         (["--std=inf,1,1"], "std is inf,1.0,1.0, but must be three numbers"),
         (["--std=0,1,1"], "std is 0.0,1.0,1.0"),
         (["--mean=124,116,104"], "divide 0–255 values by 255"),
-        (["--resize-library=pillow-12.1"], "'pillow-12.1' is not a resize library; use pillow"),
+        (["--resize-library=opencv"], "'opencv' is not a resize library; use pillow"),
         (["--instances=0"], "instances: 0 is not between 1 and 64"),
         (["--instances=1000"], "instances: 1000 is not between 1 and 64"),
         (["--max-batch-size=0"], "the largest batch: 0 is not between 1 and 65,536"),

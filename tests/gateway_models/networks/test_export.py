@@ -43,7 +43,7 @@ def configure_runtime(repository: Path, line: str) -> None:
 
 @pytest.mark.long
 def test_another_model_takes_the_place_of_the_one_before(empty_repository):
-    """Its runtime is written into the configuration, also into one that an earlier release has written."""
+    """Its runtime is written into the configuration, also into one without it."""
     said = []
     configure_runtime(empty_repository, "")
     path = export(MOBILENET_V3_SMALL, empty_repository, said.append)

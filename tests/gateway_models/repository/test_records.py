@@ -1,7 +1,6 @@
 """What is kept beside a model's files is read back as it was, or refused with the place of the fault."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,33 +30,6 @@ SPEC = ModelSpec(
 OUTCOME = Outcome(3, "softmax", 1e-5, Format.ONNX, input="uint8-nhwc", embedding_size=16, embedding_difference=1e-6)
 ENTRY = Entry("flowers", {2: Version(SPEC, OUTCOME)}, in_use=2)
 VERSION = ("versions", "2")
-OF_AN_EARLIER_RELEASE = """{
-  "name": "flowers",
-  "classes": 3,
-  "preprocessing": {
-    "resize_size": [256], "crop_size": 224, "interpolation": "bilinear", "mean": [0.5, 0.5, 0.5],
-    "std": [0.25, 0.25, 0.25], "resize_library": "pillow-12.1"
-  },
-  "format": "onnx",
-  "multi_label": true,
-  "serving": {
-    "max_batch_size": 64, "preferred": [2, 4], "queue_delay_us": 0, "instances": 2, "preprocessor_instances": 2,
-    "gpus": [0, 1], "cache": false, "cache_classifier": false, "tensorrt": false, "sequence_model": "",
-    "decode": "exact"
-  },
-  "versions": {
-    "2": {
-      "source": "/fleurs/é.onnx", "sha256": "ab", "weights": "", "ending": "softmax", "precision": "fp16",
-      "difference": 1e-05, "input": "uint8-nhwc", "output": "", "grayscale": true, "include": ["/fleurs/data"],
-      "features": "auto", "features_difference": 1e-06, "trusted": false
-    }
-  },
-  "in_use": 2,
-  "preprocessor": "flowers_preprocessor",
-  "classifier": "flowers_classifier",
-  "features": 16,
-  "tensor": "uint8"
-}"""
 
 
 @pytest.fixture
@@ -76,13 +48,8 @@ def change(record, *path_and_value) -> None:
     record.write_text(json.dumps(document))
 
 
-def test_record_of_an_earlier_release_is_read(record, tmp_path):
-    """A Pillow release in it is replaced by `pillow`. A current record is read as it was written."""
+def test_record_is_read_as_it_was_written(record, tmp_path):
     assert read_entry(tmp_path, "flowers") == ENTRY
-    record.write_text(OF_AN_EARLIER_RELEASE)
-    serving = replace(SPEC.serving, instances=2, preprocessor_instances=2, queue_delay_us=0, gpus=(0, 1))
-    spec = replace(SPEC, labels=None, input="uint8-nhwc", version=None, serving=serving)
-    assert read_entry(tmp_path, "flowers") == Entry("flowers", {2: Version(spec, OUTCOME)}, in_use=2)
 
 
 @pytest.mark.parametrize("member", ["name", "preprocessor", "classifier"])
@@ -98,35 +65,6 @@ def test_record_names_no_folder_outside_of_its_repository(tmp_path, member, valu
         return
     with pytest.raises(EntryError, match=r"outside of|is the record of"):
         read_entry(repository, "flowers")
-
-
-@pytest.mark.parametrize("left_out", ["tensor", "features"])
-def test_record_of_an_earlier_release_may_lack_newer_fields(record, tmp_path, left_out):
-    document = json.loads(OF_AN_EARLIER_RELEASE)
-    del document[left_out]
-    record.write_text(json.dumps(document))
-    read = read_entry(tmp_path, "flowers")
-    assert (read.tensor, read.embedding_size) == {
-        "tensor": (ImageTensor.FP32, 16),
-        "features": (ImageTensor.UINT8, 0),
-    }[left_out]
-
-
-@pytest.mark.parametrize(
-    ("version", "wanted"),
-    [
-        ({"source": "torchvision:resnet50", "sha256": "", "weights": "ResNet50_Weights.IMAGENET1K_V2"}, (None, False)),
-        ({"source": "timm:vit", "sha256": "ab", "weights": "/w.pth"}, ("/w.pth", False)),
-        ({"source": "/m.pt2", "trusted": True}, (None, True)),
-    ],
-)
-def test_weights_and_trust_of_an_earlier_record_are_kept(record, tmp_path, version, wanted):
-    document = json.loads(OF_AN_EARLIER_RELEASE)
-    document["versions"]["2"].update(version)
-    record.write_text(json.dumps(document))
-    spec = read_entry(tmp_path, "flowers").spec
-    assert (spec.weights, spec.trust) == wanted
-    assert spec.like == (version["weights"] if wanted[0] is None and "weights" in version else None)
 
 
 @pytest.mark.parametrize(

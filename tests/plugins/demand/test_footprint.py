@@ -165,7 +165,7 @@ ONNXRUNTIME = {"cpu_runtime": "onnxruntime"}
     [
         (f"{OWN} {CPU}", ONNXRUNTIME, "onnxruntime"),
         (f"{OWN} {CPU}", {"cpu_runtime": "torchscript"}, "torchscript"),
-        (f"{OWN} {CPU}", {}, "torchscript"),  # added by an earlier release
+        (f"{OWN} {CPU}", {}, "torchscript"),  # without a record
         (f"{OWN} {GPU}", ONNXRUNTIME, "torchscript"),
         (f"{OWN} {CPU} {GPU}", ONNXRUNTIME, "torchscript"),
         (f'backend: "pytorch" runtime: "libtriton_pytorch.so" {CPU}', ONNXRUNTIME, "libtorch"),

@@ -11,7 +11,6 @@ import ctypes
 import enum
 import json
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
 # OpenCV reads this once, at import. The gateway's own limit is lower; this one is for other clients of Triton.
@@ -185,8 +184,7 @@ class TritonPythonModel:
             from .on_torch import TorchResize
 
             return TorchResize(*options, self.device)
-        # A model that was added with an earlier release of the project may name a Pillow release, such as pillow-12.1.
-        if library == "pillow" or re.fullmatch(r"pillow-\d{1,3}\.\d{1,3}", library):
+        if library == "pillow":
             return PillowResize(*options)
         raise ValueError(f"resize_library {library!r} is not pillow or torch")
 
