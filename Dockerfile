@@ -41,7 +41,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 FROM ${PYTHON_IMAGE} AS gateway-build
 ARG PIP_INDEX_URL
 # With `heic` it decodes HEIC; pillow-heif's wheel contains libx265, which is under the GPL, version 2. For the prediction log in a
-# folder or bucket: `log`, `s3` (PyArrow takes 150 MB).
+# folder or bucket: `log` (PyArrow takes 150 MB).
 ARG EXTRAS=fleet,grpc,otel
 WORKDIR /app
 COPY constraints.txt ./

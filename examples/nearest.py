@@ -1,6 +1,6 @@
 """Find the images of a folder that are most similar to an image, by embeddings from a running service.
 
-    pip install '.[nearest]'
+    pip install faiss-cpu
     python examples/nearest.py index photos --gateway http://127.0.0.1:8080 --model vectors
     python examples/nearest.py find photos cat.jpg --top 5
 

@@ -39,15 +39,16 @@ reads the table, and the run would wait for ever.
 class Classify:
     """One actor: a batch of rows in, the same rows with their classes out."""
 
-    def __init__(self, url: str, api_key: str | None, model: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, model: str | None, version: str | None) -> None:
         self.gateway = Gateway(url, api_key)
-        self.model = model
+        self.model, self.version = model, version
         self.max_file_bytes = self.gateway.limits().max_file_bytes
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Add label, score and error to each row."""
         images = [self.image(str(path)) for path in batch["path"]]
-        results = sorted(self.gateway.classify(images, model=self.model, top_k=1), key=lambda result: result.index)
+        results = self.gateway.classify(images, model=self.model, version=self.version, top_k=1)
+        results = sorted(results, key=lambda result: result.index)
         return {
             **batch,
             "label": [result.best.label if result.best else "" for result in results],
@@ -63,13 +64,13 @@ class Classify:
 class ClassifyHere(Classify):
     """An actor that starts a service on its own node; the service ends with the actor's process."""
 
-    def __init__(self, repository: str, model: str | None) -> None:
+    def __init__(self, repository: str, model: str | None, version: str | None) -> None:
         from gateway_cli.own_service import own_service
 
         self.service = ExitStack()
         atexit.register(self.service.close)
         url = self.service.enter_context(own_service(Path(repository), lambda line: print(line, file=sys.stderr)))
-        super().__init__(url, None, model)
+        super().__init__(url, None, model, version)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -81,16 +82,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--api-key")
     parser.add_argument("--repository", help="a model repository that each node can read; every actor runs a service")
     parser.add_argument("--model")
+    parser.add_argument("--version", help="the model's version, so that one version classifies all images")
     parser.add_argument("--workers", type=int, default=2, help="the number of actors")
     parser.add_argument("--cpus", type=float, help="cores for each actor; with --repository 1, else a tenth")
     parser.add_argument("--gpus", type=float, default=0, help="GPUs for each actor, with --repository")
     parser.add_argument("--batch", type=int, default=256)
     options = parser.parse_args(arguments)
     if options.repository:
-        actor, constructor_args = ClassifyHere, (options.repository, options.model)
+        actor, constructor_args = ClassifyHere, (options.repository, options.model, options.version)
         cpus = 1 if options.cpus is None else options.cpus
     else:
-        actor, constructor_args = Classify, (options.gateway, options.api_key, options.model)
+        actor, constructor_args = Classify, (options.gateway, options.api_key, options.model, options.version)
         cpus = CLIENT_CPUS if options.cpus is None else options.cpus
     ray.init(ignore_reinit_error=True)
     total = ray.cluster_resources().get("CPU", 0)

@@ -21,7 +21,7 @@ SCHEMA = "label string, score float, error string"
 
 
 def classifier(
-    url: str, api_key: str | None, model: str | None
+    url: str, api_key: str | None, model: str | None, version: str | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `DataFrame.mapInArrow`: batches of rows in, the same rows with their classes out."""
 
@@ -30,7 +30,9 @@ def classifier(
             most = gateway.limits().max_file_bytes
             for batch in batches:
                 images = [_image(path, most) for path in batch.column("path").to_pylist()]
-                results = sorted(gateway.classify(images, model=model, top_k=1), key=lambda result: result.index)
+                results = sorted(
+                    gateway.classify(images, model=model, version=version, top_k=1), key=lambda result: result.index
+                )
                 added = {
                     "label": pa.array([result.best.label if result.best else None for result in results], pa.string()),
                     "score": pa.array([result.best.score if result.best else None for result in results], pa.float32()),
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--gateway", default="http://127.0.0.1:8080", help="a running service")
     parser.add_argument("--api-key")
     parser.add_argument("--model")
+    parser.add_argument("--version", help="the model's version, so that one version classifies all images")
     parser.add_argument("--partitions", type=int, help="parts of the table; by default at least one for each core")
     options = parser.parse_args(arguments)
     spark = SparkSession.builder.appName("classify").getOrCreate()
@@ -66,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if partitions is not None:
         rows = rows.repartition(partitions)
     before = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields)
-    work = classifier(options.gateway, options.api_key, options.model)
+    work = classifier(options.gateway, options.api_key, options.model, options.version)
     rows.mapInArrow(work, f"{before}, {SCHEMA}").write.parquet(options.target)
 
 

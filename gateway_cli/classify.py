@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,26 +19,14 @@ from gateway_client.visible import visible
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 if TYPE_CHECKING:  # imported in the functions that need them, so that `gateway --help` is fast
-    from rich.table import Table
-
     from gateway_client import Gateway
     from gateway_client.bulk.meter import Meter
-    from gateway_client.bulk.partitions import PartitionedRun
-    from gateway_client.bulk.run import BulkJob
-    from gateway_client.bulk.sources import LeftOut
+    from gateway_client.bulk.run import BulkJob, FileRun
+    from gateway_client.bulk.sources import Skipped, Sources
 
 KEY_ADVICE = ": give it by --api-key KEY, or by the variable TRITON_GATEWAY_KEY"
 TABLE_ROWS = 50
-FILE_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet")
 JSON_LINES = {".jsonl", ".ndjson"}
-
-
-class PartFormat(StrEnum):
-    """The format of the files in a folder."""
-
-    PARQUET = "parquet"
-    JSONL = "jsonl"
-    CSV = "csv"
 
 
 class Exit(IntEnum):
@@ -61,12 +49,12 @@ def classify(
         ),
     ],
     out: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
             "--out",
             "-o",
-            help="File to write the rows to: .jsonl, .csv or .parquet. Or a folder for many files: out/, "
-            "s3://bucket/out/.",
+            dir_okay=False,
+            help="File to write the rows to: .jsonl, .csv or .parquet.",
             show_default=False,
         ),
     ] = None,
@@ -83,7 +71,7 @@ def classify(
     api_key: ApiKey = None,
     model: ServiceModel = None,
     version: Annotated[
-        int | None, typer.Option(help="Version to use; by default the one in use.", show_default=False)
+        int | None, typer.Option(help="Version to use; by default the one that answers first.", show_default=False)
     ] = None,
     top_k: Annotated[
         int | None,
@@ -120,12 +108,6 @@ def classify(
             show_default=False,
         ),
     ] = None,
-    rows_per_file: Annotated[
-        int, typer.Option(help="For a folder: rows of each of its files.", min=1, max=10_000_000)
-    ] = 10_000,
-    file_format: Annotated[
-        PartFormat, typer.Option("--format", help="For a folder: the format of its files.")
-    ] = PartFormat.PARQUET,
     max_failures: Annotated[
         int | None,
         typer.Option(help="Stop when more images than this have failed.", min=0, show_default="never"),
@@ -151,156 +133,78 @@ def classify(
     from gateway.errors import UserError
     from gateway_cli.own_service import own_service
     from gateway_client import Gateway, GatewayError
-    from gateway_client.bulk.partitions import PartitionedRun, is_folder
-    from gateway_client.bulk.remote import is_url
-    from gateway_client.bulk.run import BulkJob
-    from gateway_client.bulk.shards import read_shard
-    from gateway_client.errors import Unauthorized
+    from gateway_client.bulk import BulkError
+    from gateway_client.bulk.run import BulkJob, FileRun, TooManyFailures, part_of
+    from gateway_client.bulk.sources import read_shard
 
     if resume and (overwrite or out is None):
         raise typer.BadParameter("--resume needs --out and excludes --overwrite")
-    if out is not None and is_url(out) and out.lower().endswith(FILE_SUFFIXES):
-        raise typer.BadParameter(f"--out {out}: in a bucket the output is a folder of files, such as s3://bucket/out/")
-    suffix = None if out is None else f".{file_format.value}" if is_folder(out) else Path(out).suffix.lower()
-    if frames is not None and suffix is not None and suffix not in JSON_LINES:
-        how = "--format jsonl" if is_folder(str(out)) else f"such as {Path(str(out)).with_suffix('.jsonl')}"
-        raise typer.BadParameter(f"--frames needs an output of JSON lines, {how}")
-    parameters: dict[str, Any] = {"model": model, "version": version, "top_k": top_k, "threshold": threshold}
-    if frames is not None:
-        parameters["frames"] = frames
-    if labels:
-        parameters["labels"] = [labels]
+    if frames is not None and out is not None and out.suffix.lower() not in JSON_LINES:
+        raise typer.BadParameter(f"--frames needs an output of JSON lines, such as {out.with_suffix('.jsonl')}")
+    if embeddings and (threshold is not None or labels or frames is not None):
+        raise typer.BadParameter("--embeddings excludes --threshold, --labels and --frames")
+    parameters: dict[str, Any] = {"model": model, "version": None if version is None else str(version), "top_k": top_k}
     if embeddings:
-        if threshold is not None or labels:
-            raise typer.BadParameter("--embeddings excludes --threshold and --labels")
-        # At least one class, for the columns of the best class.
-        parameters = {"model": model, "version": version, "top_k": top_k or 1}
+        parameters["top_k"] = top_k or 1  # for the columns of the best class
+    else:
+        parameters |= {"threshold": threshold, "labels": [labels] if labels else None, "frames": frames}
     part = None if shard is None else read_shard(shard)
     job = BulkJob(tuple(sources), column, parameters, max_failures, embeddings, part)
-    with ExitStack() as stack:
-        stack.enter_context(_interrupted_by_sigterm())
-        try:
-            if out is None:
-                run = _to_stdout(job)
-            elif is_folder(out):
-                files = PartitionedRun(
-                    job, out, resume=resume, overwrite=overwrite, rows_per_file=rows_per_file, suffix=str(suffix)
-                )
-                run = _to_folder(stack.enter_context(files))
-            else:
-                run = _to_file(job, Path(out), stack, resume=resume, overwrite=overwrite)
+    if resume and out is not None and out.exists() and not part_of(out).exists():
+        print_status(f"{visible(out)} is complete; --overwrite classifies all images again")
+        raise typer.Exit(Exit.OK)
+    run: FileRun | None = None
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(_interrupted_by_sigterm())
+            if out is not None:
+                run = stack.enter_context(FileRun(job, out, resume=resume, overwrite=overwrite))
+                if run.before:
+                    print_status(f"rows from before: {run.before:,}")
+            found = job.open() if run is None else run.sources
             address = url or stack.enter_context(own_service(model_repository, print_status))
             gateway = stack.enter_context(Gateway(address, api_key, concurrency=concurrency))
-            code = run(gateway)
-        except KeyboardInterrupt:
-            print_status(f"stopped{_how_to_continue(out)}")
-            code = Exit.INTERRUPTED
-        except GatewayError as error:
-            advice = KEY_ADVICE if isinstance(error, Unauthorized) else ""
-            raise UserError(f"{error.message.rstrip('.')}{advice}{_how_to_continue(out)}") from error
-    raise typer.Exit(code)
+            try:
+                if run is None:
+                    meter = _to_stdout(job, found, gateway)
+                else:
+                    with shown() as show:
+                        run.run(gateway, show)
+                    meter = run.meter
+            except BulkError:
+                _print_skipped(found.skipped)
+                raise
+            rows = None if run is None else len(run.rows)
+    except KeyboardInterrupt:
+        print_status(f"stopped{_how_to_continue(run)}")
+        raise typer.Exit(Exit.INTERRUPTED) from None
+    except TooManyFailures as exc:
+        print_status(f"{exc}{_how_to_continue(run, ' with a larger --max-failures')}")
+        raise typer.Exit(Exit.GAVE_UP) from None
+    except GatewayError as error:
+        advice = KEY_ADVICE if error.code == "unauthorized" else ""
+        raise UserError(f"{error.message.rstrip('.')}{advice}{_how_to_continue(run)}") from error
+    except (UserError, BulkError) as error:
+        raise UserError(f"{error}{_how_to_continue(run)}") from error
+    if rows is not None:
+        print_status(f"{visible(out)}: {_counted(rows, 'row')}; {meter.speed()}")
+    raise typer.Exit(_summary(meter, found.skipped))
 
 
-def _to_file(
-    job: "BulkJob", out: Path, stack: ExitStack, *, resume: bool, overwrite: bool
-) -> Callable[["Gateway"], Exit]:
-    from gateway.errors import UserError
-    from gateway_client.bulk import BulkError
-    from gateway_client.bulk.meter import counted, duration
-    from gateway_client.bulk.run import FileRun, NoImages, TooManyFailures
-
-    run = stack.enter_context(FileRun(job, out, resume=resume, overwrite=overwrite))
-    if run.meter.before:
-        print_status(f"rows from before: {run.meter.before:,}")
-    if run.journal.dropped:
-        print_status(
-            f"dropped {counted(run.journal.dropped, 'row')} of images with several rows; images whose rows differ are "
-            "classified again"
-        )
-    if run.journal.torn:
-        print_status("dropped the last line, which is incomplete")
-
-    def work(gateway: "Gateway") -> Exit:
-        try:
-            with shown() as show:
-                run.run(gateway, show)
-        except TooManyFailures as exc:
-            print_status(f"{exc}{_how_to_continue(str(out), 'with a larger --max-failures')}")
-            return Exit.GAVE_UP
-        except NoImages:
-            _print_left_out(run.sources.left_out)
-            raise
-        except (UserError, BulkError) as error:
-            raise UserError(f"{error}{_how_to_continue(str(out))}") from error
-        meter = run.meter
-        if run.journal.foreign:
-            print_status(f"kept {counted(run.journal.foreign, 'row')} of images that are not among the sources")
-        print_status(
-            f"{visible(out)}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'image')} in "
-            f"{duration(meter.seconds)}, {meter.done / max(meter.seconds, 1e-9):,.1f}/s"
-        )
-        return _summary(meter, run.sources.left_out)
-
-    return work
-
-
-def _to_folder(run: "PartitionedRun") -> Callable[["Gateway"], Exit]:
-    from gateway.errors import UserError
-    from gateway_client.bulk import BulkError
-    from gateway_client.bulk.meter import counted, duration
-    from gateway_client.bulk.run import NoImages, TooManyFailures
-
-    def work(gateway: "Gateway") -> Exit:
-        try:
-            with shown() as show:
-                run.run(gateway, show)
-        except TooManyFailures as exc:
-            print_status(f"{exc}{_how_to_continue(run.out, 'with a larger --max-failures')}")
-            return Exit.GAVE_UP
-        except NoImages:
-            _print_left_out(run.sources.left_out)
-            raise
-        except (UserError, BulkError) as error:
-            raise UserError(f"{error}{_how_to_continue(run.out)}") from error
-        meter = run.meter
-        if meter.before:
-            print_status(f"rows from before: {meter.before:,}")
-        print_status(
-            f"{visible(run.out)}: {counted(meter.before + meter.done, 'row')}; {counted(meter.done, 'image')} in "
-            f"{duration(meter.seconds)}, {meter.done / max(meter.seconds, 1e-9):,.1f}/s"
-        )
-        return _summary(meter, run.sources.left_out)
-
-    return work
-
-
-def _to_stdout(job: "BulkJob") -> Callable[["Gateway"], Exit]:
+def _to_stdout(job: "BulkJob", found: "Sources", gateway: "Gateway") -> "Meter":
+    """Print a table of the first rows on a terminal, and JSON lines elsewhere."""
     from gateway_client.bulk.meter import Meter
-    from gateway_client.bulk.run import NoImages, TooManyFailures, rows
-    from gateway_client.bulk.sources import Sources
+    from gateway_client.bulk.run import classified
 
-    found = Sources(job.sources, column=job.column, shard=job.shard)
-
-    def work(gateway: "Gateway") -> Exit:
-        meter = Meter()
-        try:
-            if sys.stdout.isatty():
-                with shown(transient=True) as show, closing(rows(job, gateway, found.images, meter, show)) as answers:
-                    table, left = _table(answers)
-                _print_table(table, left)
-            else:
-                with closing(rows(job, gateway, found.images, meter, only_waits())) as answers:
-                    for row in answers:
-                        _print_line(row)
-        except TooManyFailures as exc:
-            print_status(str(exc))
-            return Exit.GAVE_UP
-        except NoImages:
-            _print_left_out(found.left_out)
-            raise
-        return _summary(meter, found.left_out)
-
-    return work
+    meter = Meter()
+    if sys.stdout.isatty():
+        with shown(transient=True) as show, closing(classified(job, gateway, found.images, meter, show)) as rows:
+            _print_table(rows)
+    else:
+        with closing(classified(job, gateway, found.images, meter, only_waits())) as rows:
+            for row in rows:
+                _print_line(row)
+    return meter
 
 
 def _print_line(row: dict[str, Any]) -> None:
@@ -314,67 +218,57 @@ def _print_line(row: dict[str, Any]) -> None:
         raise UserError(f"the rows cannot be written: {exc.strerror or exc}") from exc
 
 
-def _table(answers: Iterator[dict[str, Any]]) -> tuple["Table", int]:
-    """Build a table of the first rows, and count the others."""
+def _print_table(rows: Iterator[dict[str, Any]]) -> None:
+    """Print the first rows, and count the others."""
     from rich.table import Table
+
+    from gateway_local.console import PlainConsole
 
     table = Table(box=None)
     for name in ("image", "label", "score", "error"):
         table.add_column(name, overflow="fold")
     number = 0
-    for row in answers:
+    for row in rows:
         number += 1
         if number <= TABLE_ROWS:
             best = "" if row["score"] is None else f"{row['score']:.3f}"
             cells = row["path"], row["label"] or "", best, row["message"] or ""
             table.add_row(*cells)
-    return table, max(0, number - TABLE_ROWS)
-
-
-def _print_table(table: "Table", left: int) -> None:
-    from gateway_local.console import PlainConsole
-
     PlainConsole().print(table)
-    if left:
-        print_status(f"{left:,} more are not shown: use --out FILE to keep them all")
+    if number > TABLE_ROWS:
+        print_status(f"{number - TABLE_ROWS:,} more are not shown: use --out FILE to keep them all")
 
 
-def _summary(meter: "Meter", left_out: "LeftOut") -> Exit:
-    from gateway_client.bulk.meter import counted
-
-    _print_left_out(left_out)
+def _summary(meter: "Meter", skipped: "Skipped") -> Exit:
+    _print_skipped(skipped)
     if meter.damaged:
-        print_status(f"{counted(meter.damaged, 'damaged image')}: some pixels are wrong; the column warning says which")
+        print_status(
+            f"{_counted(meter.damaged, 'damaged image')}: some pixels are wrong; the column warning says which"
+        )
     if not meter.failed:
         return Exit.OK
-    print_status(f"{counted(meter.failed, 'image')} failed:")
+    print_status(f"{_counted(meter.failed, 'image')} failed:")
     for code, number in meter.codes.most_common():
         print_status(f"  {number:,} {code}")
     return Exit.SOME_FAILED
 
 
-def _print_left_out(left_out: "LeftOut") -> None:
-    from gateway_client.bulk.meter import counted
-
-    if left_out.number:
-        files = counted(left_out.number, "file")
+def _print_skipped(skipped: "Skipped") -> None:
+    if skipped.number:
         print_status(
-            f"skipped {files} without an image's suffix, such as {left_out.example!r}; a glob selects files of any name"
+            f"skipped {_counted(skipped.number, 'file')} without an image's suffix, such as {skipped.example!r}; "
+            "a glob selects files of any name"
         )
-    if left_out.folders:
-        folders = counted(left_out.folders, "folder")
-        print_status(f"skipped {folders} that a link leads to a second time, such as {left_out.folder!r}")
 
 
-def _how_to_continue(out: str | None, how: str = "") -> str:
-    from gateway_client.bulk.journal import journal_of
-    from gateway_client.bulk.partitions import is_folder
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
-    if out is not None and is_folder(out):
-        return f"; the files in {visible(out)} are whole; {' '.join(filter(None, ('--resume', how)))} continues"
-    if out is None or not (part := journal_of(Path(out))).exists() or not part.stat().st_size:
+
+def _how_to_continue(run: "FileRun | None", how: str = "") -> str:
+    if run is None or not run.rows.path.exists():
         return ""
-    return f"; {visible(part)} has the rows so far; {' '.join(filter(None, ('--resume', how)))} continues"
+    return f"; {visible(run.rows.path)} has the rows so far; --resume{how} continues"
 
 
 @contextmanager

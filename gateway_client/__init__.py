@@ -5,24 +5,12 @@ It is a separate distribution that needs only httpx and imports nothing of the g
 
 from gateway_client.asynchronous import AsyncGateway
 from gateway_client.blocking import Gateway
-from gateway_client.errors import (
-    BY_CODE,
-    ConnectionLost,
-    GatewayError,
-    ImageError,
-    RequestError,
-    ServiceError,
-    UnexpectedAnswer,
-    Unreachable,
-    UnreadableFile,
-)
+from gateway_client.errors import GatewayError, ImageError, RequestError, ServiceError
 from gateway_client.images import ImageUrl, NamedImage
-from gateway_client.results import Frame, Model, Prediction, Progress, Result
+from gateway_client.results import Frame, Model, Prediction, Result
 
 __all__ = [
-    "BY_CODE",
     "AsyncGateway",
-    "ConnectionLost",
     "Frame",
     "Gateway",
     "GatewayError",
@@ -31,13 +19,9 @@ __all__ = [
     "Model",
     "NamedImage",
     "Prediction",
-    "Progress",
     "RequestError",
     "Result",
     "ServiceError",
-    "UnexpectedAnswer",
-    "Unreachable",
-    "UnreadableFile",
     "__version__",
 ]
 

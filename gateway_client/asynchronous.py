@@ -1,7 +1,6 @@
 """The client for programs with an event loop."""
 
-import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -23,15 +22,16 @@ from gateway_client.documents import (
     text,
     texts,
 )
-from gateway_client.errors import NotFound, UnexpectedAnswer, Unreachable
+from gateway_client.errors import GatewayError, ServiceError, unexpected_answer
 from gateway_client.files import MAX_FILE_BYTES
-from gateway_client.images import NamedImage, Source, count_of, images_of, images_of_async
-from gateway_client.results import Model, Progress, Result
+from gateway_client.images import Source, images_of, images_of_async
+from gateway_client.results import Model, Result
 from gateway_client.sending import OnWait, Sending, SendOptions, Throttle
 from gateway_client.wire import ProgressTimeout, error_of, not_a_gateway
 
 USER_AGENT = "triton-image-gateway-client"
-OnProgress = Callable[[Progress], None]
+Images = Source | Iterable[Source] | AsyncIterable[Source]
+"""One image, or any number of them."""
 
 
 class Options(TypedDict, total=False):
@@ -49,6 +49,38 @@ class Options(TypedDict, total=False):
     """Longest time without progress, by default 120: between two parts sent or two results received."""
     transport: httpx.AsyncBaseTransport
     """For tests."""
+
+
+class ModelOptions(TypedDict, total=False):
+    """What `classify` and `embed` ask of the service, as parameters of its HTTP interface."""
+
+    model: str | None
+    version: str | int | None
+    one_version: bool
+    """Whether the model and the version that answer first also get all other images, whatever changes meanwhile."""
+    top_k: int | None
+    timeout: float | None
+    """Seconds for each image."""
+    on_wait: OnWait | None
+    """Called with the error and the seconds before each pause."""
+
+
+class ClassifyOptions(ModelOptions, total=False):
+    """Parameters of `classify`."""
+
+    threshold: float | None
+    labels: Sequence[str]
+    frames: int | str | None
+    """A number, "all" or "every:0.5s": each of these frames of an animated file has its own predictions."""
+    strict: bool
+    """Whether a damaged JPEG is an error; otherwise its result has `warning`."""
+
+
+class EmbedOptions(ModelOptions, total=False):
+    """Parameters of `embed`."""
+
+    normalize: bool
+    """Whether each embedding is scaled to length 1."""
 
 
 class AsyncGateway:
@@ -88,57 +120,26 @@ class AsyncGateway:
         """Close the connections."""
         await self._http.aclose()
 
-    async def classify(
-        self,
-        images: Source | Iterable[Source] | AsyncIterable[Source],
-        *,
-        model: str | None = None,
-        version: str | int | None = None,
-        top_k: int | None = None,
-        threshold: float | None = None,
-        labels: Sequence[str] = (),
-        timeout: float | None = None,  # noqa: ASYNC109  # the service's own parameter, in seconds for each image
-        frames: int | str | None = None,
-        strict: bool = False,
-        progress: OnProgress | None = None,
-        on_wait: OnWait | None = None,
-    ) -> AsyncGenerator[Result, None]:
+    async def classify(self, images: Images, **options: Unpack[ClassifyOptions]) -> AsyncGenerator[Result, None]:
         """Yield one result for each image, as it is ready; `Result.index` is the image's position in the input.
 
-        An image that cannot be classified has its error in its result. With `frames` (a number, "all", "every:0.5s")
-        each frame of an animated file has its own predictions, in `Result.frames`. A damaged JPEG has `Result.warning`,
-        and with `strict` the error DamagedImage. Raises RequestError for errors of
-        the whole request (such as ModelNotFound or Unauthorized), Unreachable if there is no gateway at the URL, and
-        TypeError for input that is not an image.
+        An image that cannot be classified has its error in its result. Raises RequestError and ServiceError for errors
+        of the whole call, such as `model_not_found` or `unreachable`, and TypeError for input that is not an image.
         """
-        options = self._predict_options(
-            model, version, top_k, threshold, labels, timeout, frames, on_wait, strict=strict
-        )
-        async with aclosing(self._each(images, options, progress)) as results:
-            async for result in results:
-                yield result
+        async with aclosing(self._lists(images, self._send_options("predict", **options))) as lists:
+            async for ready in lists:
+                for result in ready:
+                    yield result
 
-    async def embed(
-        self,
-        images: Source | Iterable[Source] | AsyncIterable[Source],
-        *,
-        model: str | None = None,
-        version: str | int | None = None,
-        normalize: bool = False,
-        top_k: int | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109  # as in `classify`
-        progress: OnProgress | None = None,
-        on_wait: OnWait | None = None,
-    ) -> AsyncGenerator[Result, None]:
+    async def embed(self, images: Images, **options: Unpack[EmbedOptions]) -> AsyncGenerator[Result, None]:
         """Yield one result for each image, with its embedding as `Result.embedding`; otherwise as `classify`.
 
-        Raises NoFeatures if the model has no embeddings. `normalize` scales each embedding to length 1; `top_k` adds
-        that many classes to each result.
+        Raises RequestError `no_features` if the model has no embeddings. `top_k` adds that many classes to each result.
         """
-        options = self._embed_options(model, version, top_k, timeout, on_wait, normalize=normalize)
-        async with aclosing(self._each(images, options, progress)) as results:
-            async for result in results:
-                yield result
+        async with aclosing(self._lists(images, self._send_options("embed", **options))) as lists:
+            async for ready in lists:
+                for result in ready:
+                    yield result
 
     async def models(self) -> list[Model]:
         """The models of the service."""
@@ -160,7 +161,9 @@ class AsyncGateway:
         if self._limits is None:
             try:
                 document = await self._get("limits")
-            except NotFound:
+            except GatewayError as exc:
+                if exc.code != "not_found":
+                    raise
                 self._limits = ServiceLimits()
             else:
                 with self._checked("limits"):
@@ -176,12 +179,13 @@ class AsyncGateway:
         try:
             yield
         except Malformed as exc:
-            raise UnexpectedAnswer(f"{self._http.base_url}{path} is not a gateway's response: {exc}.") from exc
+            raise unexpected_answer(f"{self._http.base_url}{path} is not a gateway's response: {exc}.") from exc
 
-    def _unreachable(self, reason: str) -> Unreachable:
-        return Unreachable(
+    def _unreachable(self, reason: str) -> ServiceError:
+        return ServiceError(
             f"There is no gateway at {self._http.base_url}: {reason}. Start one with `gateway up`, or give the address "
-            "of one that runs."
+            "of one that runs.",
+            code="unreachable",
         )
 
     async def _get(self, path: str) -> dict[str, Any]:
@@ -203,78 +207,22 @@ class AsyncGateway:
         except Malformed as exc:
             raise not_a_gateway(response) from exc
 
-    def _predict_options(
-        self,
-        model: str | None,
-        version: str | int | None,
-        top_k: int | None,
-        threshold: float | None,
-        labels: Sequence[str],
-        timeout_seconds: float | None,
-        frames: int | str | None,
-        on_wait: OnWait | None,
-        *,
-        strict: bool = False,
+    def _send_options(
+        self, path: str, *, on_wait: OnWait | None = None, one_version: bool = False, **given: object
     ) -> SendOptions:
-        given: dict[str, Any] = {
-            "model": model,
-            "version": None if version is None else str(version),
-            "top_k": top_k,
-            "threshold": threshold,
-            "labels": ([labels] if isinstance(labels, str) else list(labels)) or None,
-            "timeout": timeout_seconds,
-            "frames": None if frames is None else str(frames),
-            "strict": strict or None,
-        }
-        parameters = {name: value for name, value in given.items() if value is not None}
-        return SendOptions(parameters, self.retry_seconds, on_wait)
+        labels = given.pop("labels", None) or None
+        given["labels"] = [labels] if isinstance(labels, str) else labels
+        if path == "embed":
+            given["encoding_format"] = "base64"
+        parameters = {name: value for name, value in given.items() if value is not None and value is not False}
+        return SendOptions(parameters, self.retry_seconds, on_wait, path, one_version)
 
-    def _embed_options(
-        self,
-        model: str | None,
-        version: str | int | None,
-        top_k: int | None,
-        timeout_seconds: float | None,
-        on_wait: OnWait | None,
-        *,
-        normalize: bool,
-    ) -> SendOptions:
-        options = self._predict_options(model, version, top_k, None, (), timeout_seconds, None, on_wait)
-        parameters = {**options.parameters, "normalize": normalize, "encoding_format": "base64"}
-        return replace(options, parameters=parameters, path="embed")
-
-    async def _each(
-        self,
-        images: Source | Iterable[Source] | AsyncIterable[Source],
-        options: SendOptions,
-        progress: OnProgress | None,
-    ) -> AsyncGenerator[Result, None]:
-        """Yield results one by one, as they are ready."""
-        async with aclosing(self._lists(images, options, progress)) as lists:
-            async for ready in lists:
-                for result in ready:
-                    yield result
-
-    async def _lists(
-        self,
-        images: Source | Iterable[Source] | AsyncIterable[Source],
-        options: SendOptions,
-        progress: OnProgress | None,
-    ) -> AsyncGenerator[list[Result], None]:
+    async def _lists(self, images: Images, options: SendOptions) -> AsyncGenerator[list[Result], None]:
         """Yield lists of results: all that are ready at the time."""
-        named: Iterator[NamedImage] | AsyncIterator[NamedImage]
-        total, started = count_of(images), time.monotonic()
-        done = failed = 0
         limits = await self.limits()
         most = limits.max_file_bytes
         named = images_of_async(images, most) if isinstance(images, AsyncIterable) else images_of(images, most)
         batches = Batches(named, limits, most_images=self.batch_images, most_bytes=self.batch_bytes)
-        sending = Sending(self._http, batches, options, Throttle(self.concurrency))
-        async with aclosing(sending.results()) as lists:
+        async with aclosing(Sending(self._http, batches, options, Throttle(self.concurrency)).results()) as lists:
             async for ready in lists:
-                if progress is not None:
-                    for result in ready:
-                        done += 1
-                        failed += not result.ok
-                        progress(Progress(done, failed, total, time.monotonic() - started))
                 yield ready

@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from gateway_client.errors import FileTooLarge, GatewayError, UnreadableFile
+from gateway_client.errors import GatewayError, ImageError
 from gateway_client.files import DEFAULT_FILE_BYTES
 from gateway_client.images import NamedImage
 
@@ -109,27 +109,16 @@ class Batches:
             data = image.read()
         except (OSError, MemoryError) as exc:
             reason = (exc.strerror if isinstance(exc, OSError) else "there is too little memory") or str(exc)
-            return Loaded(index, image, b"", UnreadableFile(f"The file cannot be read: {reason}."))
+            return Loaded(index, image, b"", ImageError(f"The file cannot be read: {reason}.", code="unreadable_file"))
         if len(data) > self._limits.max_file_bytes:
             value = self._limits.max_file_bytes
-            error = FileTooLarge(
-                f"The file has more than {_size(value)}: scale the image down.",
+            error = ImageError(
+                f"The file has more than {value:,} bytes: scale the image down.",
+                code="file_too_large",
                 details={"limit": "max_file_bytes", "value": value},
             )
             return Loaded(index, image, b"", error)
         return Loaded(index, image, data)
-
-
-def _size(nbytes: int) -> str:
-    """Format a number of bytes as gateway/values/quantities.py does; the client imports nothing of the gateway."""
-    units = (("GiB", 2**30), ("GB", 10**9), ("MiB", 2**20), ("MB", 10**6), ("KiB", 2**10), ("kB", 10**3))
-    fitting = [(unit, each) for unit, each in units if nbytes >= each and nbytes * 10 % each == 0]
-    if not fitting:
-        if nbytes < 10_000:
-            return f"{nbytes:,} {'byte' if nbytes == 1 else 'bytes'}"
-        fitting = [(unit, each) for unit, each in units[::2] if nbytes >= each]
-    unit, each = fitting[0]
-    return f"{nbytes * 10 // each / 10:,.1f}".removesuffix(".0") + f" {unit}"
 
 
 class _Readers(Executor):

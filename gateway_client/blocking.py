@@ -3,15 +3,15 @@
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable
 from types import AsyncGeneratorType, TracebackType
 from typing import Any, TypeVar, Unpack
 
-from gateway_client.asynchronous import AsyncGateway, OnProgress, Options
+from gateway_client.asynchronous import AsyncGateway, ClassifyOptions, EmbedOptions, Options
 from gateway_client.batches import ServiceLimits
 from gateway_client.images import Source
 from gateway_client.results import Model, Result
-from gateway_client.sending import OnWait, SendOptions
+from gateway_client.sending import SendOptions
 
 T = TypeVar("T")
 
@@ -63,44 +63,19 @@ class Gateway:
         await self._gateway.aclose()
 
     def classify(
-        self,
-        images: Source | Iterable[Source],
-        *,
-        model: str | None = None,
-        version: str | int | None = None,
-        top_k: int | None = None,
-        threshold: float | None = None,
-        labels: Sequence[str] = (),
-        timeout: float | None = None,
-        frames: int | str | None = None,
-        strict: bool = False,
-        progress: OnProgress | None = None,
-        on_wait: OnWait | None = None,
+        self, images: Source | Iterable[Source], **options: Unpack[ClassifyOptions]
     ) -> Generator[Result, None, None]:
         """Yield one result for each image, as it is ready; see AsyncGateway.classify.
 
-        `progress` and `on_wait` are called from the client's thread; an iterator of images is read in another thread.
+        `on_wait` is called from the client's thread; an iterator of images is read in another thread.
         """
-        options = self._gateway._predict_options(
-            model, version, top_k, threshold, labels, timeout, frames, on_wait, strict=strict
-        )
-        yield from self._each(images, options, progress)
+        yield from self._each(images, self._gateway._send_options("predict", **options))
 
     def embed(
-        self,
-        images: Source | Iterable[Source],
-        *,
-        model: str | None = None,
-        version: str | int | None = None,
-        normalize: bool = False,
-        top_k: int | None = None,
-        timeout: float | None = None,
-        progress: OnProgress | None = None,
-        on_wait: OnWait | None = None,
+        self, images: Source | Iterable[Source], **options: Unpack[EmbedOptions]
     ) -> Generator[Result, None, None]:
         """Yield one result for each image, with its embedding; see AsyncGateway.embed."""
-        options = self._gateway._embed_options(model, version, top_k, timeout, on_wait, normalize=normalize)
-        yield from self._each(images, options, progress)
+        yield from self._each(images, self._gateway._send_options("embed", **options))
 
     def limits(self) -> ServiceLimits:
         """The service's limits for one request; fetched once."""
@@ -110,10 +85,8 @@ class Gateway:
         """The models of the service."""
         return self._run(self._gateway.models())
 
-    def _each(
-        self, images: Source | Iterable[Source], options: SendOptions, progress: OnProgress | None
-    ) -> Generator[Result, None, None]:
-        lists = self._gateway._lists(images, options, progress)
+    def _each(self, images: Source | Iterable[Source], options: SendOptions) -> Generator[Result, None, None]:
+        lists = self._gateway._lists(images, options)
         try:
             while ready := self._run(_next(lists)):
                 yield from ready

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from gateway_client.errors import UnexpectedAnswer
+from gateway_client.errors import unexpected_answer
 
 MAX_DOCUMENT_BYTES = 64 * 2**20
 """Bytes of a document or of one line of NDJSON: a result with its frames, or the labels of all models."""
@@ -16,25 +16,25 @@ MAX_PROBLEM_BYTES = 2**20
 
 
 async def pieces(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield a response's bytes as they arrive; raises UnexpectedAnswer if they are compressed, perhaps a bomb."""
+    """Yield a response's bytes as they arrive; raises ServiceError if they are compressed, perhaps a bomb."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise UnexpectedAnswer(f"{response.url} sends a compressed response, although the request excludes that.")
+        raise unexpected_answer(f"{response.url} sends a compressed response, although the request excludes that.")
     async for piece in response.aiter_bytes():
         yield piece
 
 
 async def body_of(response: httpx.Response, max_bytes: int) -> bytes:
-    """Read a whole response; raises UnexpectedAnswer beyond the limit."""
+    """Read a whole response; raises ServiceError beyond the limit."""
     body = bytearray()
     async for piece in pieces(response):
         body += piece
         if len(body) > max_bytes:
-            raise UnexpectedAnswer(f"{response.url} sends more than {max_bytes >> 20} MiB; is the URL right?")
+            raise unexpected_answer(f"{response.url} sends more than {max_bytes >> 20} MiB; is the URL right?")
     return bytes(body)
 
 
 async def lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    """Yield the lines of a response; raises UnexpectedAnswer at a line longer than MAX_DOCUMENT_BYTES."""
+    """Yield the lines of a response; raises ServiceError at a line longer than MAX_DOCUMENT_BYTES."""
     rest = bytearray()
     async for piece in pieces(response):
         begin = 0
@@ -45,7 +45,7 @@ async def lines_of(response: httpx.Response) -> AsyncIterator[bytes]:
             begin = end + 1
         rest += piece[begin:]
         if len(rest) > MAX_DOCUMENT_BYTES:
-            raise UnexpectedAnswer(f"{response.url} sends a line of more than {MAX_DOCUMENT_BYTES >> 20} MiB.")
+            raise unexpected_answer(f"{response.url} sends a line of more than {MAX_DOCUMENT_BYTES >> 20} MiB.")
     if rest:
         yield bytes(rest)
 

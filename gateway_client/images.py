@@ -3,7 +3,7 @@
 import os
 import struct
 import zlib
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -88,13 +88,6 @@ async def images_of_async(given: AsyncIterable[Source], max_file_bytes: int) -> 
     """Convert the items of an async iterable."""
     async for each in given:
         yield image_of(each, max_file_bytes)
-
-
-def count_of(given: object) -> int | None:
-    """The number of images, if it is known beforehand."""
-    if is_single_image(given):
-        return 1
-    return len(given) if isinstance(given, Sized) else None
 
 
 # Neither Pillow nor NumPy is imported: callers that pass their objects have imported them.

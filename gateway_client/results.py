@@ -1,4 +1,4 @@
-"""Results of single images, progress of a call, and models."""
+"""Results of single images, and models."""
 
 from array import array
 from dataclasses import dataclass, field
@@ -70,22 +70,6 @@ class Result:
     def best(self) -> Prediction | None:
         """The most likely class; None after an error, or if no class reaches the threshold."""
         return self.predictions[0] if self.predictions else None
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of a call of `classify` or `embed`."""
-
-    done: int
-    failed: int
-    total: int | None
-    """Total number of images; None if the input has no length."""
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Images per second."""
-        return self.done / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import random
 import sys
 import time
 from array import array
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,18 +24,7 @@ from gateway_client.documents import (
     optional_text,
     text,
 )
-from gateway_client.errors import (
-    ConnectionLost,
-    GatewayError,
-    RequestError,
-    RequestTooLarge,
-    TooManyFiles,
-    TooManyFrames,
-    UnexpectedAnswer,
-    Unreachable,
-    UploadTimeout,
-    UploadTooSlow,
-)
+from gateway_client.errors import GatewayError, RequestError, ServiceError, connection_lost, unexpected_answer
 from gateway_client.results import Frame, Prediction, Result
 from gateway_client.wire import ProgressTimeout, error_from, lines
 
@@ -45,17 +34,20 @@ OnWait = Callable[[GatewayError, float], None]
 RESULTS_AHEAD = 1024
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 10.0
-_TOO_MUCH = (TooManyFiles, RequestTooLarge, UploadTimeout, UploadTooSlow)
+_TOO_MUCH = {"too_many_files", "request_too_large", "upload_timeout", "upload_too_slow"}
+"""A request with fewer images may not have these errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendOptions:
     """The parameters of each request, and how long to retry it."""
 
-    parameters: Mapping[str, Any]
+    parameters: dict[str, Any]
     retry_seconds: float
     on_wait: OnWait | None = None
     path: str = "predict"
+    one_version: bool = False
+    """Whether the model and the version that answer first also get all other images."""
 
 
 @dataclass(slots=True)
@@ -165,7 +157,10 @@ class Sending:
     async def _feed(self) -> None:
         while batch := await self._batches.take():
             await self._throttle.acquire()
-            self._spawn(self._deliver_and_release(batch))
+            if self._options.one_version and "version" not in self._options.parameters:
+                await self._deliver_and_release(batch)  # the others wait for the version that answers
+            else:
+                self._spawn(self._deliver_and_release(batch))
 
     async def _deliver_and_release(self, batch: list[Loaded]) -> None:
         try:
@@ -190,26 +185,20 @@ class Sending:
                 return
             if len(waiting) < before:
                 budget.reset()
-            if len(waiting) > 1 and (
-                isinstance(fault, _TOO_MUCH) or (isinstance(fault, ConnectionLost) and budget.attempts)
-            ):
+            broken = fault.code == "connection_lost" and budget.attempts
+            if fault.code == "too_many_frames" or (len(waiting) > 1 and (fault.code in _TOO_MUCH or broken)):
                 # Too large for one request, or one image breaks the connection: halving isolates it.
-                middle = len(waiting) // 2
-                await self._deliver(waiting[:middle], budget)
-                await self._deliver(waiting[middle:], budget)
-                return
-            if isinstance(fault, TooManyFrames):  # the images together exceed the limit of one request
                 middle = (len(waiting) + 1) // 2
                 await self._deliver(waiting[:middle], budget)
                 await self._deliver(waiting[middle:], budget)
                 return
-            if isinstance(fault, RequestError | UnexpectedAnswer) and not isinstance(fault, _TOO_MUCH):
+            if (isinstance(fault, RequestError) and fault.code not in _TOO_MUCH) or fault.code == "unexpected_answer":
                 raise fault
             pause = budget.pause(fault) if fault.retryable else None
             if pause is None:
                 await self._give_up(waiting, fault)
                 return
-            if not isinstance(fault, ConnectionLost):
+            if fault.code != "connection_lost":
                 self._throttle.refused()
             if self._options.on_wait is not None:
                 self._options.on_wait(fault, pause)
@@ -225,25 +214,28 @@ class Sending:
                     error = _error(line)
                     last = _last_error(line) if len(waiting) > 1 else None
                     index = integer(line, "index")
-                    if isinstance(last, TooManyFrames):  # earlier images of the request may have used up the limit
-                        fault = last
+                    if last is not None and last.code == "too_many_frames":
+                        fault = last  # earlier images of the request may have used up the limit
                     elif error is not None and error.retryable:
                         fault = error
                     elif (loaded := left.get(index)) is not None:
                         result = _result(loaded, line, error)
+                        if self._options.one_version and result.version is not None:
+                            self._options.parameters.setdefault("model", result.model)
+                            self._options.parameters.setdefault("version", result.version)
                         del left[index]
                         await self._put(result)
         except Malformed as exc:
-            fault = UnexpectedAnswer(f"A result of {self._http.base_url} is invalid: {exc}.")
+            fault = unexpected_answer(f"A result of {self._http.base_url} is invalid: {exc}.")
         except GatewayError as exc:
             fault = exc
         if not left:
             return [], None
-        return list(left.values()), fault or ConnectionLost("The response ended before this image's result.")
+        return list(left.values()), fault or connection_lost("The response ended before this image's result.")
 
     async def _give_up(self, waiting: list[Loaded], fault: GatewayError) -> None:
-        if isinstance(fault, ConnectionLost) and not await self._alive():
-            raise Unreachable(f"The gateway at {self._http.base_url} is gone: {fault}") from fault
+        if fault.code == "connection_lost" and not await self._alive():
+            raise ServiceError(f"The gateway at {self._http.base_url} is gone: {fault}", code="unreachable") from fault
         for loaded in waiting:
             await self._fail(loaded, fault)
 

@@ -26,7 +26,15 @@ from gateway_client.documents import (
     parsed,
     text,
 )
-from gateway_client.errors import BY_CODE, ConnectionLost, GatewayError, ServiceError, UnexpectedAnswer
+from gateway_client.errors import (
+    SERVICE_CODES,
+    GatewayError,
+    ImageError,
+    RequestError,
+    ServiceError,
+    connection_lost,
+    unexpected_answer,
+)
 from gateway_client.files import PIECE_BYTES
 from gateway_client.images import ImageUrl
 from gateway_client.visible import visible
@@ -40,13 +48,6 @@ MAX_RETRY_AFTER_SECONDS = 86_400.0
 """A longer Retry-After is treated as a day."""
 _CODE = re.compile(r"[a-z0-9_]{1,64}")
 _PASSING_STATUSES = frozenset({429, 502, 503, 504})
-
-
-class Refused(ServiceError):
-    """A proxy before the gateway refused the request for now; its status has the reason."""
-
-    code = "refused"
-    retryable = True
 
 
 def multipart(batch: Sequence[Loaded]) -> tuple[list[bytes], str]:
@@ -111,7 +112,7 @@ async def lines(
 ) -> AsyncGenerator[dict[str, Any], None]:
     """Send images, and yield the line of each result as it arrives; its `index` is the position in the batch.
 
-    Raises the GatewayError of the whole request, ConnectionLost, and UnexpectedAnswer.
+    Raises the GatewayError of the whole request, also `connection_lost` and `unexpected_answer`.
     """
     urls = any(isinstance(loaded.image.source, ImageUrl) for loaded in batch)
     parts, content_type = json_body(batch) if urls else multipart(batch)
@@ -129,7 +130,7 @@ async def lines(
                     progress_timeout.progress()
                     left -= 1
                     if left < 0:
-                        raise UnexpectedAnswer(f"{response.url} sends more results than images.")
+                        raise unexpected_answer(f"{response.url} sends more results than images.")
                     document = parsed(line)
                     if "index" in document:
                         progress_timeout.pause()
@@ -138,11 +139,11 @@ async def lines(
                     elif (error := optional_object(document, "error")) is not None:
                         raise error_from(error, response)
     except TimeoutError as exc:
-        raise ConnectionLost(f"The connection was lost: no progress within {http.timeout.read:g} s.") from exc
+        raise connection_lost(f"The connection was lost: no progress within {http.timeout.read:g} s.") from exc
     except Malformed as exc:
-        raise UnexpectedAnswer(f"The response is not a gateway's: {exc}.") from exc
+        raise unexpected_answer(f"The response is not a gateway's: {exc}.") from exc
     except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL) as exc:
-        raise ConnectionLost(f"The connection was lost: {exc or type(exc).__name__}.") from exc
+        raise connection_lost(f"The connection was lost: {exc or type(exc).__name__}.") from exc
 
 
 async def _sent(parts: Sequence[bytes], progress_timeout: ProgressTimeout) -> AsyncIterator[bytes]:
@@ -153,9 +154,9 @@ async def _sent(parts: Sequence[bytes], progress_timeout: ProgressTimeout) -> As
     progress_timeout.progress()
 
 
-def not_a_gateway(response: httpx.Response) -> UnexpectedAnswer:
+def not_a_gateway(response: httpx.Response) -> ServiceError:
     """The error for a response that does not come from a gateway."""
-    return UnexpectedAnswer(
+    return unexpected_answer(
         f"{response.url} does not answer like a gateway (status {response.status_code}); is the URL right?",
         status=response.status_code,
     )
@@ -171,33 +172,36 @@ def error_of(response: httpx.Response, body: bytes) -> GatewayError:
         pass
     if response.is_redirect:
         location = visible(response.headers.get("Location", "")[:MAX_LOCATION_CHARACTERS])
-        return UnexpectedAnswer(
+        return unexpected_answer(
             f"{response.url} redirects to {location}, which is not followed: give that URL if it is the gateway's.",
             status=response.status_code,
         )
     if response.status_code in _PASSING_STATUSES:
-        return Refused(
+        return ServiceError(
             f"The request was refused with status {response.status_code}.",
             code=f"http_{response.status_code}",
             status=response.status_code,
             retry_after_seconds=_retry_after(response),
         )
-    return UnexpectedAnswer(
+    return unexpected_answer(
         f"{response.url} answers with status {response.status_code} and no problem document; is the URL right?",
         status=response.status_code,
     )
 
 
 def error_from(document: Mapping[str, Any], response: httpx.Response | None = None) -> GatewayError:
-    """Convert a problem document (RFC 9457), or the error of one image, to the type of its code; raises Malformed."""
+    """Convert a problem document (RFC 9457), or without `response` the error of one image; raises Malformed."""
     given = dict(document)
     code = text(given, "code")
     if _CODE.fullmatch(code) is None:
         raise Malformed("'code' is not the code of an error")
     known = {"type", "title", "status", "code", "detail", "message", "request_id"}
-    status = optional_integer(given, "status")
+    status = optional_integer(given, "status") or (None if response is None else response.status_code)
     message = optional_text(given, "detail") or optional_text(given, "message") or code
-    return BY_CODE.get(code, GatewayError)(
+    kind: type[GatewayError] = ImageError if response is None else RequestError
+    if code in SERVICE_CODES or (status or 0) >= 500:
+        kind = ServiceError
+    return kind(
         message[:MAX_MESSAGE_CHARACTERS],
         code=code,
         status=status if status is not None and 100 <= status < 600 else None,

@@ -14,15 +14,11 @@ class Meter:
     """Counts results; `summary` is the progress line."""
 
     def __init__(
-        self,
-        *,
-        before: int = 0,
-        failed_before: Mapping[str, int] | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, *, failed_before: Mapping[str, int] | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
-        self.before = before
-        """Rows of earlier runs."""
+        self.before = 0
+        """Images that were passed over, since they have rows."""
         self.done = 0
         self.codes: Counter[str] = Counter(failed_before)
         """Number of failed images, including those of earlier runs, by error code."""
@@ -61,29 +57,23 @@ class Meter:
         """Seconds since the start of this run."""
         return self._clock() - self._started
 
-    @property
-    def rate(self) -> float:
-        """Images per second over the last WINDOW_SECONDS."""
-        began, done = self._recent[0]
-        return (self.done - done) / max(self._clock() - began, 1e-9)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimated seconds left; None if the total is unknown or the rate is 0."""
-        if self.total is None or not (rate := self.rate):
-            return None
-        return max(0, self.total - self.before - self.done) / rate
+    def speed(self) -> str:
+        """Format what this run has done, at its end."""
+        images = "1 image" if self.done == 1 else f"{self.done:,} images"
+        return f"{images} in {duration(self.seconds)}, {self.done / max(self.seconds, 1e-9):,.1f}/s"
 
     def summary(self) -> str:
         """Format the progress as one line."""
+        began, done = self._recent[0]
+        rate = (self.done - done) / max(self._clock() - began, 1e-9)
         number = f"{self.before + self.done:,}"
-        parts = [f"{number} of {self.total:,}" if self.total is not None else number, f"{self.rate:,.1f}/s"]
+        parts = [f"{number} of {self.total:,}" if self.total is not None else number, f"{rate:,.1f}/s"]
         if self.failed:
             parts.append(f"{self.failed:,} failed")
         if self.waiting:
             parts.append(f"waiting: {self.waiting}")
-        elif (left := self.seconds_left) is not None:
-            parts.append(f"{duration(left)} left")
+        elif self.total is not None and rate:
+            parts.append(f"{duration(max(0, self.total - self.before - self.done) / rate)} left")
         return ", ".join(parts)
 
 
@@ -94,8 +84,3 @@ def duration(seconds: float) -> str:
     if seconds < 90 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
-
-
-def counted(number: int, noun: str) -> str:
-    """Format a number with its noun, such as "1 row" and "1,200 rows"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,76 +1,129 @@
-"""A row of the output: the result for one image."""
+"""The rows of a run so far: a table of SQLite beside the output, from which a run that was killed resumes."""
 
-from collections.abc import Iterable
+import json
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from gateway_client import Prediction, Result
+from gateway_client.bulk import BulkError
+from gateway_client.bulk.outputs import Row, printable
+from gateway_client.errors import is_retryable
 
-Row = dict[str, Any]
-COLUMNS = (
-    "path",
-    "status",
-    "label",
-    "class_id",
-    "score",
-    "predictions",
-    "width",
-    "height",
-    "model",
-    "version",
-    "error",
-    "message",
-    "warning",
-)
-"""`label`, `class_id` and `score` are those of the best class; `error` is a code, `message` its description."""
-EMBEDDING = "embedding"
-"""Additional column of a run with `--embeddings`: the embedding as a list of numbers."""
+COMMIT_SECONDS = 1.0
+"""After `kill -9` or a power cut, the images of at most this time are classified again."""
+_SCHEMA = """
+    CREATE TABLE options (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE rows (path TEXT PRIMARY KEY, error TEXT, row TEXT NOT NULL);
+"""
 
 
-def columns(*, embeddings: bool) -> tuple[str, ...]:
-    """The columns of a run."""
-    return (*COLUMNS, EMBEDDING) if embeddings else COLUMNS
+class Rows:
+    """One row for each image's name, in the order in which they were added. Threads may share it."""
+
+    def __init__(self, path: Path, options: Mapping[str, Any], *, resume: bool) -> None:
+        """Open the table at `path`, or create it; raises BulkError if it has rows of other options."""
+        self.path = path
+        self._lock = threading.Lock()
+        if not resume:
+            path.unlink(missing_ok=True)
+        created = not path.exists()
+        if not created and not path.is_file():
+            raise BulkError(f"{path} is not a file")
+        self._table = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            if created:
+                self._table.executescript(_SCHEMA)
+            self._table.execute("BEGIN IMMEDIATE")  # no second run may write the same output
+            self.options = self._checked(options)
+            for code in self.failed():
+                if is_retryable(code):
+                    self._table.execute("DELETE FROM rows WHERE error = ?", (code,))
+        except (sqlite3.Error, ValueError) as exc:
+            self._table.close()
+            raise BulkError(f"{path} cannot be used, or another run uses it: {exc}") from exc
+        except BulkError:
+            self._table.close()
+            raise
+        self._committed = time.monotonic()
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of the first run, with the model and the version that answered it."""
+        before = {name: json.loads(value) for name, value in self._table.execute("SELECT * FROM options")}
+        for name, value in given.items():
+            if name not in before:
+                self._keep(name, value)
+            elif value != before[name] and (value is not None or name not in ("model", "version")):
+                raise BulkError(
+                    f"the rows in {self.path} are from a run {_option(name, before[name])}, and this run is "
+                    f"{_option(name, value)}: resume with the same options, or use --overwrite to start again"
+                )
+        return {**given, **before}
+
+    def _keep(self, name: str, value: object) -> None:
+        self._table.execute("INSERT OR REPLACE INTO options VALUES (?, ?)", (name, json.dumps(value)))
+
+    def has(self, name: str) -> bool:
+        """Whether an image has a row."""
+        with self._lock:
+            return self._table.execute("SELECT 1 FROM rows WHERE path = ?", (printable(name),)).fetchone() is not None
+
+    def add(self, row: Row) -> None:
+        """Add a row; raises BulkError if another version of the model has answered than the earlier rows."""
+        with self._lock:
+            for name in ("model", "version"):
+                if row["version"] is not None and self.options.get(name) != row[name]:
+                    if self.options.get(name) is not None:
+                        raise BulkError(
+                            f"{row['path']} was answered by {name} {row[name]}, and the rows in {self.path} by "
+                            f"{self.options[name]}: a table has one version"
+                        )
+                    self.options[name] = row[name]
+                    self._keep(name, row[name])
+            values = row["path"], row["error"], json.dumps(row)
+            self._table.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?)", values)
+
+    def save(self) -> None:
+        """Write the rows to the disk, at most every COMMIT_SECONDS."""
+        with self._lock:
+            if time.monotonic() - self._committed > COMMIT_SECONDS:
+                self._table.execute("COMMIT")
+                self._table.execute("BEGIN IMMEDIATE")
+                self._committed = time.monotonic()
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return int(self._table.execute("SELECT count(*) FROM rows").fetchone()[0])
+
+    def failed(self) -> Counter[str]:
+        """The number of images that failed, by error code."""
+        found = self._table.execute("SELECT error, count(*) FROM rows WHERE error IS NOT NULL GROUP BY error")
+        return Counter(dict(found))
+
+    def __iter__(self) -> Generator[Row, None, None]:
+        """All rows."""
+        with closing(self._table.execute("SELECT row FROM rows ORDER BY rowid")) as found:
+            for (row,) in found:
+                yield json.loads(row)
+
+    def close(self, *, delete: bool = False) -> None:
+        """Commit, and delete the table if it is no longer needed or has no rows."""
+        try:
+            delete = delete or not len(self)
+            self._table.execute("COMMIT")
+        finally:
+            self._table.close()
+            if delete:
+                self.path.unlink(missing_ok=True)
 
 
-def printable(name: str) -> str:
-    r"""Make a file name valid UTF-8: an invalid byte such as E9 becomes the text \udce9.
-
-    Python represents such a byte as a lone surrogate, which would make the whole output unreadable to strict readers.
-    """
-    return name.encode(errors="backslashreplace").decode()
-
-
-def row_of(result: Result, *, embeddings: bool = False) -> Row:
-    """Convert a result to a row with the members `columns`, and `frames` if it has any."""
-    best, error = result.best, result.error
-    embedding = {EMBEDDING: result.embedding and result.embedding.tolist()} if embeddings else {}
-    row = {
-        "path": printable(result.name),
-        "status": "ok" if error is None else "error",
-        "label": best and best.label,
-        "class_id": best and best.class_id,
-        "score": best and best.score,
-        "predictions": _prediction_objects(result.predictions),
-        "width": result.width,
-        "height": result.height,
-        "model": result.model,
-        "version": result.version,
-        "error": error and error.code,
-        "message": error and error.message,
-        "warning": result.warning,
-        **embedding,
-    }
-    if result.frames:
-        row["frames"] = [
-            {
-                "index": frame.index,
-                "time_s": frame.seconds,
-                "predictions": _prediction_objects(frame.predictions),
-                "error": frame.error and frame.error.code,
-            }
-            for frame in result.frames
-        ]
-    return row
-
-
-def _prediction_objects(predictions: Iterable[Prediction]) -> list[dict[str, Any]]:
-    return [{"label": each.label, "class_id": each.class_id, "score": each.score} for each in predictions]
+def _option(name: str, value: object) -> str:
+    option = f"--{name.replace('_', '-')}"
+    if value in (None, False):
+        return f"without {option}"
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f"with {option}" if value is True else f"with {option} {text}"

@@ -1,19 +1,12 @@
-"""The sources of images; each kind is an iterator that holds one name at a time.
+"""The sources of images; each is an iterator that holds one name at a time. docs/guides/bulk.md lists them."""
 
-a folder          every image file in it, at any depth, by name; hidden files and folders are skipped
-a glob            "photos/**/*.jpg"
-a file            one image
-.tar .tgz .zip    the image files in an archive (any compression of tarfile's)
-.csv .jsonl .parquet   a table with a column of paths, relative to the table's own folder
-.txt              a list of paths, one per line, relative to the list's own folder
-s3://bucket/…     everything below a prefix, one object, or a glob; or any other URL that fsspec supports
--                 paths on stdin, one per line (or separated by NUL, as from `find -print0`)
-"""
-
+import hashlib
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from glob import has_magic
 from pathlib import Path
@@ -21,57 +14,72 @@ from pathlib import Path
 from gateway_client import NamedImage
 from gateway_client.bulk import BulkError
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES, read_archive
-from gateway_client.bulk.remote import image_at, is_url, list_urls
-from gateway_client.bulk.shards import Shard
-from gateway_client.bulk.tables import MAX_LINE_BYTES, TABLE_SUFFIXES, NoPath, TableUnreadable, read_paths
-from gateway_client.bulk.walk import EVERYTHING, Pattern, split, walk
+from gateway_client.bulk.remote import image_at, is_url, list_urls, refuse
+from gateway_client.bulk.tables import MAX_LINE_BYTES, TABLE_SUFFIXES, read_paths
 from gateway_client.files import DEFAULT_FILE_BYTES, read_file
 from gateway_client.images import is_image_name
 
 STDIN = "-"
+MAX_SHARDS = 10_000
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"\0\0\0", b"PK\3\4", b"\x1f\x8b")
 """Signatures of images and archives; no path begins like this."""
-
-
-class SourceMissing(BulkError):
-    """A source does not exist or is empty."""
+Reading = Callable[[int], Iterator[NamedImage]]
+"""Yields the images of a source; the argument is the maximum number of bytes of a file."""
 
 
 @dataclass(slots=True)
-class LeftOut:
-    """Counts skipped files, which have no image's suffix, and folders that links led to twice."""
+class Skipped:
+    """Counts the files of folders, archives and buckets that have no image's suffix."""
 
     number: int = 0
     example: str = ""
-    folders: int = 0
-    """Number of folders that were already read under another name."""
-    folder: str = ""
 
-    def takes(self, name: str) -> bool:
-        """Whether a file has an image's suffix; counts it if not."""
+    def wants(self, name: str) -> bool:
+        """Whether a file is taken, by its name below its source: hidden files never, others if they are images."""
+        if any(map(_is_hidden, name.split("/"))):
+            return False
         if is_image_name(name):
             return True
         self.number += 1
         self.example = self.example or name
         return False
 
-    def again(self, folder: str) -> None:
-        """Count a folder that was already read."""
-        self.folders += 1
-        self.folder = self.folder or folder
+
+def _is_hidden(part: str) -> bool:
+    return (part.startswith(".") and part not in (".", "..")) or part == "__MACOSX"
 
 
-Reading = Callable[[int], Iterator[NamedImage]]
-"""Yields the images of a source; the argument is the maximum number of bytes of a file."""
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of `count` parts of the images, from 1 on; an image's name decides its part, whatever else is there."""
+
+    number: int
+    count: int
+
+    def has(self, image: NamedImage) -> bool:
+        """Whether an image is in this part."""
+        digest = hashlib.blake2b(image.name.encode(errors="backslashreplace"), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % self.count == self.number - 1
+
+
+def read_shard(text: str) -> Shard:
+    """Read NUMBER/COUNT; raises BulkError."""
+    match = re.fullmatch(r"(\d{1,5})/(\d{1,5})", text, re.ASCII)
+    shard = Shard(int(match[1]), int(match[2])) if match else None
+    if shard is None or not 1 <= shard.number <= shard.count <= MAX_SHARDS:
+        raise BulkError(
+            f"--shard {text}: needs NUMBER/COUNT, such as 3/16: from 1 to the count, which is at most {MAX_SHARDS:,}"
+        )
+    return shard
 
 
 class Sources:
-    """Opens all sources; raises SourceMissing and TableUnreadable before the first image is read."""
+    """Opens all sources; raises BulkError before the first image is read if one is missing or unreadable."""
 
     def __init__(self, sources: Iterable[str], *, column: str | None = None, shard: Shard | None = None) -> None:
+        self.skipped = Skipped()
         self._shard = shard
-        self.left_out = LeftOut()
-        self._opened = [_open(source, column, self.left_out) for source in sources]
+        self._opened = [_open(source, column, self.skipped.wants) for source in sources]
 
     def images(self, max_file_bytes: int = DEFAULT_FILE_BYTES) -> Iterator[NamedImage]:
         """Yield the images of all sources, or those of the shard, in order.
@@ -85,117 +93,136 @@ class Sources:
 
 def count(sources: Iterable[str], *, column: str | None = None, shard: Shard | None = None) -> int | None:
     """The number of images; None if only reading everything would show it."""
-    number = 0
-    for source in sources:
-        if source == STDIN or is_url(source) or _is_tar(source):
-            return None
-        for _ in Sources([source], column=column, shard=shard).images():
-            number += 1
-    return number
+    sources = list(sources)
+    tars = tuple(ARCHIVE_SUFFIXES - {".zip"})
+    if any(source == STDIN or is_url(source) or source.lower().endswith(tars) for source in sources):
+        return None
+    return sum(1 for _ in Sources(sources, column=column, shard=shard).images())
 
 
-def _is_tar(source: str) -> bool:
-    return source.lower().endswith(tuple(ARCHIVE_SUFFIXES - {".zip"}))
-
-
-def _open(source: str, column: str | None, left_out: LeftOut) -> Reading:
+def _open(source: str, column: str | None, wants: Callable[[str], bool]) -> Reading:
     if source == STDIN:
         return _stdin
     if is_url(source):
-        return partial(list_urls, source, left_out.takes)
+        return partial(list_urls, source, wants)
     path = Path(source)
     if path.is_dir():
-        return partial(_walk, source, EVERYTHING, left_out.takes, left_out.again)
-    if path.is_file():
-        if path.suffix.lower() in TABLE_SUFFIXES:
-            return _open_table(path, column)
-        if source.lower().endswith(tuple(ARCHIVE_SUFFIXES)):
-            return partial(read_archive, path, left_out.takes)
-        return partial(_one, source)
-    if has_magic(source) and not os.path.lexists(source):
-        folder, pattern = split(source, has_magic)
-        if not Path(folder).is_dir() or next(walk(folder, pattern, LeftOut().again), None) is None:
-            raise SourceMissing(f"no file matches {source!r}")
-        return partial(_walk, folder, pattern, bool, left_out.again)
+        return partial(_folder, source, wants)
+    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
+        next(read_paths(path, column), None)  # a table without a column of paths is refused now
+        return partial(_table, path, column)
+    if path.is_file() and source.lower().endswith(tuple(ARCHIVE_SUFFIXES)):
+        return partial(read_archive, path, wants)
     if os.path.lexists(source):
-        return partial(_one, source)  # a FIFO, a device or a broken link: its row has the error
-    raise SourceMissing(f"there is no file or folder {source!r}")
+        return partial(_one, source)  # also a FIFO, a device or a broken link: its row has the error
+    if has_magic(source):
+        if next(_glob(source, 0), None) is None:
+            raise BulkError(f"no file matches {source!r}")
+        return partial(_glob, source)
+    raise BulkError(f"there is no file or folder {source!r}")
 
 
 def _one(path: str, max_file_bytes: int) -> Iterator[NamedImage]:
     yield _file(path, max_file_bytes)
 
 
-def _open_table(table: Path, column: str | None) -> Reading:
-    try:
-        next(read_paths(table, column), None)
-    except OSError:
-        return partial(_one, str(table))
-    return partial(_table, table, column)
-
-
-def _table(table: Path, column: str | None, max_file_bytes: int) -> Iterator[NamedImage]:
-    try:
-        for number, path in enumerate(read_paths(table, column), 1):
-            if isinstance(path, NoPath):
-                yield NamedImage(f"{table}:{number}", partial(_refuse, path.reason))
-            else:
-                yield _local_or_remote(path, max_file_bytes)
-    except (OSError, TableUnreadable) as exc:  # the table has changed since it was opened
-        yield NamedImage(str(table), partial(_refuse, str(exc)))
-
-
-def _refuse(reason: str) -> bytes:
-    raise OSError(reason)
-
-
-def _walk(
-    folder: str,
-    pattern: Pattern,
-    takes: Callable[[str], bool],
-    again: Callable[[str], None],
-    max_file_bytes: int,
-) -> Iterator[NamedImage]:
-    for path, error in walk(folder, pattern, again):
-        if error is not None:
-            reason = f"the folder cannot be read: {error.strerror}"
-            yield NamedImage(os.path.normpath(path), partial(_refuse, reason))
-        elif takes(path):
-            yield _file(path, max_file_bytes)
-
-
 def _file(path: str, max_file_bytes: int) -> NamedImage:
     return NamedImage(os.path.normpath(path), partial(read_file, path, max_file_bytes))
 
 
-def _local_or_remote(path: str, max_file_bytes: int) -> NamedImage:
-    if path.startswith("file://"):
-        path = path.removeprefix("file://")
+def _anywhere(path: str, max_file_bytes: int) -> NamedImage:
+    path = path.removeprefix("file://")
     return image_at(path, max_file_bytes) if is_url(path) else _file(path, max_file_bytes)
+
+
+def _table(table: Path, column: str | None, max_file_bytes: int) -> Iterator[NamedImage]:
+    for number, path in enumerate(read_paths(table, column), 1):
+        if isinstance(path, OSError):
+            yield NamedImage(f"{table}:{number}", partial(refuse, str(path)))
+        else:
+            yield _anywhere(path, max_file_bytes)
+
+
+def _folder(folder: str, wants: Callable[[str], bool], max_file_bytes: int) -> Iterator[NamedImage]:
+    for path, error in _walk(folder):
+        if error is not None:
+            yield NamedImage(os.path.normpath(path), partial(refuse, f"the folder cannot be read: {error.strerror}"))
+        elif wants(os.path.relpath(path, folder)):
+            yield _file(path, max_file_bytes)
+
+
+def _glob(pattern: str, max_file_bytes: int) -> Iterator[NamedImage]:
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    first = next(number for number, part in enumerate(parts) if has_magic(part))
+    root = "/" * pattern.startswith("/") + "/".join(parts[:first]) or "."
+    parts = parts[first:]
+    hidden = any(part.startswith(".") for part in parts)
+    for path, error in _walk(root, None if "**" in parts else len(parts), hidden=hidden):
+        names = os.path.relpath(path, root).split("/")
+        if error is None and (hidden or not any(map(_is_hidden, names))) and _matches(names, parts):
+            yield _file(path, max_file_bytes)
+
+
+def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether a path matches a glob, part by part; `**` stands for any number of folders, or for everything."""
+    if not parts:
+        return not names
+    if parts[0] == "**":
+        return (len(parts) == 1) or _matches(names, parts[1:]) or (bool(names) and _matches(names[1:], parts))
+    return bool(names) and fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])
+
+
+def _walk(root: str, deepest: int | None = None, *, hidden: bool = False) -> Iterator[tuple[str, OSError | None]]:
+    """Yield the files below a folder, sorted in each folder, and the folders that cannot be listed, with the error.
+
+    Links are followed, and each folder is read once, even if links form cycles.
+    """
+    seen: set[tuple[int, int]] = set()
+    left = [(root, 1)]
+    while left:
+        folder, depth = left.pop()
+        try:
+            status = os.stat(folder)  # noqa: PTH116  # a text, which may be any bytes
+            with os.scandir(folder) as entries:
+                found = sorted((entry.name, _is_folder(entry)) for entry in entries)
+        except OSError as exc:
+            yield folder, exc
+            continue
+        if (status.st_dev, status.st_ino) in seen:
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        inner = []
+        for name, is_folder in found:
+            path = f"{folder.rstrip('/')}/{name}"
+            if not is_folder:
+                yield path, None
+            elif (deepest is None or depth < deepest) and (hidden or not _is_hidden(name)):
+                inner.append((path, depth + 1))
+        left += reversed(inner)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself: opening it reports the error
+        return False
 
 
 def _stdin(max_file_bytes: int) -> Iterator[NamedImage]:
     if sys.stdin.isatty():
-        raise SourceMissing("'-' reads paths from stdin, but nothing is piped to it")
-    rest = b""
-    separator: bytes | None = None
+        raise BulkError("'-' reads paths from stdin, but nothing is piped to it")
+    rest, separator, first = b"", b"\n", True
     while chunk := os.read(sys.stdin.fileno(), 64 * 1024):
-        if separator is None and not rest and chunk.startswith(_SIGNATURES):
-            raise SourceMissing(
-                "'-' reads paths from stdin, but a file's content is piped to it: name the file instead"
-            )
+        if first and chunk.startswith(_SIGNATURES):
+            raise BulkError("'-' reads paths from stdin, but a file's content is piped to it: name the file instead")
+        first = False
         rest += chunk
-        if separator is None:
-            separator = b"\0" if b"\0" in rest else b"\n" if b"\n" in rest else None
-        if separator is not None:
-            *complete, rest = rest.split(separator)
-            for raw in filter(None, complete):
-                yield _named(raw, max_file_bytes)
+        if b"\0" in rest:
+            separator = b"\0"
+        *complete, rest = rest.split(separator)
+        for path in filter(None, complete):
+            yield _anywhere(os.fsdecode(path).rstrip("\r"), max_file_bytes)
         if len(rest) > MAX_LINE_BYTES:
-            raise SourceMissing(f"'-' reads paths from stdin, and a line has more than {MAX_LINE_BYTES >> 20} MiB")
+            raise BulkError(f"'-' reads paths from stdin, and a line has more than {MAX_LINE_BYTES >> 20} MiB")
     if rest:
-        yield _named(rest, max_file_bytes)
-
-
-def _named(raw: bytes, max_file_bytes: int) -> NamedImage:
-    return _local_or_remote(os.fsdecode(raw).rstrip("\r"), max_file_bytes)
+        yield _anywhere(os.fsdecode(rest).rstrip("\r"), max_file_bytes)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gateway_client.bulk.rows import EMBEDDING
+from gateway_client.bulk.outputs import EMBEDDING
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import CODE, FunctionSource, adapter_of, find_function
 from gateway_models.networks.isolation import Job, Report, StepTrial, try_step

@@ -148,7 +148,7 @@ def test_limitations_are_shown_with_their_costs(own_triton, client):
 
 
 def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
-    run(photos, "--url", gateway.url, "--out", tmp_path / "out.jsonl")
+    run(photos, "--gateway", gateway.url, "--out", tmp_path / "out.jsonl")
     rows = rows_of(tmp_path / "out.jsonl")
     assert [row["status"] for row in rows] == ["ok"] * len(PHOTOS)
     with opened(gateway.url, "?smoothing=none&top_k=1") as stream:

@@ -17,7 +17,7 @@ import yaml
 from examples.spark_classify import classifier
 from gateway_plugins.keys.key_file import add_key
 from tests.deploy.kubernetes_schemas import VERSIONS, faults
-from tests.doubles.backend import PNG, frame, frame_backend
+from tests.doubles.backend import PNG, StubBackend, frame, frame_backend
 from tests.gateway_client.bulk.running import folder_of
 from tests.processes import PROJECT, environment
 from tests.services import stream_service, stub_service
@@ -30,7 +30,8 @@ SHARDS = 4
 def test_job_matches_the_schemas_and_has_as_many_pods_as_shards(version):
     assert faults(JOB, version) == []
     (container,) = JOB["spec"]["template"]["spec"]["containers"]
-    assert container["env"] == [{"name": "SHARDS", "value": str(JOB["spec"]["completions"])}]
+    assert container["env"][0] == {"name": "SHARDS", "value": str(JOB["spec"]["completions"])}
+    assert container["env"][1]["value"] == container["volumeMounts"][0]["mountPath"]
 
 
 @pytest.mark.slow
@@ -39,7 +40,7 @@ def test_pods_divide_the_images(tmp_path):
     (photos / "bad.png").write_bytes(b"text")  # its pod exits with 3, and is done
     (container,) = JOB["spec"]["template"]["spec"]["containers"]
     with stub_service() as url:
-        given = {"IMAGES": str(photos), "OUTPUT": f"{out}/", "GATEWAY": url, "SHARDS": str(SHARDS)}
+        given = {"IMAGES": str(photos), "OUTPUT": str(out), "VERSION": "1", "GATEWAY": url, "SHARDS": str(SHARDS)}
         path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
         pods = [
             subprocess.Popen(
@@ -88,7 +89,9 @@ def test_as_many_actors_as_cores_classify_a_table(tmp_path):
     paths = [*photos[1:], f"file://{photos[0]}", bad]
     table = written(tmp_path / "in.parquet", paths)
     with stub_service() as url:
-        run = classify(table, tmp_path / "out", "--gateway", url, "--batch", "50", "--workers", str(CORES))
+        run = classify(
+            table, tmp_path / "out", "--gateway", url, "--version", "1", "--batch", "50", "--workers", str(CORES)
+        )
     assert run.returncode == 0, run.stderr
     rows = pyarrow.parquet.read_table(tmp_path / "out").to_pylist()
     assert sorted(row["path"] for row in rows) == sorted(map(str, paths))
@@ -139,6 +142,10 @@ def test_batches_get_their_classes(tmp_path):
     assert [row["id"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row["label"] for row in rows] == ["cat", "cat", None, "cat", "cat", "cat"]
     assert [row["error"] for row in rows if row["error"]] == ["unsupported_format"]
+    backend = StubBackend()
+    with stub_service(backend) as url:
+        list(classifier(url, None, None, "7")(iter(batches)))
+    assert {call.model_version for call in backend.calls} == {"7"}
 
 
 EXAMPLE = PROJECT / "examples" / "stream.mjs"

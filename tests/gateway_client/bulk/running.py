@@ -3,8 +3,9 @@
 import io
 import json
 import os
+import sqlite3
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ def run(*arguments: object, code: int = 0) -> str:
 
 def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def part_of(out: Path) -> list[dict]:
+    """The rows so far of an output that is not complete."""
+    if not (part := Path(f"{out}.part")).exists():
+        return []
+    with closing(sqlite3.connect(part)) as table:
+        try:
+            return [json.loads(row) for (row,) in table.execute("SELECT row FROM rows")]
+        except sqlite3.OperationalError:  # it is being created
+            return []
 
 
 def outcomes(*sources: object) -> dict[str, str | bytes]:

@@ -7,27 +7,32 @@ import os
 import pty
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.json
 import pyarrow.parquet
 import pytest
 
-from gateway.errors import Overloaded
+from gateway.errors import ModelNotFound, Overloaded
+from gateway.inference.backend import InferResult
 from gateway_cli import classify
 from gateway_cli.classify import Exit
 from gateway_cli.terminal import print_status
+from gateway_client.bulk import outputs
+from gateway_client.bulk import run as bulk_run
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES
-from gateway_client.bulk.journal import Journal
-from gateway_client.bulk.rows import COLUMNS
+from gateway_client.bulk.outputs import COLUMNS
+from gateway_client.bulk.rows import Rows
 from gateway_client.bulk.tables import COLUMNS as PATH_COLUMNS
 from gateway_plugins.keys.key_file import add_key
 from tests import warm
 from tests.animations import animated
-from tests.doubles.backend import PNG, VECTOR, StubBackend, with_vector
-from tests.gateway_client.bulk.running import command, folder_of, rows_of, run
+from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector
+from tests.gateway_client.bulk.running import command, folder_of, part_of, rows_of, run
 from tests.processes import PROJECT, START_SECONDS, environment, wait_for
 from tests.services import stub_service
 
@@ -59,9 +64,7 @@ def test_each_image_of_a_folder_has_a_row(url, tmp_path):
         "error": None,
         "message": None,
         "warning": None,
-        "options": {},
     }
-    assert set(rows[1]) == set(rows[0]) - {"options"}
     assert "150 rows" in printed
     assert not list(tmp_path.glob("new/*.part"))
 
@@ -106,20 +109,17 @@ def test_non_utf_8_names_leave_the_output_readable(url, tmp_path):
     assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["path"].to_pylist() == [expected]
 
 
-def test_failures_of_earlier_runs_count_for_max_failures_and_the_rows_are_kept(url, photos, tmp_path):
+def test_failures_of_earlier_runs_count_for_max_failures(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
-    spoil(photos, 1)
-    run(photos, "--out", out, "--gateway", url, code=3)
-    spoil(photos, 2)
-    printed = run(photos, "--out", out, "--gateway", url, "--resume", "--max-failures", 2, code=3)
-    assert "2 images failed:\ngateway |   2 unsupported_format\n" in printed
-    spoil(photos, 3)
-    printed = run(photos, "--out", out, "--gateway", url, "--resume", "--max-failures", 2, code=4)
-    assert "3 images failed, more than --max-failures: 3 unsupported_format; " in printed
+    for number in range(3):
+        spoil(photos, number)
+    printed = run(photos, "--out", out, "--gateway", url, "--max-failures", 1, code=4)
+    assert "2 images failed, more than --max-failures: 2 unsupported_format; " in printed
     assert "--resume with a larger --max-failures continues" in printed
     assert not out.exists()
-    assert len(rows_of(Path(f"{out}.part"))) == 8
-    run(photos, "--out", out, "--gateway", url, "--resume", code=3)
+    run(photos, "--out", out, "--gateway", url, "--resume", "--max-failures", 2, code=4)
+    printed = run(photos, "--out", out, "--gateway", url, "--resume", code=3)
+    assert "3 images failed:\ngateway |   3 unsupported_format\n" in printed
     assert len(rows_of(out)) == 8
 
 
@@ -129,7 +129,7 @@ def test_too_many_failures_end_a_run_whose_other_images_wait(url, photos, tmp_pa
         spoil(photos, number)
     with stub_service(StubBackend(Overloaded())) as overloaded:
         run(photos, "--out", out, "--gateway", overloaded, "--max-failures", 2, code=4)
-    assert [row["error"] for row in rows_of(Path(f"{out}.part"))] == ["unsupported_format"] * 3
+    assert [row["error"] for row in part_of(out)] == ["unsupported_format"] * 3
     run(photos, "--out", out, "--gateway", url, "--resume", code=3)
     assert len(rows_of(out)) == 8
 
@@ -144,23 +144,84 @@ def test_existing_output_needs_overwrite(url, photos, tmp_path):
     assert len(rows_of(out)) == 5
 
 
+def end_early(monkeypatch, *arguments) -> None:
+    """A run that classifies all images, and then has no space for the output."""
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk_run, "whole_file", full)
+        assert "No space left on device" in run(*arguments, code=1)
+
+
 @pytest.mark.parametrize(
     ("before", "now", "reason"),
     [
-        ((), ("--model", "flowers"), "without --model, and this run is with --model flowers"),
+        ((), ("--model", "flowers"), "with --model ensemble_model, and this run is with --model flowers"),
         (("--top-k", "1"), ("--top-k", "3"), "with --top-k 1, and this run is with --top-k 3"),
         (("--threshold", "0.2"), (), "with --threshold 0.2, and this run is without --threshold"),
         (("--labels", "cat,dog"), ("--labels", "cat"), "with --labels cat,dog, and this run is with --labels cat"),
+        (("--shard", "1/1"), (), "with --shard 1/1, and this run is without --shard"),
+        ((), ("--version", "2"), "with --version 1, and this run is with --version 2"),
+        ((), ("--embeddings",), "without --embeddings, and this run is with --embeddings"),
     ],
 )
-def test_finished_output_is_not_resumed_with_other_options(url, photos, tmp_path, before, now, reason):
+def test_run_is_not_resumed_with_other_options(url, photos, tmp_path, monkeypatch, before, now, reason):
     out = tmp_path / "out.jsonl"
-    run(photos, "--out", out, "--gateway", url, *before)
-    rows = out.read_text()
+    end_early(monkeypatch, photos, "--out", out, "--gateway", url, *before)
+    kept = part_of(out)
+    assert len(kept) == 5
     refused = run(photos, "--out", out, "--gateway", url, "--resume", *now, code=1)
-    assert reason in refused
-    assert out.read_text() == rows
-    assert [path.name for path in tmp_path.glob("out*")] == ["out.jsonl"]
+    assert reason in " ".join(refused.split())
+    assert part_of(out) == kept
+    run(photos, "--out", out, "--gateway", url, "--resume", *before)
+    assert rows_of(out) == kept
+
+
+def answered_by(version: str) -> StubBackend:
+    """A service whose default version is this one, which also serves the others that a request names."""
+
+    def answer(call):
+        return InferResult(call.model_name, call.model_version or version, (CAT,) * len(call.batch), False, "")
+
+    return StubBackend(answer)
+
+
+def test_table_has_the_version_that_answered_first(photos, tmp_path, monkeypatch):
+    out = tmp_path / "out.jsonl"
+    with stub_service(answered_by("1")) as url:
+        end_early(monkeypatch, photos, "--out", out, "--gateway", url)
+    (photos / "new.png").write_bytes(PNG)
+    with stub_service(StubBackend(ModelNotFound("There is no version 1."))) as url:
+        gone = run(photos, "--out", out, "--gateway", url, "--resume", code=1)
+        assert "are from version 1 of the model, which the service no longer has" in " ".join(gone.split())
+    with stub_service(answered_by("2")) as url:
+        refused = run(photos, "--out", out, "--gateway", url, "--resume", "--version", "2", code=1)
+        assert "with --version 1, and this run is with --version 2" in " ".join(refused.split())
+        run(photos, "--out", out, "--gateway", url, "--resume")
+    assert [row["version"] for row in rows_of(out)] == ["1"] * 6
+
+
+def test_finished_output_is_not_changed_by_resume(url, photos, tmp_path):
+    out = tmp_path / "out.csv"
+    run(photos, "--out", out, "--gateway", url)
+    before = out.read_text()
+    assert "is complete; --overwrite" in run(photos, "--out", out, "--gateway", url, "--resume")
+    assert out.read_text() == before
+
+
+def test_image_that_is_named_twice_has_one_row(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    run(photos, photos / "000" / "000001.png", f"{photos}/**", "--out", out, "--gateway", url)
+    assert sorted(row["path"] for row in rows_of(out)) == sorted(map(str, photos.rglob("*.png")))
+
+
+def test_second_run_of_an_output_is_refused(url, photos, tmp_path):
+    out = tmp_path / "out.jsonl"
+    with closing(sqlite3.connect(f"{out}.part", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert "another run uses it" in run(photos, "--out", out, "--gateway", url, "--resume", code=1)
 
 
 def test_paths_come_from_stdin_and_rows_go_to_stdout(url, photos):
@@ -200,7 +261,6 @@ def test_terminal_output_is_a_table(url, photos):
     [
         (["none.png", "--out", "out.jsonl"], 1, "there is no file or folder 'none.png'"),
         (["photos", "--out", "out.xlsx"], 1, "must be .jsonl, .csv or .parquet"),
-        (["photos", "--out", "s3://bucket/out.jsonl"], 2, "such as s3://bucket/out/"),
         (["photos", "--out", "photos/000/000000.png/out.csv"], 1, "cannot be written: "),
     ],
 )
@@ -214,7 +274,6 @@ def test_faults_are_reported_in_one_sentence(photos, tmp_path, monkeypatch, argu
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
     spoil(photos, 1)
-    journal = tmp_path / "out.jsonl.part"
     with stub_service(StubBackend(Overloaded())) as url:
         process = subprocess.Popen(
             command(photos, "--out", tmp_path / "out.jsonl", "--gateway", url),
@@ -222,12 +281,12 @@ def test_ctrl_c_keeps_the_rows(photos, tmp_path, number):
             stderr=subprocess.PIPE,
         )
         # A bad image has its row while the others wait for the service.
-        wait_for(lambda: journal.exists() and journal.stat().st_size, timeout_seconds=START_SECONDS, process=process)
+        wait_for(lambda: part_of(tmp_path / "out.jsonl"), timeout_seconds=START_SECONDS, process=process)
         process.send_signal(number)
         _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr.count(b"Traceback")) == (130, 0), stderr
     assert b"--resume continues" in stderr
-    assert [row["error"] for row in rows_of(journal)] == ["unsupported_format"]
+    assert [row["error"] for row in part_of(tmp_path / "out.jsonl")] == ["unsupported_format"]
 
 
 def test_closed_stdout_ends_the_run_silently(url, tmp_path):
@@ -251,26 +310,30 @@ def test_full_disk_under_stdout_is_reported(url, photos):
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("step", ["write", "finish"])
-def test_full_disk_loses_no_written_row(url, photos, tmp_path, monkeypatch, step):
+def test_full_disk_loses_no_written_row(url, photos, tmp_path, monkeypatch):
     out = tmp_path / "out.csv"
-    work, calls = getattr(Journal, step), 0
+    add, calls = Rows.add, 0
 
-    def full(*arguments):
+    def full(rows, row):
         nonlocal calls
         calls += 1
-        if calls == 3 or step == "finish":
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return work(*arguments)
+        if calls == 3:
+            raise sqlite3.OperationalError("database or disk is full")
+        return add(rows, row)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, step, full)
+        patch.setattr(Rows, "add", full)
         printed = run(photos, "--out", out, "--gateway", url, code=1)
-    assert "cannot be written: No space left on device; " in printed
+    assert "cannot be written: database or disk is full; " in printed
     assert f"{out}.part has the rows so far; --resume continues" in printed
     assert not out.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(outputs, "csv_line", lambda _: os.write(os.open("/dev/full", os.O_WRONLY), b"x"))
+        printed = run(photos, "--out", out, "--gateway", url, "--resume", code=1)
+    assert "rows from before: 2" in printed
+    assert "cannot be written: No space left on device; " in printed
     again = run(photos, "--out", out, "--gateway", url, "--resume")
-    assert f"rows from before: {5 if step == 'finish' else 2}" in again
+    assert "rows from before: 5" in again
     assert len(out.read_text().splitlines()) == 6
 
 
@@ -310,7 +373,7 @@ def test_sources_without_images_are_an_error(url, tmp_path, to_file):
     (photos / "noending").write_bytes(PNG)
     printed = run(photos, *(["--out", tmp_path / "out.jsonl"] if to_file else []), "--gateway", url, code=1)
     assert not list(tmp_path.glob("out*"))
-    assert f"skipped 1 file without an image's suffix, such as '{photos / 'noending'}'" in printed
+    assert "skipped 1 file without an image's suffix, such as 'noending'" in printed
     assert f"no images in {photos}\n" in printed
     run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--gateway", url)
     assert len(rows_of(tmp_path / "all.jsonl")) == 1
@@ -325,7 +388,6 @@ def test_rows_have_embeddings(tmp_path):
         refused = run(
             photos, "--embeddings", "--threshold", "0.5", "-o", tmp_path / "other.csv", "--gateway", url, code=2
         )
-        other = run(photos, "-o", tmp_path / "out.jsonl", "--resume", "--gateway", url, code=1)
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
     assert str(table.schema.field("embedding").type) == "list<element: float>"
     with (tmp_path / "out.csv").open(newline="") as file:
@@ -335,8 +397,7 @@ def test_rows_have_embeddings(tmp_path):
             ("", []),
             *[("cat", VECTOR.tolist())] * 3,
         ]
-    assert "--embeddings excludes --threshold and --labels" in " ".join(refused.split())
-    assert "was written with --embeddings, not without" in " ".join(other.split())
+    assert "--embeddings excludes --threshold" in " ".join(refused.split())
 
 
 def test_missing_key_error_names_the_option(tmp_path):

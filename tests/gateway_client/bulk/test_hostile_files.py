@@ -6,7 +6,6 @@ import fcntl
 import gzip
 import io
 import json
-import lzma
 import os
 import random
 import resource
@@ -19,15 +18,13 @@ import sys
 import tarfile
 import termios
 import zipfile
-from itertools import islice
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from gateway_client.bulk import BulkError, archives, parquet, remote, tables
-from gateway_client.bulk.archives import InflatesTooFar, InflationBudget
+from gateway_client.bulk import archives, remote
 from gateway_client.bulk.sources import Sources
 from gateway_client.files import read_file
 from tests.doubles.backend import PNG
@@ -83,11 +80,10 @@ def test_each_kind_of_file_has_the_expected_outcome_and_a_row(url, hostile, tmp_
     assert outcomes(tmp_path / "table.csv") == EXPECTED
     assert outcomes(*(hostile / name for name in names)) == EXPECTED
     out = tmp_path / "out.jsonl"
-    printed = run(hostile, "--out", out, "--gateway", url, code=3)
+    run(hostile, "--out", out, "--gateway", url, code=3)
     assert {Path(row["path"]).name: row["error"] for row in rows_of(out)} == {
         name: {"good.png": None, "sparse.png": "file_too_large"}.get(name, "unreadable_file") for name in EXPECTED
     }
-    assert f"skipped 1 folder that a link leads to a second time, such as '{hostile}/back'" in printed
 
 
 def test_file_is_read_up_to_one_byte_past_the_limit(tmp_path):
@@ -229,7 +225,9 @@ def test_encrypted_zip_member_has_a_row(tmp_path):
     data = bytearray(path.read_bytes())
     data[data.index(b"PK\1\2") + 8] |= 1  # in the list of members
     path.write_bytes(data)
-    assert outcomes(path) == {"a.png": "it is encrypted", "good.png": PNG}
+    found = outcomes(path)
+    assert found.pop("good.png") == PNG
+    assert "encrypted" in found.pop("a.png")
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
@@ -281,13 +279,17 @@ def backward() -> bytes:
             (
                 bz2.compress,
                 lambda kind=kind: tar_header("x", ZEROS, kind) + bytes(ZEROS) + GOOD,
-                "a header has more than 1 MiB",
+                "its headers are too large",
             )
             for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
         ),
         # Endless headers of one member.
-        (gzip.compress, lambda: tar_header("x", 0, tarfile.XHDTYPE) * 20_000, "the archive is damaged here"),
-        (gzip.compress, map_of_a_sparse_file, "the archive is damaged here"),
+        (
+            gzip.compress,
+            lambda: tar_header("x", 0, tarfile.XHDTYPE) * 20_000,
+            "the archive is damaged, or cannot be read from here on",
+        ),
+        (gzip.compress, map_of_a_sparse_file, "the archive is damaged, or cannot be read from here on"),
         *((packed, backward, "damaged") for packed in (bytes, gzip.compress)),
     ],
     ids=["pax", "global", "long name", "long link", "chain", "map", "backward", "backward in gzip"],
@@ -333,24 +335,20 @@ def test_sparse_members_and_long_names_are_read(tmp_path):
         assert content == bytes(60_000) + b"end"
 
 
-def test_archive_inflation_is_limited(tmp_path, monkeypatch):
-    """Overlapping and skipped members count as well."""
+@pytest.mark.parametrize("kind", ["tar", "zip"])
+def test_archive_inflation_is_limited(tmp_path, monkeypatch, kind):
+    """Skipped members count as well."""
     monkeypatch.setattr(archives, "FREE_BYTES", 2 * LIMIT)
-    budget = InflationBudget(10)
-    budget.charge(2 * LIMIT + 10 * archives.MAX_RATIO)
-    with pytest.raises(InflatesTooFar):
-        budget.charge(1)
-    path = tmp_path / "a.tar"
-    path.write_bytes(gzip.compress(GOOD + tar_header("x.txt", 10 * MIB) + bytes(10 * MIB) + GOOD))
+    path = tmp_path / f"a.{kind}"
+    if kind == "tar":
+        path.write_bytes(gzip.compress(GOOD + tar_header("x.txt", 50 * MIB) + bytes(50 * MIB) + GOOD))
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for number in range(20):
+                archive.writestr(f"{number}.png", bytes(10 * LIMIT))
     found = outcomes(path)
-    assert found.pop("good.png") == PNG
-    assert "inflates to more than" in found.pop("a.tar")
-    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for number in range(20):
-            archive.writestr(f"{number}.png", bytes(LIMIT))
-    found = outcomes(tmp_path / "a.zip")
-    assert len(found) == 20
-    assert sum(isinstance(each, bytes) for each in found.values()) in range(3, 8)
+    assert "inflates to more than" in found.pop(path.name)
+    assert found == ({"good.png": PNG} if kind == "tar" else {})
 
 
 def test_zip_directory_size_is_limited(tmp_path):
@@ -361,18 +359,8 @@ def test_zip_directory_size_is_limited(tmp_path):
         file.truncate(size)
         file.seek(size)
         file.write(struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, size, 0, 0))
-    found = in_little_memory(lambda: outcomes(path))
-    assert found == {"a.zip": "it cannot be read as an archive: its list of members has more than 64 MiB"}
-
-
-def test_lzma_memory_is_limited(tmp_path):
-    large = {"id": lzma.FILTER_LZMA2, "dict_size": 512 * MIB, "preset": 0}
-    member = tar_header("a.png", len(PNG)) + PNG + bytes(-len(PNG) % 512)
-    compressor = lzma.LZMACompressor(filters=[large | {"mode": lzma.MODE_FAST, "mf": lzma.MF_HC3, "nice_len": 10}])
-    (tmp_path / "a.tar.xz").write_bytes(compressor.compress(member) + compressor.flush())
-    ((name, reason),) = outcomes(tmp_path / "a.tar.xz").items()
-    assert name == "a.tar.xz"
-    assert "Memory usage limit" in reason
+    (reason,) = in_little_memory(lambda: outcomes(path)).values()
+    assert "its headers are too large" in reason
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -406,28 +394,16 @@ def rows(table):
 
 
 @pytest.mark.parametrize("kind", ["txt", "csv", "jsonl"])
-def test_table_line_length_is_limited(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1000)
-    (tmp_path / "a.png").write_bytes(PNG)
-    good = b'"a.png"\n' if kind == "jsonl" else b"a.png\n"
-    table = tmp_path / f"t.{kind}"
-    table.write_bytes(
-        (b"path\n" if kind == "csv" else b"") + good + b"x" * 995 + b".png\n" + b"x" * 5_000 + b"\n" + good
-    )
-    first, _, long, last = rows(table)
-    assert (first, last) == (PNG, PNG)
-    assert long == tables.TOO_LONG.reason
-
-
-def test_endless_line_ends_the_table(tmp_path, monkeypatch):
+def test_endless_line_ends_the_table(tmp_path, kind):
     """A sparse file of 1 TiB without a line break."""
-    monkeypatch.setattr(tables, "MAX_SKIPPED_BYTES", 8 * MIB)
-    table = tmp_path / "t.txt"
-    with table.open("wb") as file:
-        file.write(b"a.png\n")
-        file.truncate(2**40)
     (tmp_path / "a.png").write_bytes(PNG)
-    assert rows(table) == [PNG, tables.TOO_LONG.reason]
+    table = tmp_path / f"t.{kind}"
+    with table.open("wb") as file:
+        file.write(b"path\na.png\n" if kind == "csv" else b'"a.png"\n' if kind == "jsonl" else b"a.png\n")
+        file.truncate(2**40)
+    first, reason = in_little_memory(lambda: rows(table))
+    assert first == PNG
+    assert "a line has more than 1 MiB" in reason
 
 
 @pytest.mark.parametrize(
@@ -441,60 +417,30 @@ def test_damaged_table_line_has_its_own_error_row(tmp_path, line):
     assert (first, last, type(reason)) == (PNG, PNG, str)
 
 
-def test_damaged_csv_lines_affect_only_their_rows(tmp_path):
+def test_damaged_csv_has_an_error_row(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     table = tmp_path / "t.csv"
-    table.write_bytes(b"id,path\n1,a.png\n2\n3,a\0.png\n4," + b"x" * 200_000 + b"\n5,na\xefve.png\n6,a.png\n")
+    table.write_bytes(b"id,path\n1,a.png\n2\n3,a\0.png\n5,na\xefve.png\n4," + b"x" * 200_000 + b"\n6,a.png\n")
     (tmp_path / os.fsdecode(b"na\xefve.png")).write_bytes(PNG)
-    first, short, null, large, latin, last = rows(table)
-    assert (first, latin, last) == (PNG, PNG, PNG)
+    first, short, null, latin, large = rows(table)
+    assert (first, latin) == (PNG, PNG)
     assert "has no path" in short
     assert "no file can have this name" in null
-    assert "is not CSV: field larger than field limit" in large
-    table.write_bytes("path\na.png\n".encode("utf-16"))
-    with pytest.raises(BulkError, match="not a table in UTF-8"):
-        Sources([str(table)])
+    assert "field larger than field limit" in large
 
 
-@pytest.mark.slow
-def test_parquet_bomb_has_an_error_row(tmp_path, monkeypatch):
-    """A value of 900 kB that a dictionary repeats, and a file that is damaged after its list of columns."""
-    monkeypatch.setattr(parquet, "MAX_MEMORY_BYTES", 640 * MIB)
+def test_damaged_parquet_has_an_error_row(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
     table = tmp_path / "t.parquet"
-    indices = pyarrow.array([0] * 1024 + [1] * 1024, pyarrow.int32())
-    column = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(["a.png", "x" * 900_000]))
-    pyarrow.parquet.write_table(pyarrow.table({"path": column}), table, compression="zstd", store_schema=False)
-    assert table.stat().st_size < MIB
-    images = Sources([str(table)]).images(LIMIT)
-    assert next(images).read() == PNG
-    last = [reading(image) for image in images][-1]
-    assert "640 MiB of memory" in last
+    pyarrow.parquet.write_table(pyarrow.table({"path": ["a.png"] * 5_000}), table, row_group_size=1_000)
+    data = bytearray(table.read_bytes())
+    data[len(data) // 3 : len(data) // 3 + 100] = bytes(100)
+    table.write_bytes(data)
+    found = rows(table)
+    assert "cannot be read from here on" in found[-1]
     table.write_bytes(b"PAR1" + bytes(5000) + b"\xff\0\0\0PAR1")
-    with pytest.raises(BulkError, match="cannot be read as a Parquet file"):
-        Sources([str(table)])
-
-
-@pytest.mark.parametrize("more", [0, 1])
-def test_parquet_row_count_is_limited(tmp_path, monkeypatch, more):
-    """A column without values takes almost no bytes for its rows."""
-    monkeypatch.setattr(parquet, "FREE_ROWS", 1000)
-    table = tmp_path / "t.parquet"
-    rows = parquet.FREE_ROWS
-    while True:
-        pyarrow.parquet.write_table(pyarrow.table({"path": pyarrow.nulls(rows, pyarrow.string())}), table)
-        most = parquet.FREE_ROWS + table.stat().st_size
-        if rows == most + more:
-            break
-        rows = most + more
-    with parquet.column_reader(table) as reader:
-        assert reader.names() == ["path"]
-        values = reader.values("path")
-        assert sum(1 for _ in islice(values, most)) == most
-        if more:
-            with pytest.raises(OSError, match=f"more than {most:,} rows"):
-                next(values)
-        assert next(values, None) is None
+    (reason,) = rows(table)
+    assert "cannot be read from here on" in reason
 
 
 # --- downloads ---

@@ -2,13 +2,12 @@
 
 import pytest
 
-from gateway_client import Result
+from gateway_client import ImageError, Result
 from gateway_client.bulk.meter import Meter, duration
-from gateway_client.errors import EmptyFile
 from tests.doubles.clock import Clock
 
 
-def count(meter: Meter, clock: Clock, number: int, seconds_each: float, error: EmptyFile | None = None) -> None:
+def count(meter: Meter, clock: Clock, number: int, seconds_each: float, error: ImageError | None = None) -> None:
     """Let images be done, one after another."""
     for _ in range(number):
         clock.seconds += seconds_each
@@ -17,7 +16,8 @@ def count(meter: Meter, clock: Clock, number: int, seconds_each: float, error: E
 
 def test_line_has_the_rate_of_the_last_30_seconds_and_the_time_left():
     clock = Clock(100.0)
-    meter = Meter(before=10, clock=clock)
+    meter = Meter(clock=clock)
+    meter.before = 10
     assert meter.summary() == "10, 0.0/s"
     meter.total = 1_210
     assert meter.summary() == "10 of 1,210, 0.0/s"
@@ -27,7 +27,7 @@ def test_line_has_the_rate_of_the_last_30_seconds_and_the_time_left():
     assert meter.summary() == "132 of 1,210, 2.0/s, 9 min left"
     clock.seconds += 31  # nothing happens
     assert meter.summary() == "132 of 1,210, 1.0/s, 18 min left"
-    count(meter, clock, 1, 0.0, EmptyFile("The file is empty."))
+    count(meter, clock, 1, 0.0, ImageError("The file is empty.", code="empty_file"))
     meter.total = 132  # files are gone since they were counted
     assert meter.summary().endswith(", 1 failed, 0 s left")
     assert meter.seconds == 122
@@ -43,7 +43,8 @@ def test_images_that_take_longer_than_the_window_have_a_rate():
 
 def test_line_of_a_pause_has_its_reason_and_no_time_left():
     clock = Clock()
-    meter = Meter(before=5, failed_before={"empty_file": 1}, clock=clock)
+    meter = Meter(failed_before={"empty_file": 1}, clock=clock)
+    meter.before = 5
     meter.total = 12
     count(meter, clock, 1, 1.0)
     meter.waiting = "More images are in flight than the limits allow."

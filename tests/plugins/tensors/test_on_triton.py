@@ -223,7 +223,7 @@ def test_embeddings_heat_maps_and_v2_are_answered(client):
 
 @pytest.mark.parametrize("model", [ONNX, TORCH])
 def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path, model):
-    run(photos, "--url", gateway.url, "--model", model, "--out", tmp_path / "out.jsonl")
+    run(photos, "--gateway", gateway.url, "--model", model, "--out", tmp_path / "out.jsonl")
     assert [row["status"] for row in rows_of(tmp_path / "out.jsonl")] == ["ok"] * len(PHOTOS)
     with opened(gateway.url, f"?smoothing=none&top_k=1&model={model}") as stream:
         assert len(ask(stream, photo("cat"))["predictions"]) == 1
