@@ -21,7 +21,7 @@ from gateway import metrics
 from gateway.app import create_app
 from gateway.environment import allowed
 from gateway.plugins import errors_of, installed, metrics_of, settings_class
-from gateway.settings import variable
+from gateway.settings import fixed, variable
 from gateway.values.quantities import size
 from gateway_cli.main import app
 from gateway_plugins.keys.limits_route import FIXED
@@ -58,9 +58,10 @@ def quantity(field: str, value: object) -> str:
 
 
 def default(field: str) -> str:
-    """The value of a setting that is not set."""
-    if field == "decoders":
-        return "one for each core that the process may use, at most 32"
+    """The value of a setting that is not set, or how it is computed."""
+    info = fixed(Settings.model_fields[field])
+    if info is not None and info.how:
+        return info.how
     return quantity(field, Settings.model_fields[field].default)
 
 
@@ -72,12 +73,16 @@ def allowed_values(field: str) -> str:
     return re.sub(r"\d{5,}", lambda match: f"{int(match[0]):,}", text)
 
 
+STARTERS = {"beside_triton", "cores", "costs", "hold_without_triton", "model_repository", "triton_alone"}
+"""Settings that the chart, Compose and `gateway up` make, in a table of their own."""
+
+
 def settings() -> str:
     """Every setting, in one table for each section."""
     tables = []
-    shown: set[str] = set()
+    shown = set(STARTERS)
     for section in reversed(Settings.sections()):
-        fields = {name: field for name, field in section.model_fields.items() if name not in shown}
+        fields = {name: field for name, field in section.variables().items() if name not in shown}
         shown |= fields.keys()
         rows = [
             (f"`{variable(name)}`", default(name), allowed_values(name), field.description or "")
@@ -86,6 +91,13 @@ def settings() -> str:
         if rows:
             heading = (inspect.getdoc(section) or "").rstrip(".")
             tables.append(f"### {heading}\n\n{table(('variable', 'default', 'allowed', 'meaning'), rows)}")
+    fields = Settings.variables()
+    rows = [
+        (f"`{variable(name)}`", default(name), fields[name].description or "") for name in fields if name in STARTERS
+    ]
+    tables.append(
+        f"### Set by the chart, Compose and `gateway up`\n\n{table(('variable', 'default', 'meaning'), rows)}"
+    )
     return "\n\n".join(tables)
 
 
@@ -93,7 +105,12 @@ def limits() -> str:
     """Every limit of a request or a process, the code of what is beyond it, and what happens at the limit."""
     fields = Settings.model_fields
     rows = [
-        (f"`{variable(name)}`", default(name), f"`{error.code}`", fields[name].description or "")
+        (
+            f"`{name if fixed(fields[name]) else variable(name)}`",
+            default(name),
+            f"`{error.code}`",
+            fields[name].description or "",
+        )
         for name, (_, error) in Settings.all_limits().items()
     ]
     rows += [

@@ -12,7 +12,15 @@ from pydantic_core import ErrorDetails
 
 from gateway.errors import UserError
 from gateway.plugins import settings_class
-from gateway.settings import ENV_FILE, ENV_PREFIX, Allowed, Settings, given_variables, is_secret, variable
+from gateway.settings import (
+    ENV_FILE,
+    ENV_PREFIX,
+    Allowed,
+    Settings,
+    given_variables,
+    is_secret,
+    variable,
+)
 
 _BY_KIND: dict[object, str] = {
     Path | None: "the path of a file",
@@ -35,7 +43,8 @@ def load_settings() -> Settings:
     try:
         settings = settings_class()()
     except ValidationError as exc:
-        sentences += [_wrong(error) for error in exc.errors()]
+        # What is computed of a wrong value is no fault by itself.
+        sentences += [_wrong(error) for error in exc.errors() if error["type"] != "default_factory_not_called"]
     if sentences:
         raise SettingsError(*sentences)
     return settings
@@ -69,7 +78,7 @@ def allowed(field: str) -> str:
 
 def _is_unknown(name: str) -> bool:
     field = name.lower().removeprefix(ENV_PREFIX.lower())
-    return name.upper().startswith(ENV_PREFIX) and field not in settings_class().model_fields
+    return name.upper().startswith(ENV_PREFIX) and field not in settings_class().variables()
 
 
 def _unknown(name: str) -> str:
@@ -77,7 +86,7 @@ def _unknown(name: str) -> str:
         hint = "Kubernetes sets it for a Service named gateway; put enableServiceLinks: false into the pod's spec"
     else:
         # Without the prefix, which would make all names similar.
-        near = difflib.get_close_matches(name[len(ENV_PREFIX) :].lower(), settings_class().model_fields, n=1)
+        near = difflib.get_close_matches(name[len(ENV_PREFIX) :].lower(), settings_class().variables(), n=1)
         hint = f"did you mean {variable(near[0])}?" if near else "docs/reference/settings.md lists all of them"
     return f"{name}{_in_file(name)} is not a setting: {hint}"
 

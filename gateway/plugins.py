@@ -1,6 +1,8 @@
 """Finds the installed plug-ins, and combines their settings with those of the core."""
 
-from collections.abc import Iterable, Sequence
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -10,7 +12,7 @@ from types import ModuleType
 from gateway import errors
 from gateway.errors import GatewayError, UserError
 from gateway.hooks import GROUP, Plugin, Port
-from gateway.settings import ENV_PREFIX, Settings, given_variables, variable
+from gateway.settings import ENV_PREFIX, FIXED_VALUES, Settings, fixed, given_variables, variable
 
 
 class PluginFailed(UserError):
@@ -43,6 +45,16 @@ def combined(plugins: Iterable[type[Plugin]]) -> type[Settings]:
 def settings_class() -> type[Settings]:
     """The class of all settings: of the core and of the installed plug-ins."""
     return combined(installed())
+
+
+def environment_of(values: Mapping[str, object]) -> dict[str, str]:
+    """The variables that pass values of settings to another process of the gateway, fixed ones included."""
+    fields = settings_class().model_fields
+    fixed_values = {name: value for name, value in values.items() if name in fields and fixed(fields[name])}
+    variables = {variable(name): str(value) for name, value in values.items() if name not in fixed_values}
+    if fixed_values:
+        variables[FIXED_VALUES] = json.dumps({**json.loads(os.environ.get(FIXED_VALUES, "{}")), **fixed_values})
+    return variables
 
 
 def metrics_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:

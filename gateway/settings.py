@@ -1,26 +1,30 @@
 """All settings as one frozen object; gateway.environment reads them from GATEWAY_ variables and .env."""
 
+import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from dotenv import dotenv_values
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway import errors
 from gateway.values import setting_values, variables
-from gateway_machine.capacity import Costs
+from gateway_machine.capacity import CALL_IMAGES, Costs
 from gateway_machine.cores import usable_cores
 
 ENV_PREFIX = variables.ENV_PREFIX
 DecodeMode = variables.DecodeMode
 variable = variables.variable
 ENV_FILE = ".env"
+FIXED_VALUES = "TRITON_IMAGE_GATEWAY_VALUES"
+"""The variable by which a process of the gateway passes fixed values (see Fixed) to those that it starts, as JSON."""
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
@@ -69,6 +73,18 @@ class Allowed:
     values: str
 
 
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Marks a field that no variable sets: a constant, or a value that is computed, and `how`."""
+
+    how: str = ""
+
+
+T = TypeVar("T")
+Constant = Annotated[T, Fixed()]
+"""The type of a field that is a constant. It is a field so that tests can set a small value."""
+
+
 Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(setting_values.if_text(setting_values.listed))]
 """Several values, which a variable separates by commas."""
 HeaderName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(setting_values.header_name)]
@@ -108,12 +124,12 @@ class Section(BaseSettings):
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
         dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # none is used
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Where values come from, the first one first; raises TypeError for an argument that is no setting.
 
         Unknown variables of the environment and of the file .env are ignored here; `gateway.environment.load_settings`
-        refuses those of the gateway.
+        refuses those of the gateway. Fixed fields are read from FIXED_VALUES only.
         """
         assert isinstance(init_settings, InitSettingsSource)
         if unknown := init_settings.init_kwargs.keys() - settings_cls.model_fields.keys():
@@ -121,7 +137,12 @@ class Section(BaseSettings):
                 f"{min(unknown)!r} is not a setting of this class; one with the settings of all installed plug-ins is "
                 "gateway.plugins.settings_class()"
             )
-        return init_settings, env_settings, dotenv_settings, file_secret_settings
+        fixed = settings_cls.model_fields.keys() - cls.variables().keys()
+        passed = {
+            name: value for name, value in json.loads(os.environ.get(FIXED_VALUES, "{}")).items() if name in fixed
+        }
+        variables = (_WithoutFixed(settings_cls, each, fixed) for each in (env_settings, dotenv_settings))
+        return init_settings, InitSettingsSource(settings_cls, passed), *variables
 
     @classmethod
     def of(cls, settings: "Section") -> Self:
@@ -140,6 +161,11 @@ class Section(BaseSettings):
     def tensor_models(self) -> Mapping[str, Any]:
         """Models of Triton that take tensors instead of files: by name, a gateway.triton.codec.DeclaredModel."""
         return {}
+
+    @classmethod
+    def variables(cls) -> Mapping[str, FieldInfo]:
+        """The fields that GATEWAY_ variables set; the others are fixed."""
+        return {name: field for name, field in cls.model_fields.items() if fixed(field) is None}
 
     @classmethod
     def sections(cls) -> "Sequence[type[Section]]":
@@ -206,6 +232,30 @@ class Section(BaseSettings):
         return f"{variable(field)}={getattr(self, field)}{default}"
 
 
+class _WithoutFixed(PydanticBaseSettingsSource):
+    """A source of settings without the values of fixed fields."""
+
+    def __init__(
+        self, settings_cls: type[BaseSettings], source: PydanticBaseSettingsSource, fixed: Collection[str]
+    ) -> None:
+        super().__init__(settings_cls)
+        self._source = source
+        self._fixed = fixed
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """See the base class."""
+        return self._source.get_field_value(field, field_name)
+
+    def __call__(self) -> dict[str, Any]:
+        """The values by field."""
+        return {name: value for name, value in self._source().items() if name not in self._fixed}
+
+
+def fixed(field: FieldInfo) -> Fixed | None:
+    """How a field is fixed; None if a variable sets it."""
+    return next((each for each in field.metadata if isinstance(each, Fixed)), None)
+
+
 def _costs(text: str) -> str:
     """Check the times of an image, such as "preprocessor_ms=2.1,gpu_network_ms=0.08"."""
     Costs.read(text)
@@ -247,7 +297,6 @@ class TritonSettings(Section):
         "max_top_k": ("predictions", errors.InvalidParameter),
         "max_predictions": ("predictions", errors.AnswerTooLarge),
     }
-    not_above: ClassVar[Pairs] = (("default_top_k", "max_top_k"),)
     needs: ClassVar[Pairs] = (
         ("triton_certificate_file", "triton_key_file"),
         ("triton_key_file", "triton_certificate_file"),
@@ -271,12 +320,13 @@ class TritonSettings(Section):
     """Models to load besides the default one if Triton does not serve them; * for all of its repository."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
     """Secret that separates images in Triton's response cache; gateways with the same secret share cached results."""
-    default_top_k: int = Field(5, ge=1, le=10_000)
+    default_top_k: int = Field(5, ge=1, le=1_000)
     """Predictions for each file when a request does not set `top_k`."""
-    max_top_k: int = Field(1_000, ge=1, le=10_000)
-    """Largest `top_k` of a request."""
-    max_predictions: int = Field(100_000, ge=1, le=100_000_000)
-    """Predictions in one response: files × `top_k`; ten scores under /v2 count as one; JSON lines have no limit."""
+    max_top_k: Constant[int] = 1_000
+    """Largest `top_k` of a request: all classes of ImageNet."""
+    max_predictions: Constant[int] = 100_000
+    """Predictions in one response, files × `top_k`: 10 MB of JSON. Ten scores under /v2 count as one; JSON lines have
+    no limit."""
 
 
 class DeadlineSettings(Section):
@@ -289,10 +339,7 @@ class DeadlineSettings(Section):
         "min_upload_bytes_per_second": ("bytes/s", errors.UploadTooSlow),
         "upload_grace_seconds": ("seconds", errors.UploadTooSlow),
     }
-    not_above: ClassVar[Pairs] = (
-        ("default_timeout_seconds", "max_timeout_seconds"),
-        ("upload_idle_timeout_seconds", "upload_timeout_seconds"),
-    )
+    not_above: ClassVar[Pairs] = (("default_timeout_seconds", "max_timeout_seconds"),)
 
     default_timeout_seconds: float = Field(30.0, gt=0, le=3_600)
     """Deadline of a request that does not set `timeout`, counted from its last byte."""
@@ -300,14 +347,14 @@ class DeadlineSettings(Section):
     """Largest `timeout` of a request, and the deadline of an explanation that sets none."""
     upload_timeout_seconds: float = Field(300.0, gt=0, le=86_400)
     """Time for a body to arrive, excluding time in which the gateway does not read."""
-    upload_idle_timeout_seconds: float = Field(20.0, gt=0, le=3_600)
-    """Longest pause of a client while it sends its body, and longest time for the headers of a request."""
-
-    min_upload_bytes_per_second: int = Field(8 * KIB, ge=1, le=GIB)
+    upload_idle_timeout_seconds: Constant[float] = 20.0
+    """Longest pause of a client while it sends its body, and longest time for the headers of a request: a phone that
+    changes networks needs some seconds."""
+    min_upload_bytes_per_second: Constant[int] = 8 * KIB
     """Lowest speed of an upload; a client that stays slower gets 408 `upload_too_slow`."""
-    upload_grace_seconds: float = Field(20.0, gt=0, le=3_600)
+    upload_grace_seconds: Constant[float] = 20.0
     """Time that an upload may fall behind `min_upload_bytes_per_second` before it is refused."""
-    answer_timeout_seconds: float = Field(60.0, gt=0, le=3_600)
+    answer_timeout_seconds: Constant[float] = 60.0
     """Longest time for a client to read the next 64 KiB of its response; then its connection is closed."""
 
 
@@ -333,17 +380,17 @@ class RequestSettings(Section):
     """Bytes of one file; a larger one gets `file_too_large`."""
     max_request_bytes: int = Field(2 * GIB, ge=1, le=64 * GIB)
     """Bytes of one body; a larger one is refused with 413 `request_too_large`."""
-    request_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)
+    request_cpu_seconds: Constant[float] = 3.0
     """Processor time for decoding a request's images, plus an allowance per image and byte; then `too_costly`."""
     max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)
     """Width × height of one image (its first frame); a larger one gets `image_too_large`."""
-    max_image_side: int = Field(16_384, ge=1, le=65_535)
-    """Width or height of one image in pixels; a larger one gets `image_too_large`."""
-    max_header_bytes: int = Field(64 * KIB, ge=KIB, le=MIB)
+    max_image_side: Constant[int] = 16_384
+    """Width or height of one image in pixels, as WebP allows; a larger one gets `image_too_large`."""
+    max_header_bytes: Constant[int] = 64 * KIB
     """Bytes of a request's headers, and of its JSON header under /v2; more is refused with 431 `headers_too_large`."""
-    max_headers: int = Field(100, ge=1, le=10_000)
+    max_headers: Constant[int] = 100
     """Headers of one request; more are refused with 431 `headers_too_large`."""
-    max_part_header_bytes: int = Field(16 * KIB, ge=256, le=MIB)
+    max_part_header_bytes: Constant[int] = 16 * KIB
     """Bytes of the headers of one multipart part; more is refused with 431 `headers_too_large`."""
 
 
@@ -359,19 +406,22 @@ class ProcessSettings(Section):
         "max_bytes_unread": ("bytes", errors.Overloaded),
         "max_wait_seconds": ("seconds", errors.Overloaded),
     }
-    not_above: ClassVar[Pairs] = (("max_file_bytes", "max_bytes_waiting"),)
 
-    max_connections: int = Field(1_000, ge=1, le=100_000)
+    max_connections: Annotated[int, Fixed("1,000, or what the limit of open files leaves")] = 1_000
     """Connections of one process; then a new one replaces an idle or the slowest one, or gets 503 `overloaded`."""
     max_images_in_flight: int = Field(32, ge=1, le=100_000)
     """Images of one process that may be in Triton at once."""
-    max_bytes_in_flight: int = Field(64 * MIB, ge=MIB, le=64 * GIB)
+    max_bytes_in_flight: Annotated[int, Fixed("64 MiB; less if memory is limited")] = 64 * MIB
     """Bytes of images of one process that may be in Triton at once."""
-    max_images_waiting: int = Field(64, ge=1, le=100_000)
+    max_images_waiting: Annotated[int, Fixed("`GATEWAY_MAX_IMAGES_IN_FLIGHT`, at least 64")] = Field(
+        default_factory=lambda known: max(64, known["max_images_in_flight"])
+    )
     """Images of one process that may wait for admission; at the limit, new requests get 503 `overloaded`."""
-    max_bytes_waiting: int = Field(256 * MIB, ge=MIB, le=64 * GIB)
+    max_bytes_waiting: Annotated[
+        int, Fixed("256 MiB, or `GATEWAY_MAX_FILE_BYTES` if that is more; less if memory is limited")
+    ] = Field(default_factory=lambda known: max(256 * MIB, known["max_file_bytes"]))
     """Bytes of uploads that one process may buffer; at the limit, the slowest upload gets 503 `overloaded`."""
-    max_bytes_unread: int = Field(128 * MIB, ge=MIB, le=64 * GIB)
+    max_bytes_unread: Annotated[int, Fixed("128 MiB; less if memory is limited")] = 128 * MIB
     """Bytes of unread responses that one process may buffer; at the limit, the slowest reader is disconnected."""
     max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
     """Longest time that a request waits for the admission of its first image, then 503, or its key's rate, then 429."""
@@ -386,28 +436,31 @@ class DecodingSettings(Section):
         "decode_cpu_seconds": ("seconds", errors.TooCostly),
         "decode_memory_bytes": ("bytes", errors.TooCostly),
     }
-    not_above: ClassVar[Pairs] = (
-        ("batch_max_images", "max_images_in_flight"),
-        ("batch_max_bytes", "max_bytes_in_flight"),
-    )
 
     decode: DecodeMode = DecodeMode.AUTO
     """Whether images are decoded in the gateway instead of Triton: auto, always or never."""
-    decode_above_pixels: int = Field(4_000_000, ge=1, le=1_000_000_000)
-    """With decode=auto, images with more pixels are decoded in the gateway, and resized as their model requires."""
-    decode_max_side: int = Field(1_024, ge=64, le=16_384)
+    decode_above_pixels: Constant[int] = 4_000_000
+    """With decode=auto, images with more pixels are decoded in the gateway: from about this size on, the smaller call
+    saves more than decoding here costs."""
+    decode_max_side: Constant[int] = 1_024
     """Shorter side in pixels of an image decoded in the gateway, if the input size of its model is unknown."""
-    batch_max_images: int = Field(8, ge=1, le=1_024)
+    batch_max_images: Annotated[int, Fixed("8, or `GATEWAY_MAX_IMAGES_IN_FLIGHT` if that is less")] = Field(
+        default_factory=lambda known: min(CALL_IMAGES, known["max_images_in_flight"])
+    )
     """Images in one call to Triton, of one request or of several; a slow model gets fewer."""
-    batch_max_bytes: int = Field(8 * MIB, ge=MIB, le=GIB)
+    batch_max_bytes: Constant[int] = 8 * MIB
     """Padded bytes of one call to Triton; a larger image is sent in a call of its own."""
-    request_max_calls: int = Field(4, ge=1, le=256)
-    """Calls to Triton with images of one request that may be in flight."""
-    decoders: int = Field(min(32, math.ceil(usable_cores())), ge=1, le=256)
+    request_max_calls: Annotated[int, Fixed("half of a process's images in flight, at least 4")] = Field(
+        default_factory=lambda known: max(4, known["max_images_in_flight"] // CALL_IMAGES // 2)
+    )
+    """Calls to Triton with images of one request that may be in flight: others are served beside a bulk request."""
+    decoders: Annotated[int, Fixed("one for each core, at most 32")] = Field(
+        default_factory=lambda known: min(32, math.ceil(known["cores"] or usable_cores()))
+    )
     """Child processes of one gateway process that decode images; all but the first start only when images wait."""
-    decode_cpu_seconds: float = Field(3.0, ge=0.1, le=3_600)
+    decode_cpu_seconds: Constant[float] = 3.0
     """Processor time that decoding one image in the gateway may take; a small image gets less, then `too_costly`."""
-    decode_memory_bytes: int = Field(GIB, ge=128 * MIB, le=64 * GIB)
+    decode_memory_bytes: Annotated[int, Fixed("1 GiB; less if memory is limited")] = GIB
     """Memory that decoding one image may take (a small one gets less, then `too_costly`), and all images at once."""
 
 
@@ -427,8 +480,6 @@ class RecoverySettings(Section):
 
     heal: bool = True
     """Whether models that died or fail are reloaded; needs a Triton with --model-control-mode=explicit."""
-    heal_after_failures: int = Field(3, ge=1, le=1_000)
-    """Consecutive failed probes after which a model is reloaded, even if its process is alive."""
     shutdown_delay_seconds: float = Field(0.0, ge=0, le=300)
     """Time between SIGTERM and the closing of the port; readiness is false, and requests are still served."""
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)
@@ -438,9 +489,9 @@ class RecoverySettings(Section):
 class HealthSettings(Section):
     """Probes."""
 
-    ready_interval_seconds: float = Field(5.0, gt=0, le=300)
-    """Time between two probes (inferences that check readiness)."""
-    ready_timeout_seconds: float = Field(5.0, gt=0, le=300)
+    ready_interval_seconds: Constant[float] = 5.0
+    """Time between two probes (inferences that check readiness), and between two look-ups of Triton's name."""
+    ready_timeout_seconds: Constant[float] = 5.0
     """Longest time of a probe."""
 
 

@@ -10,7 +10,7 @@ from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.findings import Finding, Level
 from gateway.limits.buffers import LEAST, fitted, needed
-from gateway.settings import Settings, variable
+from gateway.settings import Settings
 from gateway.triton.contract import pinned_versions
 from gateway.triton.health.expected import ALL
 from gateway.triton.model_config import ModelConfig, read_model_configs, steps
@@ -68,7 +68,7 @@ def plan_start(
         lowered = fitted(settings.model_copy(update=chosen), found.limit_bytes - wanted.usual_bytes, with_triton=True)
     settings = settings.model_copy(update={**chosen, **lowered})
     if lowered:
-        values = ", ".join(f"{variable(name)}={size(value)}" for name, value in lowered.items())
+        values = ", ".join(f"{name}={size(value)}" for name, value in lowered.items())
         say(f"lower than their defaults, to fit {size(found.limit_bytes)} of memory ({found.where}): {values}")
     beside = settings.triton_cache_bytes + (needed(settings) if with_gateway else 0)
     _warn(fit(wanted, found, beside_bytes=beside), "memory may run out", say, refuse=True)

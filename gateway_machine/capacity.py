@@ -27,7 +27,7 @@ SPARE_INSTANCES = 2
 """Fewest preprocessors and networks on as many cores: one alone would be held up by a large image or a reload."""
 MAX_INSTANCES = MAX_WORKERS = 64
 MIN_GRPC_THREADS, MAX_GRPC_THREADS = 2, 64
-MIN_IN_FLIGHT, MIN_WAITING = 32, 64
+MIN_IN_FLIGHT = 32
 IN_FLIGHT_PER_CORE = 2 * CALL_IMAGES
 """Images in flight of all workers for each busy core: a call that it works on, and one that waits."""
 IN_FLIGHT_PER_GPU = 2 * GPU_BATCH * GPU_INSTANCES
@@ -217,10 +217,6 @@ class Plan:
         return {
             "workers": self.workers,
             "max_images_in_flight": self.images_in_flight,
-            "max_images_waiting": max(MIN_WAITING, self.images_in_flight),
-            "batch_max_images": CALL_IMAGES,
-            # One request may use half of a worker's images in flight: a bulk request is fast, and others are served.
-            "request_max_calls": max(4, self.images_in_flight // CALL_IMAGES // 2),
         }
 
     def explained(self) -> list[str]:

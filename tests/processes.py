@@ -19,6 +19,7 @@ from typing import Any
 import httpx
 import psutil
 
+from gateway.plugins import environment_of
 from gateway_local.children import is_ok
 from gateway_local.hosts import LOOPBACK
 from tests import warm
@@ -74,9 +75,9 @@ def free_port() -> int:
 
 
 def environment(**settings: object) -> dict[str, str]:
-    """This process's environment, with the given settings as GATEWAY_ variables and no others."""
+    """This process's environment, with the given settings and no others."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
-    return {**inherited, **{f"GATEWAY_{name.upper()}": str(value) for name, value in settings.items()}}
+    return {**inherited, **environment_of(settings)}
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def test_event_table_has_every_event():
 
 
 def test_named_settings_exist():
-    assert set(re.findall(r"\bGATEWAY_[A-Z0-9_]+", TEXT)) <= {variable(field) for field in Settings.model_fields}
+    assert set(re.findall(r"\bGATEWAY_[A-Z0-9_]+", TEXT)) <= {variable(field) for field in Settings.variables()}
 
 
 def test_every_alert_has_one_explanation():

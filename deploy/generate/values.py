@@ -163,7 +163,7 @@ def schema() -> str:
     """
     settings = {
         "type": "object",
-        "propertyNames": {"enum": sorted(variable(field) for field in Settings.model_fields if field not in OWN)},
+        "propertyNames": {"enum": sorted(variable(field) for field in Settings.variables() if field not in OWN)},
         "additionalProperties": {"type": ["string", "number", "boolean"]},
     }
     defaults = yaml.safe_load((CHART / "values.yaml").read_text())

@@ -41,10 +41,7 @@ def fitted(settings: Settings, budget_bytes: int, *, with_triton: bool) -> dict[
     if wanted <= left:
         return {}
     share = max(0.0, left / wanted)
-    floors = dict(LEAST)
-    for low, high in settings.pairs("not_above"):
-        if high in floors:
-            floors[high] = max(floors[high], getattr(settings, low))
+    floors = {**LEAST, "max_bytes_waiting": max(LEAST["max_bytes_waiting"], settings.max_file_bytes)}
     lowered = {field: max(floors[field], int(getattr(settings, field) * share) // MIB * MIB) for field in free}
     return {field: value for field, value in lowered.items() if value < getattr(settings, field)}
 

@@ -5,7 +5,6 @@ import resource
 import structlog
 
 from gateway.limits.connections import RESERVED
-from gateway.settings import variable
 
 OWN_FILES = 128
 """Files that the process opens besides its connections: decoders, connections to Tritons, logs."""
@@ -32,6 +31,6 @@ def affordable_connections(most: int) -> int:
             max_connections=affordable,
             configured=most,
             open_files=allowed,
-            advice=f"raise the limit of open files to {needed} (ulimit -n), or lower {variable('max_connections')}",
+            advice=f"raise the limit of open files to {needed} (ulimit -n)",
         )
     return affordable

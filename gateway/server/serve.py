@@ -20,7 +20,7 @@ from gateway.errors import UserError
 from gateway.limits.buffers import fitted
 from gateway.limits.connections import RESERVED
 from gateway.logs import configure_logs
-from gateway.plugins import ports_of
+from gateway.plugins import environment_of, ports_of
 from gateway.server.connection import Connection
 from gateway.server.http import HttpHandler
 from gateway.server.workers import sharing
@@ -146,5 +146,5 @@ def server_options(settings: Settings) -> dict[str, Any]:
 
 
 def export_environment(overrides: Mapping[str, object]) -> None:
-    """Set GATEWAY_ variables, for this process and the workers that it will start."""
-    os.environ.update({variable(field): str(value) for field, value in overrides.items() if value is not None})
+    """Set variables, for this process and the workers that it will start."""
+    os.environ.update(environment_of({field: value for field, value in overrides.items() if value is not None}))

@@ -26,9 +26,7 @@ def open_pool(
     settings: Settings, plugins: Plugins, connect: Connect | None = None, *, on_demand: bool = False
 ) -> TritonPool:
     """The Tritons of the settings."""
-    schedule = Schedule(
-        settings.ready_interval_seconds, settings.ready_timeout_seconds, failures=settings.heal_after_failures
-    )
+    schedule = Schedule(settings.ready_interval_seconds, settings.ready_timeout_seconds)
     factory = ReplicaFactory(
         model_name=settings.model,
         schedule=schedule,

@@ -26,7 +26,7 @@ class LimitOut(Schema):
     unit: str
     code: str
     setting: str | None
-    """The environment variable that sets it; null for a limit that is fixed."""
+    """The environment variable that sets it; null for a limit that is fixed or computed."""
 
 
 class RateOut(Schema):
@@ -81,8 +81,15 @@ async def get_limits(request: Request) -> LimitsResponse:
     """
     context = request_context(request)
     settings = context.settings
+    variables = settings.variables()
     limits = [
-        LimitOut(name=name, value=getattr(settings, name), unit=unit, code=error.code, setting=variable(name))
+        LimitOut(
+            name=name,
+            value=getattr(settings, name),
+            unit=unit,
+            code=error.code,
+            setting=variable(name) if name in variables else None,
+        )
         for name, (unit, error) in settings.all_limits().items()
     ]
     fixed = [

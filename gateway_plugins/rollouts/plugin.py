@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from gateway.inference.observer import Observer
 
 
+CLIENT_HEADER = "X-Client-ID"
+"""The header whose value ties a client to one version of a split; without it the version is random."""
+
+
 class Rollouts(Plugin):
     """Does nothing unless a model has a split or a shadow."""
 
@@ -25,7 +29,7 @@ class Rollouts(Plugin):
 
     def cors_headers(self) -> Sequence[str]:
         """The header that ties a client to a version."""
-        return (self._settings.model_split_header,)
+        return (CLIENT_HEADER,)
 
     def versions(self) -> Sequence[Shares]:
         """The versions that get requests, or images."""
@@ -36,7 +40,7 @@ class Rollouts(Plugin):
         split = self._settings.model_split
         if model_name not in split:
             return None
-        client = headers.get(self._settings.model_split_header, "") or client
+        client = headers.get(CLIENT_HEADER, "") or client
         return version_of(split, model_name, None, client)[0]
 
     def observer(self) -> "Observer | None":

@@ -12,11 +12,9 @@ from gateway.settings import variable
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from gateway_machine.capacity import (
-    CALL_IMAGES,
     IN_FLIGHT_PER_CORE,
     IN_FLIGHT_PER_GPU,
     MIN_IN_FLIGHT,
-    MIN_WAITING,
     SHARED_BYTES,
     plan,
 )
@@ -56,8 +54,6 @@ def test_limits_and_shared_memory_fit_the_cores_and_gpus():
         found = variables(release)
         wanted = tritons_of_each_gateway * (IN_FLIGHT_PER_CORE * cores + IN_FLIGHT_PER_GPU * gpus)
         assert int(found["GATEWAY_MAX_IMAGES_IN_FLIGHT"]) == max(MIN_IN_FLIGHT, math.ceil(wanted / 8) * 8)
-        assert int(found["GATEWAY_MAX_IMAGES_WAITING"]) == max(MIN_WAITING, math.ceil(wanted / 8) * 8)
-        assert found["GATEWAY_BATCH_MAX_IMAGES"] == str(CALL_IMAGES)
         (volume,) = [each for each in pod(release, "triton")["volumes"] if each["name"] == "shared-memory"]
         size = volume["emptyDir"]["sizeLimit"]
         assert size.endswith("Mi")
@@ -75,7 +71,7 @@ def test_models_are_sized_to_the_requested_processors(releases):
 
 
 def test_every_variable_is_a_setting_and_the_grace_of_a_pod_exceeds_those_of_its_shutdown(release):
-    fields = {variable(field): field for field in Settings.model_fields}
+    fields = {variable(field): field for field in Settings.variables()}
     given = Settings(_env_file=None, **{fields[name]: value for name, value in variables(release).items()})
     stop_seconds = given.shutdown_delay_seconds + given.shutdown_grace_seconds
     assert pod(release, "gateway")["terminationGracePeriodSeconds"] > stop_seconds

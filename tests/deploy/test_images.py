@@ -75,5 +75,5 @@ def test_unit_runs_up_unprivileged_with_settings_and_restarts_it():
     assert service["ExecStart"].endswith("gateway up")
     assert service["User"] != "root"
     names = [word.split("=")[0] for word in service["Environment"].split()]
-    known = {f"GATEWAY_{field.upper()}" for field in Settings.model_fields}
+    known = {f"GATEWAY_{field.upper()}" for field in Settings.variables()}
     assert {name for name in names if name.startswith("GATEWAY_")} <= known

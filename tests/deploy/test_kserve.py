@@ -41,7 +41,7 @@ def test_service_leads_to_the_gateway_which_calls_the_triton_of_its_pod():
     assert port["containerPort"] == Settings.model_fields["port"].default
     assert "ports" not in CONTAINERS[SERVER]
     given = {each["name"]: each["value"] for each in CONTAINERS[FRONT]["env"]}
-    fields = {variable(field): field for field in Settings.model_fields}
+    fields = {variable(field): field for field in Settings.variables()}
     Settings(_env_file=None, **{fields[name]: value for name, value in given.items()})
     assert given["GATEWAY_TRITON_URL"] == "127.0.0.1:8001"
     assert "--grpc-address=127.0.0.1" in CONTAINERS[SERVER]["args"]

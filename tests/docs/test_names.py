@@ -33,7 +33,7 @@ FOLDERS = "|".join(
 )
 TARGETS = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
 OF_AN_EXAMPLE = variable("result_lines_file")
-SETTINGS = {variable(field) for field in Settings.model_fields} | {OF_AN_EXAMPLE}
+SETTINGS = {variable(field) for field in Settings.variables()} | {OF_AN_EXAMPLE}
 
 
 def anchors(path: Path) -> set[str]:

@@ -79,7 +79,7 @@ def test_one_gibibyte_runs_one_process_for_each_step(repository):
     assert LEAST.items() <= plan.changed.items()
     assert plan.settings.max_bytes_waiting == LEAST["max_bytes_waiting"]
     assert said[0].startswith("sized for 1 of 2 cores, since memory allows no more, and no GPU")
-    assert any("GATEWAY_MAX_BYTES_WAITING=32 MiB" in line for line in said)
+    assert any("max_bytes_waiting=32 MiB" in line for line in said)
     alone = {"gpus": 0, "with_gateway": False, "memory": lambda: free(GIB)}
     assert plan_start(settings(), repository, [].append, **alone).changed == {}
 

@@ -94,7 +94,6 @@ than there are cores, and at least four. */}}
 {{- end -}}
 {{- $inFlight := include "tig.inFlight" . | int -}}
 {{- $_ := set $settings "GATEWAY_MAX_IMAGES_IN_FLIGHT" $inFlight -}}
-{{- $_ := set $settings "GATEWAY_MAX_IMAGES_WAITING" (max 64 $inFlight) -}}
 {{- range $name, $value := .Values.gateway.settings -}}{{- $_ := set $settings $name $value -}}{{- end -}}
 {{- /* What requests load, recovery must not. */ -}}
 {{- if and (eq (toString $settings.GATEWAY_MODELS_LOADED) "demand") (not (hasKey .Values.gateway.settings "GATEWAY_LOAD_MODELS")) -}}
