@@ -302,6 +302,7 @@ class TritonSettings(Section):
         ("triton_key_file", "triton_certificate_file"),
         ("triton_certificate_file", "triton_ca_file"),
         ("triton_server_name", "triton_ca_file"),
+        ("models_gpu_memory_bytes", "models_memory_bytes"),
     )
 
     triton_url: Annotated[Listed, AfterValidator(setting_values.triton_addresses)] = ("127.0.0.1:8001",)
@@ -318,6 +319,10 @@ class TritonSettings(Section):
     """Model for requests that do not name one."""
     load_models: Listed = ()
     """Models to load besides the default one if Triton does not serve them; * for all of its repository."""
+    models_memory_bytes: int = Field(0, ge=0, le=64 * KIB * GIB)
+    """Host memory of a Triton for models, which requests then load, the default one included; 0 to load all of them."""
+    models_gpu_memory_bytes: int = Field(0, ge=0, le=KIB * GIB)
+    """With models_memory_bytes: memory of each GPU for models; 0 if it is not limited."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
     """Secret that separates images in Triton's response cache; gateways with the same secret share cached results."""
     default_top_k: int = Field(5, ge=1, le=1_000)
@@ -327,6 +332,15 @@ class TritonSettings(Section):
     max_predictions: Constant[int] = 100_000
     """Predictions in one response, files × `top_k`: 10 MB of JSON. Ten scores under /v2 count as one; JSON lines have
     no limit."""
+
+    def faults(self) -> Sequence[str]:
+        """Models on demand contradict a list of all models."""
+        if not (self.models_memory_bytes and setting_values.ALL_MODELS in self.load_models):
+            return ()
+        return (
+            f"{variable('load_models')}=* loads every model, and with {variable('models_memory_bytes')} requests load "
+            "them: name the models that always stay loaded, or leave it empty",
+        )
 
 
 class DeadlineSettings(Section):

@@ -4,9 +4,9 @@ import hashlib
 import json
 from pathlib import Path
 
+from gateway.triton.footprint import version_files
 from gateway_local.paths import default_cache_dir
 from gateway_machine.capacity import Costs
-from gateway_plugins.demand.footprint import version_files
 from gateway_plugins.shared.files import whole_file
 
 RECORD = "costs.json"

@@ -12,6 +12,7 @@ from gateway.findings import Finding, Level
 from gateway.limits.buffers import LEAST, fitted, needed
 from gateway.settings import Settings
 from gateway.triton.contract import pinned_versions
+from gateway.triton.footprint import NEAR, Need, need, size
 from gateway.triton.health.expected import ALL
 from gateway.triton.model_config import ModelConfig, read_model_configs, steps
 from gateway_local.bytecode import compile_models
@@ -21,8 +22,6 @@ from gateway_machine.capacity import Costs, NetworkRuntime, Plan, fitting_plan
 from gateway_machine.cores import usable_cores
 from gateway_machine.gpus import find_gpus, gpu_count
 from gateway_machine.memory import MACHINE, Memory, memory_limit, usable_memory
-from gateway_plugins.demand.footprint import NEAR, Need, need, size
-from gateway_plugins.demand.settings import DemandSettings
 
 Say = Callable[[str], None]
 
@@ -117,7 +116,7 @@ def models_to_start(settings: Settings, configs: Mapping[str, ModelConfig]) -> t
 
     These are the default model and those of `load_models`, with all their versions, and the stateful models of streams.
     """
-    if not DemandSettings.of(settings).on_demand:
+    if not settings.models_memory_bytes:
         return (ALL,)
     named = (settings.model, *settings.load_models)
     versions = (version for name in named for version in pinned_versions(name, configs))
@@ -132,7 +131,7 @@ def _need(repository: Path, sizes: Plan, settings: Settings) -> Need:
         return need(repository, configs, gpus=sizes.gpus)
     parts = {*started, *(step for name in started if name in configs for step in steps(configs[name]))}
     found = need(repository, {name: config for name, config in configs.items() if name in parts}, gpus=sizes.gpus)
-    return replace(found, usual_bytes=max(found.usual_bytes, DemandSettings.of(settings).models_memory_bytes))
+    return replace(found, usual_bytes=max(found.usual_bytes, settings.models_memory_bytes))
 
 
 def _smallest_need(settings: Settings) -> int:

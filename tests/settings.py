@@ -6,7 +6,6 @@ from gateway.plugins import settings_class
 
 if TYPE_CHECKING:
     from gateway import settings
-    from gateway_plugins.demand.settings import DemandSettings
     from gateway_plugins.keys.settings import KeySettings
     from gateway_plugins.media.settings import MediaSettings
     from gateway_plugins.oip.settings import ProtocolSettings
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from gateway_predictions.settings import PredictionLogSettings
 
     class Settings(
-        DemandSettings,
         ProtocolSettings,
         MediaSettings,
         PredictionLogSettings,

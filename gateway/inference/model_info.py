@@ -4,18 +4,6 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class LoadTimes:
-    """What it has cost requests that a model was not loaded: the seconds from a load's begin to a successful probe."""
-
-    loads: int
-    """The number of loads since the gateway process has started."""
-    p50_seconds: float
-    p99_seconds: float
-    memory_bytes: int | None
-    """Host memory of the loaded model, as recorded when it was added; None if it is unknown."""
-
-
-@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """A model that classifies images."""
 
@@ -55,5 +43,3 @@ class ModelInfo:
     """What the step after the network does, in words; None if there is none."""
     loaded: bool = True
     """Whether any server has loaded it; if not, a request for it does."""
-    load_times: LoadTimes | None = None
-    """None if this process has not loaded it."""

@@ -62,7 +62,7 @@ DECODE_PARAMETER, EXACT, FAST = "decode", "exact", "fast"
 
 PROCESS_MEMORY_PARAMETER = "process_memory"
 """Parameter of an ensemble: what a process of its network takes, as JSON, measured when it was added; see
-gateway_plugins.demand.footprint."""
+gateway.triton.footprint."""
 
 AFTER_PARAMETER = "after"
 """Parameter of an ensemble: what the step after its network does, in words; without it the network is the last step."""

@@ -86,6 +86,7 @@ def add(
 
         gateway model add torchvision:resnet50 --name pets --after pets.yaml
     """
+    from gateway.triton.footprint import check_load
     from gateway_local.memory_plan import warn_of_memory
     from gateway_machine.memory import usable_memory
     from gateway_models.networks.add import add as add_model
@@ -93,7 +94,6 @@ def add(
     from gateway_models.repository.examples import read_examples, write_examples
     from gateway_models.repository.manage import provide_stateful
     from gateway_models.repository.summary import added
-    from gateway_plugins.demand.footprint import check_load
 
     examples = read_examples(example or [])
     if stream or spec.serving.sequence_model:

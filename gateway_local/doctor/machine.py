@@ -15,6 +15,7 @@ from gateway.limits.buffers import needed
 from gateway.plugins import settings_class
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB, Settings, variable
+from gateway.triton.footprint import Need, size
 from gateway_local.hosts import reachable
 from gateway_local.memory_plan import fit
 from gateway_local.paths import PROJECT
@@ -29,7 +30,6 @@ from gateway_local.runtime.wheel import (
 from gateway_local.server import SHARED_MEMORY, SHM_BYTES
 from gateway_machine.gpus import Gpus
 from gateway_machine.memory import usable_memory
-from gateway_plugins.demand.footprint import Need, size
 from gateway_plugins.shared.extras import install
 
 SHM_RECOMMENDED_BYTES = 256 * MIB

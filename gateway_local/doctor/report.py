@@ -14,6 +14,7 @@ from gateway.findings import Finding, Level, fail
 from gateway.plugins import installed
 from gateway.settings import Settings
 from gateway.triton.codec import Codecs
+from gateway.triton.footprint import need
 from gateway_local.console import PlainConsole
 from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.doctor import machine, repository
@@ -21,7 +22,6 @@ from gateway_local.doctor.tritons import CURRENT, own_faults, tritons
 from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.paths import default_cache_dir
 from gateway_machine.gpus import find_gpus
-from gateway_plugins.demand.footprint import need
 
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 

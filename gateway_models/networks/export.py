@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
 from gateway.triton.contract import CLASSIFIER, CPU_RUNTIME_PARAMETER, ENSEMBLE_MODEL, PREPROCESSOR
+from gateway.triton.footprint import MemoryRecord
 from gateway.triton.model_config import parameters, read_model_config
 from gateway_local import cpu_network
 from gateway_local.config_text import with_parameter
@@ -20,7 +21,6 @@ from gateway_machine.capacity import MIB, NetworkRuntime
 from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
-from gateway_plugins.demand.footprint import MemoryRecord
 from gateway_plugins.shared.extras import install
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 
+from gateway.triton.footprint import MemoryRecord, runtime_of
 from gateway.triton.model_config import ModelConfig
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import DEFAULT_BACKENDS
@@ -19,7 +20,6 @@ from gateway_models.networks.isolation import Job, Report
 from gateway_models.repository.entry import Entry, Outcome, Version
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format
-from gateway_plugins.demand.footprint import MemoryRecord, runtime_of
 
 BACKENDS = {Format.TORCHSCRIPT: "pytorch", Format.ONNX: "onnxruntime"}
 

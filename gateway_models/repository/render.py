@@ -4,12 +4,12 @@ from importlib.resources import files
 from string import Template
 
 from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
+from gateway.triton.footprint import MemoryRecord
 from gateway_local.cpu_network import CpuRuntime
 from gateway_machine.capacity import CPU_PREFERRED
 from gateway_models.repository import tensorrt
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Format, Serving
-from gateway_plugins.demand.footprint import MemoryRecord
 
 WARMED_UP_TO = 32
 """Larger batches are not warmed up: 1,024 images would take a CPU minutes."""

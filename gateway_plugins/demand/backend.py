@@ -43,11 +43,6 @@ class DemandBackend(TritonBackend):
         """See Backend.loader."""
         return self._loader
 
-    async def start(self) -> None:
-        """See Backend.start."""
-        await super().start()
-        self._loader.start()
-
     async def close(self) -> None:
         """See Backend.close."""
         await self._loader.close()
@@ -118,12 +113,12 @@ class DemandBackend(TritonBackend):
         if failure is not None and not found:
             raise failure
         self._described.update({name: info for name, info in found.items() if info.ready})
-        for name in self._loader.not_fixed():
+        for name in await self._loader.not_fixed():
             lost = name in found and found[name].reason == NOT_SERVED and not self._tritons.holders(name)
             if name not in found or lost:
                 known = self._described.get(name) or ModelInfo(name, (), ready=False, classes=0)
                 found[name] = replace(known, ready=False, reason=ON_DEMAND, loaded=False)
-        return [replace(found[name], load_times=self._loader.load_times(name)) for name in sorted(found)]
+        return [found[name] for name in sorted(found)]
 
     async def model(self, name: str) -> ModelInfo:
         """One of `models`; one that was never loaded is loaded, since nothing else is known of it."""
@@ -155,7 +150,7 @@ class DemandBackend(TritonBackend):
             await super().unload(name)
             return
         holders = self._tritons.holders(name)
-        if not holders and name not in self._loader.not_fixed():
+        if not holders and name not in await self._loader.not_fixed():
             raise ModelNotFound(f"There is no model {name!r} in Triton's repository.")
         for replica in holders:
             self._tritons.forget(replica.address, await replica.models.unload(name))

@@ -1,73 +1,73 @@
-"""Requests wait here until their models are loaded; and the Tritons are followed.
+"""Loads models when requests need them, and unloads the least recently used ones, within the budget of each Triton.
 
 Nothing here is needed for a correct answer: a call whose model another gateway has just unloaded loads it again. So the
-gateways that share a Triton need no common state but what Triton knows: which models are loaded, and how often each has
-answered.
-
-    inventory.py   what the Tritons have: names, steps, memory, use
-    choice.py      which models to unload for another one
-    room.py        unloads them, within the budget of a Triton
-    loads.py       loads a model on a Triton
-    this module    the wait of requests
+gateways that share a Triton need no common state but what Triton knows.
 """
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextvars import Context
 
 import anyio
 import structlog
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.deadline import Deadline
-from gateway.errors import DeadlineExceeded, GatewayError, ModelUnavailable
-from gateway.inference.model_info import LoadTimes
+from gateway.errors import (
+    ContractBroken,
+    DeadlineExceeded,
+    GatewayError,
+    LoadFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    TritonUnreachable,
+)
+from gateway.inference.uncancelled import Uncancelled
 from gateway.limits.lease import Bound
-from gateway.metrics import WATCH_FAULTS, series
-from gateway.triton.health.expected import READY
+from gateway.metrics import series
+from gateway.settings import MIB
+from gateway.triton.balancing import rendezvous_order
+from gateway.triton.health.expected import LOADING, READY, UNLOADING
 from gateway.triton.pool import TritonPool
 from gateway.triton.replica import Replica
+from gateway.values.quantities import size
 from gateway_plugins.demand import metrics
-from gateway_plugins.demand.choice import Budget, Claim
-from gateway_plugins.demand.inventory import Inventory, in_state, versions_of
-from gateway_plugins.demand.loads import Loads
-from gateway_plugins.demand.memory import ModelDescriptions
-from gateway_plugins.demand.room import NoRoom, RoomMaker
-from gateway_plugins.demand.usage import Usage
+from gateway_plugins.demand.memory import HOST, Budget, ModelDescriptions, to_unload, total
+from gateway_plugins.demand.models import Models, in_state
 from gateway_plugins.shared.files import machine_lock
 
 log = structlog.get_logger("gateway")
 
-REFRESH_SECONDS = 5.0
-"""Interval at which the models of each Triton and their use are read, and a busy model may be loaded on another one."""
-ROOM_SECONDS = 0.1
-"""Interval at which a request that found no idle model to unload looks again."""
-PATIENCE_SECONDS = 1.0
-"""After this long without an idle model, a busy one is drained and unloaded."""
+LOAD_SECONDS = 60.0
+"""Longest time that a request waits for its model; a load that takes longer goes on without it."""
+KEPT_SECONDS = 5.0
+"""A model that was loaded is not unloaded for another one within this time, or two busy models would only be loaded."""
+DRAIN_SECONDS = 2.0
+"""Longest wait for the images in flight of a model before it is unloaded; if they take longer, it stays."""
+UNLOAD_SECONDS = 10.0
+"""Longest wait for an unloaded model's memory before the next one is loaded."""
+OTHERS_LOAD_SECONDS = 120.0
+"""Longest wait for a model that another gateway is loading."""
+FAILED_SECONDS = 10.0
+"""Time before a model that could not be loaded is tried again; until then requests get the same error."""
+LOCK_SECONDS = 15.0
+"""Longest wait for another process that makes room; after it the budget may be exceeded by one model."""
+POLL_SECONDS = 0.05
 RESERVED = 4
 """One in this many waits is for clients that have no image that waits, so that one client cannot take all."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadPolicy:
-    """When models are loaded and unloaded; times are those of the settings of the same names."""
-
-    budget: Budget
-    load_seconds: float = 60.0
-    kept_seconds: float = 10.0
-    spread: bool = True
-    """Whether a model with many images in flight is loaded on further Tritons."""
-    max_waiting: int = 64
-    """Images that may wait for models at once."""
-    refresh_seconds: float = REFRESH_SECONDS
+class NoRoom(ModelUnavailable):
+    """The model does not fit beside those that stay at this moment."""
 
 
 class DemandLoader:
-    """Keeps the models of recent requests loaded; see ModelLoader.
+    """Keeps the models of recent requests loaded; see ModelLoader. `fixed` are those that always stay loaded.
 
-    A model here is what clients name, with all its versions and steps. `fixed` are those that always stay loaded.
+    A client waits for one load at a time: one that needs more models than fit delays its own requests.
     """
 
     def __init__(
@@ -75,53 +75,50 @@ class DemandLoader:
         pool: TritonPool,
         *,
         fixed: Collection[str],
-        policy: LoadPolicy,
+        budget: Budget,
         descriptions: ModelDescriptions,
-        clock: Callable[[], float] = time.monotonic,
+        max_waiting: int = 64,
+        load_seconds: float = LOAD_SECONDS,
+        kept_seconds: float = KEPT_SECONDS,
         take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     ) -> None:
+        self.models = Models(pool, descriptions, fixed)
+        self.load_seconds = load_seconds
         self._pool = pool
-        self._policy = policy
-        self._clock = clock
-        self._inventory = Inventory(pool, descriptions, fixed=fixed, kept_seconds=policy.kept_seconds, clock=clock)
-        self._room = RoomMaker(pool, self._inventory, policy.budget, take_lock)
-        self._loads = Loads(pool, self._inventory, self._room)
-        self._waiting = Bound("max_images_waiting", policy.max_waiting)
+        self._budget = budget
+        self._kept_seconds = kept_seconds
+        self._take_lock = take_lock
+        self._waiting = Bound("max_images_waiting", max_waiting)
         self._waiting_of: Counter[str] = Counter()
         """The images of each client that wait."""
-        self._loop: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to follow the Tritons; call this inside their event loop."""
-        self._loop = asyncio.create_task(self._run())
+        self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """One for each client with images that wait."""
+        self._deciding: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By Triton."""
+        self._owner = Uncancelled()
+        self._tasks: dict[str, asyncio.Task[GatewayError | None]] = {}
+        """The load in progress of each model; it returns its error."""
+        self._failed: dict[str, tuple[float, GatewayError]] = {}
+        """Models that could not be loaded: until when they are not tried again, and the error."""
+        self._refused: set[str] = set()
+        """Names in the repository that are no models for clients, as their load has shown."""
 
     async def close(self) -> None:
-        """Stop; loads in progress are waited for, for a limited time."""
-        if self._loop is not None:
-            self._loop.cancel()
-            await asyncio.gather(self._loop, return_exceptions=True)
-        await self._loads.close()
-
-    @property
-    def load_seconds(self) -> float:
-        """Longest time that a request waits for a model."""
-        return self._policy.load_seconds
+        """Wait for the loads in progress, for a limited time."""
+        await self._owner.close()
 
     def is_fixed(self, model_name: str) -> bool:
         """Whether a model always stays loaded, so that it is left to recovery."""
-        return model_name in self._inventory.fixed
+        return model_name in self.models.fixed
 
-    def is_loading(self, model_name: str, address: str) -> bool:
-        """Whether this gateway has a Triton load a model at this moment."""
-        return model_name in self._inventory.loading[address]
-
-    def not_fixed(self) -> list[str]:
+    async def not_fixed(self) -> list[str]:
         """The models that requests load, loaded or not, as far as they are known."""
-        return self._inventory.not_fixed(self._loads.refused)
-
-    def load_times(self, model_name: str) -> LoadTimes | None:
-        """What the loads of a model have taken; None if this process has not loaded it."""
-        return self._inventory.load_times(model_name)
+        for replica in self._order(""):
+            with suppress(GatewayError):
+                await self.models.read(replica)
+                break
+        names = self.models.listed - self.models.fixed - self._refused
+        return sorted(filter(self.models.is_for_clients, names))
 
     async def loaded(
         self,
@@ -133,88 +130,71 @@ class DemandLoader:
         """See ModelLoader.loaded."""
         if self.is_fixed(model_name):
             return
-        unit = self._inventory.unit(model_name)
-        holders = self._pool.holders(unit)
-        elsewhere = self._elsewhere(holders)
-        # If the only Triton is away, the call reports that, or is held.
-        found = any(replica.health.reachable for replica in holders) or (bool(holders) and not elsewhere)
+        unit = self.models.unit(model_name)
+        found = self._is_loaded(unit)
         series(metrics.MODEL_LOOKUPS, "loaded" if found else "not_loaded").inc()
         if not found:
-            await self._wait(unit, deadline, elsewhere, client)
-        self._inventory.usage(unit).request(self._clock(), client)
+            await self._wait(unit, deadline, client)
+        self.models.mark_used(unit)
 
     async def load_again(self, model_name: str, deadline: Deadline) -> bool:
         """Load a model that a call did not find; False, without a load, if it is loaded where it should be."""
-        unit = self._inventory.unit(model_name)
+        unit = self.models.unit(model_name)
         for replica in self._pool.holders(unit):
-            if unit in replica.health.recovering:
+            if unit in replica.health.recovering or unit in in_state(await replica.endpoint.index(), READY):
                 return False
-            if unit in in_state(await replica.endpoint.index(), READY):
-                return False
-            self._pool.forget(replica.address, versions_of(unit, self._inventory.listed))
+            self._pool.forget(replica.address, self.models.versions(unit))
         series(metrics.MODEL_LOOKUPS, "unloaded_meanwhile").inc()
         await self._wait(unit, deadline)
         return True
 
     async def load_elsewhere(self, model_name: str, deadline: Deadline) -> bool:
         """Load a model on a Triton that does not have it, since those that have are away; False if there is none."""
-        unit = self._inventory.unit(model_name)
-        if not (without := self._elsewhere(self._pool.holders(unit))):
+        unit = self.models.unit(model_name)
+        holders = {replica.address for replica in self._pool.holders(unit)}
+        if not self._pool.in_use.keys() - holders:
             return False
-        series(metrics.MODEL_LOOKUPS, "not_loaded").inc()
-        await self._wait(unit, deadline, without)
+        await self._wait(unit, deadline, excluded=holders)
         return True
 
-    @contextmanager
-    def call(self, model_name: str, images: int) -> Iterator[None]:
+    def call(self, model_name: str, images: int) -> AbstractContextManager[None]:
         """A call with this number of images: its model is in use."""
-        # A name without a usage was never loaded, and a client may have made it up.
-        usage = self._inventory.known_usage(self._inventory.unit(model_name)) or Usage()
-        usage.enter(images)
-        try:
-            yield
-        finally:
-            usage.leave(images, self._clock())
+        return self.models.call(self.models.unit(model_name), images)
 
     def forget_failure(self, model_name: str) -> None:
-        """Load and describe a model again, since an administrator asks for it."""
-        self._loads.forget_failure(model_name)
-        self._inventory.forget(model_name)
+        """Load a model that has failed again, since an administrator asks for it."""
+        self._failed.pop(model_name, None)
+        self._refused.discard(model_name)
 
-    def _elsewhere(self, holders: Sequence[Replica]) -> set[str]:
-        """The addresses of some Tritons, unless there is no other one."""
-        addresses = {replica.address for replica in holders}
-        return addresses if len(addresses) < len(self._pool.replicas) else set()
+    def _is_loaded(self, unit: str) -> bool:
+        """Whether a Triton that answers has a model; if the only one is away, the call reports that, or is held."""
+        holders = self._pool.holders(unit)
+        return any(replica.health.reachable for replica in holders) or len(holders) == len(self._pool.in_use) > 0
 
-    async def _wait(self, unit: str, deadline: Deadline, but: Collection[str] = (), client: str = "") -> None:
-        """Wait for the one load of a model, at none of the addresses `but`.
-
-        The load goes on without the requests that have left.
-        """
-        left_seconds, most_seconds = deadline.left_seconds, self._policy.load_seconds
-        patient_until = self._clock() + PATIENCE_SECONDS
-        room: NoRoom | None = None
-        with self._place(client), anyio.move_on_after(min(left_seconds, most_seconds)):
-            while (error := await self._load(unit, but, client, patient_until)) is not None:
-                if not isinstance(error, NoRoom):
-                    raise error.with_traceback(None)  # else it would grow with each request that raises it
-                room = error
-                await asyncio.sleep(ROOM_SECONDS)
-            return
-        if any(self.is_loading(unit, replica.address) for replica in self._pool.replicas):
-            room = None
-        if left_seconds <= most_seconds:
+    async def _wait(self, unit: str, deadline: Deadline, client: str = "", excluded: Collection[str] = ()) -> None:
+        """Wait for the one load of a model, at no Triton of `excluded`; the load goes on without those that leave."""
+        left_seconds, room = deadline.left_seconds, None
+        with self._place(client), anyio.move_on_after(min(left_seconds, self.load_seconds)):
+            async with self._turns[client] if client else asyncio.Lock():
+                while excluded or not self._is_loaded(unit):
+                    error = await self._load(unit, excluded)
+                    if error is None:
+                        return
+                    if not isinstance(error, NoRoom):
+                        raise error.with_traceback(None)  # else it would grow with each request that raises it
+                    room = error
+                    await asyncio.sleep(2 * POLL_SECONDS)
+                return
+        if left_seconds <= self.load_seconds:
             raise DeadlineExceeded(
                 f"The model {unit!r} was not loaded, and the deadline passed before it was; try again later, or with a "
                 "longer timeout."
             )
-        raise room or ModelUnavailable(
-            f"The model {unit!r} is being loaded, which takes more than {most_seconds:g} s; try again later."
+        if room is not None and unit not in self._tasks:
+            raise room
+        raise ModelUnavailable(
+            f"The model {unit!r} is being loaded, which takes more than {self.load_seconds:g} s; try again later."
         )
-
-    async def _load(self, unit: str, but: Collection[str], client: str, patient_until: float) -> GatewayError | None:
-        replicas = [replica for replica in self._loads.order(unit) if replica.address not in but]
-        return await self._loads.load(unit, replicas, Claim(busy_too=self._clock() >= patient_until, client=client))
 
     @contextmanager
     def _place(self, client: str) -> Iterator[None]:
@@ -233,20 +213,180 @@ class DemandLoader:
             self._waiting_of[client] -= 1
             if not self._waiting_of[client]:
                 del self._waiting_of[client]
+                self._turns.pop(client, None)
 
-    async def _run(self) -> None:
-        """Follow the Tritons until cancelled."""
-        while True:
+    async def _load(self, unit: str, excluded: Collection[str]) -> GatewayError | None:
+        """Load a model, or wait for its load in progress; returns the error of the load."""
+        failed_until, error = self._failed.get(unit, (0.0, None))
+        if time.monotonic() < failed_until:
+            return error
+        if (task := self._tasks.get(unit)) is None:
+            # In a context of its own: the load does not belong to the request that asks first.
+            task = self._tasks[unit] = self._owner.start(self._load_somewhere(unit, excluded), Context())
+            task.add_done_callback(lambda _: self._tasks.pop(unit, None))
+        await asyncio.wait({task})  # unlike await task, its cancellation does not cancel the task
+        return task.result()
+
+    def _order(self, unit: str) -> list[Replica]:
+        """The Tritons for a model, by rendezvous hashing; those that are not ready last."""
+        ordered = [self._pool.in_use[address] for address in rendezvous_order(self._pool.in_use, unit)]
+        return sorted(ordered, key=lambda replica: not replica.health.ready)
+
+    async def _load_somewhere(self, unit: str, excluded: Collection[str]) -> GatewayError | None:
+        """Load a model on the first Triton that is reachable and has room."""
+        last: GatewayError = TritonUnreachable()
+        for replica in self._order(unit):
+            if replica.address in excluded:
+                continue
             try:
-                self._inventory.forget_gone(self._room.in_progress())
-                self._room.forget_gone()
-                for replica in self._pool.replicas:
-                    with suppress(GatewayError):
-                        await self._inventory.refresh(replica)
-                        await self._room.keep_budget(replica)
-                if self._policy.spread:
-                    self._loads.spread()
-            except Exception:
-                WATCH_FAULTS.inc()
-                log.exception("watch_fault", triton="")
-            await asyncio.sleep(self._policy.refresh_seconds)
+                await self._load_at(replica, unit)
+            except (TritonUnreachable, NoRoom) as error:
+                last = error
+            except GatewayError as error:
+                if not isinstance(error, ModelNotFound) and unit in self.models.listed:
+                    # A name that a client has made up is not kept, whatever has failed.
+                    self._failed[unit] = (time.monotonic() + FAILED_SECONDS, error)
+                    metrics.MODEL_LOADS.labels("failed").inc()
+                    log.warning("demand_load_failed", triton=replica.address, model=unit, cause=error.message)
+                return error
+            else:
+                self._failed.pop(unit, None)
+                return None
+        return last
+
+    async def _load_at(self, replica: Replica, unit: str) -> None:
+        """Have a model loaded on a Triton, by this gateway or another one."""
+        began, loading = time.monotonic(), self.models.loading[replica.address]
+        await self._check_name(replica, unit)
+        async with self._index_while_deciding(replica) as index:
+            ours = unit not in in_state(index, READY, LOADING)
+            if ours:
+                await self._make_room(replica, unit, index)
+            loading.add(unit)
+        try:
+            if ours:
+                await replica.models.load(unit)
+            await self._adopt(replica, unit, ours=ours)
+        except GatewayError as error:
+            self._pool.forget(replica.address, self.models.versions(unit))  # recovery would try to load it for ever
+            if isinstance(error.__cause__, TritonUnreachable):
+                raise TritonUnreachable from error  # no fault of the model: another Triton may load it
+            if ours:
+                with suppress(GatewayError):
+                    await self._unload_steps(replica, unit)
+            raise
+        finally:
+            loading.discard(unit)
+        if ours:
+            seconds = time.monotonic() - began
+            self.models.mark_loaded(replica, unit)
+            metrics.MODEL_LOADS.labels("requested").inc()
+            series(metrics.MODEL_LOAD_SECONDS, unit).observe(seconds)
+            log.info("demand_loaded", triton=replica.address, model=unit, seconds=round(seconds, 3))
+            with suppress(GatewayError):  # what a Triton elsewhere has not loaded before may be larger than the others
+                async with self._index_while_deciding(replica) as index:
+                    await self._make_room(replica, "", index)
+
+    async def _check_name(self, replica: Replica, unit: str) -> None:
+        """Raise ModelNotFound for a name that no client can use; such names delay no model's load."""
+        if unit not in self.models.listed:
+            with _hanging_is_away():
+                await self.models.read(replica)
+        if unit not in self.models.listed:
+            hint = ""
+            with suppress(GatewayError):  # a failed hint must not replace the error
+                hint = await replica.models.suggestion(unit)
+            raise ModelNotFound(f"There is no model {unit!r}; {hint or 'GET /models lists the models.'}")
+        if unit in self._refused or not self.models.is_for_clients(unit):
+            raise _no_model_for_clients(unit)
+
+    async def _adopt(self, replica: Replica, unit: str, *, ours: bool) -> None:
+        """Probe a model that is loaded; one that clients cannot use is refused, and unloaded if it was loaded here."""
+        until = time.monotonic() + OTHERS_LOAD_SECONDS
+        while not ours and unit in in_state(await replica.endpoint.index(), LOADING) and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+        error = await replica.checker.add(unit)
+        if isinstance(error, ContractBroken):
+            self._refused.add(unit)
+            if ours:
+                with suppress(GatewayError):
+                    await replica.models.unload(unit)
+            raise _no_model_for_clients(unit)
+        if error is not None:
+            raise error
+
+    @asynccontextmanager
+    async def _index_while_deciding(self, replica: Replica) -> AsyncIterator[RepositoryIndexResponse]:
+        """Decide what one Triton has loaded, one process of this machine at a time, by its current index."""
+        async with self._deciding[replica.address]:
+            until = time.monotonic() + LOCK_SECONDS
+            while True:
+                with self._take_lock(f"{replica.address} models") as held:
+                    if held or time.monotonic() >= until:
+                        with _hanging_is_away():
+                            index = await self.models.read(replica)
+                        yield index
+                        return
+                await asyncio.sleep(POLL_SECONDS)
+
+    async def _make_room(self, replica: Replica, unit: str, index: RepositoryIndexResponse) -> None:
+        """Unload models until one more fits, or none more for ""; raises NoRoom, or LoadFailed if it never will."""
+        if unit:
+            await self.models.describe(replica, unit, index)
+        needed = self.models.amounts(unit) if unit else {}
+        loaded = await self.models.loaded(replica, index, self._kept_seconds)
+        loaded = [model for model in loaded if model.name != unit]
+        names = to_unload(loaded, needed, self._budget)
+        if names is None:
+            fixed = total(model.amounts for model in loaded if model.name in self.models.fixed)
+            if places := self._budget.exceeded(total([needed, fixed])):
+                place = min(places, key=lambda place: place != HOST)
+                name = "models_memory_bytes" if place == HOST else "models_gpu_memory_bytes"
+                takes, held = (size(-(-amounts.get(place, 0) // MIB) * MIB) for amounts in (needed, fixed))
+                raise LoadFailed(
+                    f"The model {unit!r} needs {takes} of memory. The budget is {size(int(self._budget.most(place)))} "
+                    f"({name}), of which {held} are for the models that always stay loaded."
+                )
+            raise NoRoom(f"There is no memory for the model {unit!r} beside those that are in use; try again later.")
+        if not names:
+            return
+        for name in names:
+            await self._unload(replica, name, unit)
+        freed = {each for name in names for each in (name, *self.models.steps(name))}
+        until = time.monotonic() + UNLOAD_SECONDS
+        while freed & in_state(await replica.endpoint.index(), UNLOADING) and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _unload(self, replica: Replica, unit: str, needed_by: str) -> None:
+        """Unload a model once its images in flight are done; raises NoRoom if they take too long."""
+        # First, so that no new call goes there; if it stays, the next decision or probe finds it.
+        self._pool.forget(replica.address, self.models.versions(unit))
+        until = time.monotonic() + DRAIN_SECONDS
+        while self.models.in_flight(unit):
+            if time.monotonic() >= until:
+                raise NoRoom(f"The model {needed_by!r} waits for images of {unit!r} in flight; try again later.")
+            await asyncio.sleep(POLL_SECONDS)
+        log.info("demand_unloaded", triton=replica.address, model=unit)
+        self._pool.forget(replica.address, await replica.models.unload(unit))
+        metrics.MODEL_EVICTIONS.inc()
+
+    async def _unload_steps(self, replica: Replica, unit: str) -> None:
+        """Unload what a failed load has left: the steps of a model that no other model needs."""
+        ready = in_state(await replica.endpoint.index(), READY)
+        for step in sorted(ready & self.models.own_steps(unit)):
+            await replica.endpoint.unload(step)
+
+
+@contextmanager
+def _hanging_is_away() -> Iterator[None]:
+    """A Triton that does not say which models it has is as good as away: another one may load the model."""
+    try:
+        yield
+    except DeadlineExceeded as exc:
+        raise TritonUnreachable from exc
+
+
+def _no_model_for_clients(name: str) -> ModelNotFound:
+    return ModelNotFound(
+        f"{name!r} is in Triton's repository, but is no model that classifies images; GET /models lists those."
+    )

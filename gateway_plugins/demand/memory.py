@@ -1,7 +1,8 @@
-"""The memory of models on demand: as recorded when they were added, or by the table of runtimes."""
+"""The memory of models, the budget of a Triton, and the choice of what to unload for another model."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,10 +10,10 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.errors import GatewayError
 from gateway.triton.contract import MODEL_PARAMETER, breaches
+from gateway.triton.footprint import Files, Footprint, footprint, need, records
 from gateway.triton.health.expected import READY
 from gateway.triton.model_config import ModelConfig, parameters, read_model_configs, steps
 from gateway.triton.replica import Replica
-from gateway_plugins.demand.footprint import Files, Footprint, footprint, need, records
 
 HOST, GPU = "host", "GPU"
 """The keys of `Amounts`: host memory, and memory of each GPU."""
@@ -21,6 +22,59 @@ Amounts = Mapping[str, int]
 """Bytes of host memory and of each GPU."""
 SIZED = "configs/sized.pbtxt"
 """The configuration that Triton reads instead of config.pbtxt where it exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most memory of a Triton's models; 0 bytes of a GPU are no limit."""
+
+    host_bytes: int
+    gpu_bytes: int = 0
+
+    def most(self, place: str) -> float:
+        """The limit of host memory or of a GPU."""
+        return self.host_bytes if place == HOST else self.gpu_bytes or math.inf
+
+    def exceeded(self, amounts: Amounts) -> set[str]:
+        """Where some amounts are above the budget."""
+        return {place for place, nbytes in amounts.items() if nbytes > self.most(place)}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that a Triton has loaded, with all its versions and the steps that it alone needs."""
+
+    name: str
+    amounts: Amounts
+    stays: bool
+    """Whether it is not unloaded now: it always stays, is loading, or was loaded a moment ago."""
+    busy: bool
+    """Whether it has images in flight; they are finished before it is unloaded."""
+    used_at: float
+    """When it last answered, or was loaded; seconds since 1970."""
+
+
+def total(parts: Iterable[Amounts]) -> dict[str, int]:
+    """The sum of some amounts."""
+    found: dict[str, int] = {}
+    for part in parts:
+        for place, nbytes in part.items():
+            found[place] = found.get(place, 0) + nbytes
+    return found
+
+
+def to_unload(loaded: Sequence[LoadedModel], needed: Amounts, budget: Budget) -> list[str] | None:
+    """The models to unload so that `needed` fits: idle ones before busy ones, the least recently used first.
+
+    None if those that may be unloaded do not suffice. A model that frees nothing where memory is short stays.
+    """
+    kept = total([needed, *(model.amounts for model in loaded)])
+    chosen = []
+    for model in sorted(loaded, key=lambda model: (model.busy, model.used_at)):
+        if not model.stays and any(model.amounts.get(place, 0) for place in budget.exceeded(kept)):
+            chosen.append(model.name)
+            kept = {place: nbytes - model.amounts.get(place, 0) for place, nbytes in kept.items()}
+    return None if budget.exceeded(kept) else chosen
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ MODEL_LOOKUPS = Counter(
 )
 MODEL_LOADS = Counter(
     "gateway_model_loads_total",
-    "Loads of models on demand, by outcome: requested, prefetched (on a further Triton), failed.",
+    "Loads of models on demand, by outcome: requested, failed.",
     ["outcome"],
 )
 MODEL_LOAD_SECONDS = Histogram(
@@ -39,5 +39,5 @@ MODEL_EVICTIONS = Counter(
 
 for _outcome in ("loaded", "not_loaded", "unloaded_meanwhile"):
     MODEL_LOOKUPS.labels(_outcome)
-for _outcome in ("requested", "prefetched", "failed"):
+for _outcome in ("requested", "failed"):
     MODEL_LOADS.labels(_outcome)

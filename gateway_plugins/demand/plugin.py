@@ -1,54 +1,50 @@
 """Models on demand: loaded when a request needs them, and unloaded for others; and the memory that models take."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gateway.findings import Finding
 from gateway.hooks import Plugin, Plugins
 from gateway.settings import Settings
+from gateway_machine.gpus import gpu_count
 from gateway_machine.memory import usable_memory
-from gateway_plugins.demand.settings import DemandSettings
 
 if TYPE_CHECKING:
-    from gateway.inference.backend import Backend
+    from gateway_plugins.demand.backend import DemandBackend
 
 
 class Demand(Plugin):
-    """Checks the memory of models to load; everything else is only done if models are loaded on demand."""
+    """Checks the memory of models to load; the rest is only done with a budget (`models_memory_bytes`)."""
 
-    settings = DemandSettings
     metrics = "gateway_plugins.demand.metrics"
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    @classmethod
-    async def check_triton(cls, settings: Settings, address: str) -> Sequence[Finding]:
-        """Whether a Triton loads only what is needed."""
-        if not DemandSettings.of(settings).on_demand:
-            return ()
-        from gateway.triton.connect import connector
-        from gateway_plugins.demand.doctor import check_triton
-
-        endpoint = connector(settings)(address)
-        try:
-            return await check_triton(endpoint, settings)
-        finally:
-            await endpoint.close()
-
-    def backend(self, plugins: Plugins) -> "Backend | None":
+    def backend(self, plugins: Plugins) -> "DemandBackend | None":
         """See Plugin.backend."""
-        if not DemandSettings.of(self._settings).on_demand:
+        settings = self._settings
+        if not settings.models_memory_bytes:
             return None
-        from gateway_plugins.demand.opening import open_backend
+        from gateway.triton.opening import open_pool, options
+        from gateway_plugins.demand.backend import DemandBackend
+        from gateway_plugins.demand.loader import DemandLoader
+        from gateway_plugins.demand.memory import Budget, ModelDescriptions
 
-        return open_backend(self._settings, plugins)
+        pool = open_pool(settings, plugins, on_demand=True)
+        # A Triton elsewhere has GPUs if there is a budget for them.
+        gpus = gpu_count() if settings.model_repository else int(settings.models_gpu_memory_bytes > 0)
+        loader = DemandLoader(
+            pool,
+            fixed=(settings.model, *settings.load_models),
+            budget=Budget(settings.models_memory_bytes, settings.models_gpu_memory_bytes),
+            descriptions=ModelDescriptions(settings.model_repository, gpus=gpus),
+            max_waiting=settings.max_images_waiting,
+        )
+        return DemandBackend(pool, loader, **options(settings, plugins))
 
     def check_load(self, model_name: str) -> str | None:
         """Compare a model's memory with what is free, if its Triton runs on this machine."""
-        repository = self._settings.model_repository
-        if repository is None:
+        if self._settings.model_repository is None:
             return None
-        from gateway_plugins.demand.footprint import check_load
+        from gateway.triton.footprint import check_load
 
-        return check_load(model_name, repository, usable_memory())
+        return check_load(model_name, self._settings.model_repository, usable_memory())

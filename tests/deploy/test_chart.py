@@ -137,7 +137,7 @@ def test_selectors_match_their_pods_and_no_others(release):
 
 
 def test_triton_starts_with_the_default_model_if_the_others_are_loaded_on_demand():
-    on_demand = {"GATEWAY_MODELS_LOADED": "demand", "GATEWAY_MODELS_MEMORY_BYTES": 6 * 2**30}
+    on_demand = {"GATEWAY_MODELS_MEMORY_BYTES": 6 * 2**30}
     (release,) = render([{"gateway": {"settings": on_demand}}])
     loaded = [each for each in container(release, "triton")["args"] if each.startswith("--load-model=")]
     assert loaded == ["--load-model=ensemble_model"]

@@ -1,9 +1,9 @@
 """A fake Triton in this process, for tests and simulations: it implements TritonEndpoint, with faults on demand."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
@@ -84,8 +84,8 @@ class FakeTriton:
     sequences: dict[int, int] = field(default_factory=dict)
     """The open sequences, with the number of frames of each."""
     statistics: dict[str, ModelStatisticsResponse] = field(default_factory=dict)
-    answered: Counter[str] = field(default_factory=Counter)
-    """The answers of each ensemble."""
+    answered_at: dict[str, float] = field(default_factory=dict)
+    """When each ensemble last answered."""
     _requests: int = 0
 
     def kill(self, step: str) -> None:
@@ -189,7 +189,7 @@ class FakeTriton:
         else:
             best = [Prediction(*each) for each in zip(LABELS, range(len(LABELS)), SCORES, strict=True)][:class_count]
             row = Row(decoded=True, predictions=Predictions.of(best), embedding=embedding)
-        self.answered[call.model_name] += 1
+        self.answered_at[call.model_name] = datetime.now(UTC).timestamp()
         refused = Row(decoded=False)
         rows = tuple(refused if image.startswith(UNDECODABLE) else row for image in images)
         return InferResult(call.model_name, "1", rows)
@@ -275,13 +275,13 @@ class FakeEndpoint:
         return self.triton.config(name)
 
     async def statistics(self, name: str) -> ModelStatisticsResponse:
-        """The FakeTriton's statistics of a model; of all models for "", with their counts of answers alone."""
+        """The FakeTriton's statistics of a model; of all models for "", with the times of their last answers alone."""
         if not name:
             await self._reach()
             self.counts_read += 1
             found = ModelStatisticsResponse()
-            for model, answers in self.triton.answered.items():
-                found.model_stats.add(name=model).inference_stats.success.count = answers
+            for model, at in self.triton.answered_at.items():
+                found.model_stats.add(name=model, last_inference=int(at * 1_000))
             return found
         try:
             await self.config(name)

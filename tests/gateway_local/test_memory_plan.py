@@ -8,14 +8,14 @@ import pytest
 from gateway.findings import Level
 from gateway.limits.buffers import LEAST, needed
 from gateway.settings import GIB, MIB
+from gateway.triton.footprint import NEAR, need
 from gateway.triton.model_config import read_model_configs
 from gateway_local import memory_plan
 from gateway_local.cost_record import RECORD, record_costs, recorded_costs
 from gateway_local.memory_plan import MemoryShort, fit, models_to_start, plan_start, sized_configs, warn_of_memory
 from gateway_machine import capacity
 from gateway_machine.memory import MACHINE, Memory
-from gateway_plugins.demand.footprint import NEAR, need
-from tests.plugins.demand.test_footprint import ONNX, model
+from tests.gateway.triton.test_footprint import ONNX, model
 from tests.settings import Settings
 
 
@@ -142,7 +142,7 @@ def test_models_on_demand_need_their_budget(repository):
     """Triton starts with those that stay, and the rest of the budget is for the others."""
     configs = read_model_configs(repository)
     assert models_to_start(settings(), configs) == ("*",)
-    on_demand = {"models_loaded": "demand", "models_memory_bytes": 4 * GIB}
+    on_demand = {"models_memory_bytes": 4 * GIB}
     chosen = settings(**on_demand, load_models=("flowers",))
     assert models_to_start(chosen, configs) == ("ensemble_model", "flowers", "sequence_model")
     _, said = planned(repository, 64 * GIB, **on_demand)

@@ -15,17 +15,6 @@ admin_router = APIRouter(tags=["admin"])
 """Routes that need an admin key; they exist only if there are admin keys."""
 
 
-class LoadTimesOut(Schema):
-    """What it has cost requests that a model was not loaded: seconds from a load's begin to a successful probe."""
-
-    loads: int
-    """Loads by the process that answers, of which the last 100 are in the percentiles."""
-    p50_seconds: float
-    p99_seconds: float
-    memory_bytes: int | None
-    """Host memory of the loaded model, as recorded when it was added; null if it is unknown."""
-
-
 class ModelDetail(Schema):
     """A model that requests can name."""
 
@@ -39,8 +28,6 @@ class ModelDetail(Schema):
     """Why it is not ready."""
     loaded: bool
     """Whether a Triton has loaded it. With models on demand, a request for another one waits while it loads."""
-    load_times: LoadTimesOut | None
-    """Null unless models are loaded on demand and the process that answers has loaded it."""
     precision: str | None
     """Number format of the network: fp32, bf16 or fp16."""
     runtime: str | None
@@ -156,14 +143,6 @@ def _detail(info: ModelInfo) -> ModelDetail:
         ready=info.ready,
         reason=info.reason,
         loaded=info.loaded,
-        load_times=None
-        if info.load_times is None
-        else LoadTimesOut(
-            loads=info.load_times.loads,
-            p50_seconds=info.load_times.p50_seconds,
-            p99_seconds=info.load_times.p99_seconds,
-            memory_bytes=info.load_times.memory_bytes,
-        ),
         classes=info.classes,
         embedding_size=info.embedding_size,
         input_height=info.input_height,

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.settings import MIB
+from gateway.triton.footprint import MemoryRecord, need
 from gateway.triton.model_config import read_model_config, read_model_configs
 from gateway_local.cpu_network import CpuRuntime
 from gateway_machine.capacity import NetworkRuntime
@@ -13,7 +14,6 @@ from gateway_models.networks.add import add
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format, Serving
-from gateway_plugins.demand.footprint import MemoryRecord, need
 from tests.gateway_models.networks.builders import Head, save_torchscript, spec_of
 from tests.gateway_models.repository.entries import entry as small_entry
 

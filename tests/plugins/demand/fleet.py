@@ -14,9 +14,8 @@ from gateway.triton.replica import Replica
 from gateway.triton.replica_factory import ReplicaFactory
 from gateway.triton.seal import Seal
 from gateway_plugins.demand.backend import DemandBackend
-from gateway_plugins.demand.choice import Budget
-from gateway_plugins.demand.loader import DemandLoader, LoadPolicy
-from gateway_plugins.demand.memory import HOST, Described, ModelDescriptions
+from gateway_plugins.demand.loader import DemandLoader
+from gateway_plugins.demand.memory import HOST, Budget, Described, ModelDescriptions
 from gateway_plugins.recovery.plugin import repair
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, wait_until
@@ -76,7 +75,6 @@ class DemandGateway:
         tritons: dict[str, FakeTriton],
         *,
         room: int,
-        name: str,
         load: Sequence[str],
         descriptions: FakeDescriptions,
         **policy,
@@ -95,12 +93,12 @@ class DemandGateway:
             connect=self._connect,
         )
         self.pool = TritonPool(Addresses(["tritons.test:8001"], self._look_up), factory)
-        options = {"kept_seconds": 0.0, "spread": False, "refresh_seconds": 0.02, **policy}
         self.loader = DemandLoader(
             self.pool,
             fixed=(MODEL, *load),
-            policy=LoadPolicy(Budget(room * MODEL_BYTES), **options),
+            budget=Budget(room * MODEL_BYTES),
             descriptions=descriptions,
+            **{"kept_seconds": 0.0, **policy},
         )
         self.backend = DemandBackend(self.pool, self.loader, model_name=MODEL, seal=Seal(b"secret of a test"))
 
@@ -113,12 +111,6 @@ class DemandGateway:
     async def wait_for(self, model: str, *, seconds: float = 20) -> None:
         """Wait for a model as a request does."""
         await self.loader.loaded(model, "", Deadline.after(seconds))
-
-    async def counts_read(self) -> None:
-        """Wait until Triton's counts have been read once more: times of use are as exact as that."""
-        before = {endpoint: endpoint.counts_read for endpoint in self.endpoints}
-        # The first of them may have begun before.
-        await wait_until(lambda: all(endpoint.counts_read > count + 1 for endpoint, count in before.items()))
 
     def _connect(self, address: str) -> FakeEndpoint:
         self.endpoints.append(FakeEndpoint(address, self.tritons[address]))
@@ -147,10 +139,7 @@ async def gateways_of(
     """Gateways over the same Tritons, each with room for `room` models, the default one included."""
     fakes = {f"10.0.0.{index}:8001": triton_with(models, **(triton or {})) for index in range(1, tritons + 1)}
     descriptions = FakeDescriptions(fakes, model_bytes or {}, readable=readable)
-    found = [
-        DemandGateway(fakes, room=room, name=str(index), load=load, descriptions=descriptions, **policy)
-        for index in range(number)
-    ]
+    found = [DemandGateway(fakes, room=room, load=load, descriptions=descriptions, **policy) for _ in range(number)]
     for gateway in found:
         await gateway.backend.start()
     try:

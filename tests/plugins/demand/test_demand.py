@@ -13,29 +13,22 @@ from gateway.app import create_app
 from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
-    GatewayError,
     LoadFailed,
     ModelNotFound,
     ModelUnavailable,
     Overloaded,
     TritonUnreachable,
 )
-from gateway.findings import Level
 from gateway.hooks import Plugin, Plugins
 from gateway.inference.backend import Backend
 from gateway.plugins import installed
-from gateway.triton.balancing import IMAGES_EACH, rendezvous_order
-from gateway_plugins.demand import loads as loads_module
+from gateway.triton.balancing import rendezvous_order
 from gateway_plugins.demand.backend import DemandBackend
-from gateway_plugins.demand.doctor import check_triton
-from gateway_plugins.demand.inventory import Inventory
-from gateway_plugins.demand.loads import Loads
+from gateway_plugins.demand.memory import GPU, HOST, Budget, LoadedModel, to_unload
 from gateway_plugins.demand.plugin import Demand
-from gateway_plugins.demand.room import RoomMaker
 from tests.doubles.backend import PNG, StubBackend
-from tests.doubles.triton import FakeEndpoint
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
-from tests.plugins.demand.fleet import DemandGateway, gateways_of, loaded, triton_with
+from tests.plugins.demand.fleet import DemandGateway, gateways_of, loaded
 from tests.services import client_of_app
 from tests.settings import Settings
 
@@ -68,7 +61,6 @@ async def test_least_recently_used_model_is_unloaded():
     async with gateways_of(room=3) as (gateway,):
         for name in ("m0", "m1"):
             await classify(gateway, name)
-        await gateway.counts_read()
         for name in ("m0", "m2"):
             await classify(gateway, name)
         assert loaded(gateway.triton) == {MODEL, "m0", "m2"}
@@ -84,17 +76,31 @@ async def test_models_that_stay_are_never_unloaded():
             assert {MODEL, "m0"} < loaded(gateway.triton)
 
 
-@pytest.mark.parametrize("reason", ["images in flight", "loaded a moment ago"])
-async def test_model_in_use_stays(reason):
-    in_flight = reason == "images in flight"
-    async with gateways_of(room=2, kept_seconds=0 if in_flight else 60, load_seconds=1.5) as (gateway,):
+async def test_model_that_was_just_loaded_stays():
+    async with gateways_of(room=2, kept_seconds=60, load_seconds=0.5) as (gateway,):
         await classify(gateway, "m0")
-        with gateway.loader.call("m0", 1) if in_flight else contextlib.nullcontext():
-            with pytest.raises(ModelUnavailable, match="no memory"):
-                await gateway.wait_for("m1")
-            assert loaded(gateway.triton) == {MODEL, "m0"}
-        if in_flight:
-            assert await classify_until_room(gateway, "m1") == "m1"
+        with pytest.raises(ModelUnavailable, match="no memory"):
+            await gateway.wait_for("m1")
+        assert loaded(gateway.triton) == {MODEL, "m0"}
+
+
+async def test_images_in_flight_are_finished_before_their_model_is_unloaded():
+    async with gateways_of(room=2) as (gateway,):
+        await classify(gateway, "m0")
+        with gateway.loader.call("m0", 1):
+            waiting = asyncio.create_task(classify(gateway, "m1"))
+            await asyncio.sleep(0.3)
+            assert "m0" in loaded(gateway.triton)
+        assert await waiting == "m1"
+
+
+async def test_client_that_needs_more_models_than_fit_waits_for_one_load_at_a_time():
+    async with gateways_of(room=4, models=6, triton={"load_seconds": 0.3}) as (gateway,):
+        greedy = [asyncio.create_task(classify(gateway, f"m{index}", client="greedy")) for index in range(3)]
+        await wait_until(lambda: any(gateway.loader.models.loading.values()))
+        assert await classify(gateway, "m5", client="other") == "m5"
+        assert len(loads(gateway)) <= 3, "the other client's load has not waited for all of these"
+        assert await asyncio.gather(*greedy) == ["m0", "m1", "m2"]
 
 
 async def test_busy_models_make_room_in_turns():
@@ -210,16 +216,6 @@ async def test_model_that_takes_more_than_expected_makes_others_go():
         await wait_until(lambda: loaded(gateway.triton) == {MODEL, "m1"})
 
 
-async def test_models_go_when_one_that_stays_has_grown():
-    """Such as by a version that an administrator has loaded."""
-    async with gateways_of(room=3) as (gateway,):
-        await classify(gateway, "m0")
-        await classify(gateway, "m1")
-        gateway.descriptions.model_bytes[MODEL] = 250
-        await gateway.backend.load(MODEL)
-        await wait_until(lambda: loaded(gateway.triton) == {MODEL})
-
-
 async def test_model_that_another_gateway_unloads_is_loaded_again():
     async with gateways_of(2, room=2) as (first, second):
         assert await classify(first, "m0") == "m0"
@@ -245,10 +241,10 @@ async def test_model_that_another_gateway_uses_stays():
         (triton,) = first.tritons.values()
         await classify(first, "m0")
         await classify(second, "m1")
+        (replica,) = second.pool.replicas  # its probes of m1, which count as inferences, end first
+        await wait_until(lambda: replica.health.is_unused(replica.health.models["m1"]))
         for _ in range(3):
-            await second.counts_read()
             await classify(first, "m0")
-            await second.counts_read()
         await classify(second, "m2")
         assert loaded(triton) == {MODEL, "m0", "m2"}
 
@@ -277,7 +273,7 @@ async def test_model_is_loaded_elsewhere_if_its_triton_ends_during_the_load():
     async with gateways_of(tritons=2, triton={"load_seconds": 0.3}) as (gateway,):
         waiting = asyncio.create_task(classify(gateway, "m0"))
         address = next(iter(rendezvous_order(gateway.tritons, "m0")))
-        await wait_until(lambda: gateway.loader.is_loading("m0", address))
+        await wait_until(lambda: "m0" in gateway.loader.models.loading[address])
         gateway.tritons[address].away = True
         assert await waiting == "m0"
         (other,) = (triton for name, triton in gateway.tritons.items() if name != address)
@@ -294,60 +290,6 @@ async def test_model_is_loaded_elsewhere_while_its_triton_hangs():
         assert "m0" in loaded(gateway.tritons[other])
 
 
-async def test_made_up_names_are_not_kept_while_a_triton_hangs():
-    """Each one would be kept for ever, and a client can make up any number of them."""
-    async with gateways_of(refresh_seconds=1000.0) as (gateway,):
-        await classify(gateway, "m0")
-        gateway.triton.hangs = True
-        with pytest.raises(GatewayError):
-            await gateway.wait_for("made-up")
-        gateway.triton.hangs = False
-        with pytest.raises(ModelNotFound):
-            await gateway.wait_for("made-up")
-
-
-async def test_busy_model_is_loaded_on_a_further_triton(monkeypatch):
-    """Also one whose load there has failed before."""
-    monkeypatch.setattr(loads_module, "FAILED_SECONDS", 0.05)
-    async with gateways_of(tritons=2, spread=True) as (gateway,):
-        await classify(gateway, "m0")
-        holder = next(triton for triton in gateway.tritons.values() if "m0" in loaded(triton))
-        (other,) = (triton for triton in gateway.tritons.values() if triton is not holder)
-        other.refuses_to_load.add("m0")
-        with gateway.loader.call("m0", 2 * IMAGES_EACH):
-            await wait_until(lambda: other.done.count(("load", "m0")) > 1)
-            assert "m0" not in loaded(other)
-            other.refuses_to_load.clear()
-            await wait_until(lambda: "m0" in loaded(other))
-
-
-async def test_model_with_few_images_in_flight_stays_on_one_triton():
-    async with gateways_of(tritons=2, spread=True) as (gateway,):
-        await classify(gateway, "m0")
-        with gateway.loader.call("m0", IMAGES_EACH):
-            probed = probes()
-            await wait_until(lambda: probes() > probed + 6)
-        assert loads(gateway) == ["m0"]
-
-
-async def test_tritons_that_are_gone_are_forgotten():
-    """Pods get new addresses with each restart."""
-    async with gateways_of(tritons=2) as (gateway,):
-        kept, gone = gateway.tritons
-        await classify(gateway, "m0")
-
-        def known() -> set[str]:
-            """Addresses by which the loader keeps anything."""
-            kinds = (Inventory, Loads, RoomMaker)
-            parts = [gateway.loader, *(each for each in vars(gateway.loader).values() if isinstance(each, kinds))]
-            values = [value for part in parts for value in vars(part).values()]
-            return {key for value in values if isinstance(value, dict | set) for key in value if key in gateway.tritons}
-
-        await wait_until(lambda: known() == {kept, gone})
-        gateway.dns.remove(gone)
-        await wait_until(lambda: known() == {kept})
-
-
 async def test_only_triton_that_is_away_is_reported():
     async with gateways_of() as (gateway,):
         gateway.triton.away = True
@@ -361,29 +303,6 @@ async def test_models_are_loaded_by_requests_after_a_restart():
         gateway.triton.never_loaded |= {"m0", *gateway.triton.ensembles["m0"]}
         assert await classify(gateway, "m0") == "m0"
         assert loads(gateway) == ["m0", "m0"]
-
-
-async def in_rotation(gateway: DemandGateway, models: list[str], client: str, until: float) -> None:
-    """A client that requests one model after another, so that each of its requests unloads one."""
-    while time.monotonic() < until:
-        for name in models:
-            with contextlib.suppress(GatewayError):
-                await classify(gateway, name, client=client, seconds=1)
-
-
-async def test_model_of_another_client_stays_while_one_requests_all_in_rotation():
-    """Its own models make room for each other."""
-    async with gateways_of(room=4, models=6, kept_seconds=0.1) as (gateway,):
-        await classify(gateway, "m0", client="victim")
-        greedy = asyncio.create_task(
-            in_rotation(gateway, ["m1", "m2", "m3", "m4", "m5"], "greedy", time.monotonic() + 2)
-        )
-        while not greedy.done():
-            assert "m0" in loaded(gateway.triton)
-            await asyncio.sleep(0.05)
-        await greedy
-        assert loads(gateway).count("m0") == 1
-        assert len(loads(gateway)) > 5
 
 
 async def test_one_client_cannot_take_all_waits():
@@ -415,10 +334,7 @@ async def test_list_has_models_that_are_not_loaded_and_a_description_loads_one()
         await classify(gateway, "m0")
         found = {info.name: info for info in await gateway.backend.models()}
         assert {name: info.loaded for name, info in found.items()} == {MODEL: True, "m0": True, "m1": False}
-        assert found["m0"].load_times is not None
-        assert found["m0"].load_times.loads == 1
         assert not found["m1"].ready
-        assert found["m1"].load_times is None
         info = await gateway.backend.model("m1")
         assert (info.loaded, info.ready, info.classes) == (True, True, 2)
         with pytest.raises(ModelNotFound, match="did you mean"):
@@ -438,7 +354,7 @@ async def test_administrator_loads_and_unloads():
             await gateway.backend.unload("nope")
 
 
-DEMAND = {"models_loaded": "demand", "models_memory_bytes": 2**30, "load_models": ("flowers",)}
+DEMAND = {"models_memory_bytes": 2**30, "load_models": ("flowers",)}
 NOBODY = "127.0.0.1:1"
 """No Triton listens there."""
 
@@ -466,25 +382,30 @@ def test_application_uses_the_backend_of_a_plugin():
     assert (answer.status_code, answer.json()["summary"]) == (200, {"ok": 1, "failed": 0})
 
 
-def test_models_on_demand_need_a_budget_and_are_not_all_loaded():
-    with pytest.raises(ValidationError, match="GATEWAY_MODELS_LOADED=demand needs GATEWAY_MODELS_MEMORY_BYTES"):
-        Settings(_env_file=None, models_loaded="demand")
-    assert Settings(_env_file=None, models_loaded="demand", models_memory_bytes="1").models_memory_bytes == 1
-    fields = {"models_loaded": "demand", "models_memory_bytes": "16GiB"}
+def test_models_on_demand_are_not_all_loaded():
     with pytest.raises(ValidationError, match="name the models that always stay loaded"):
-        Settings(_env_file=None, load_models="*", **fields)
-    assert Settings(_env_file=None, load_models="flowers,birds", **fields).load_models == ("flowers", "birds")
+        Settings(_env_file=None, load_models="*", models_memory_bytes="16GiB")
+    chosen = Settings(_env_file=None, load_models="flowers,birds", models_memory_bytes="16GiB")
+    assert chosen.load_models == ("flowers", "birds")
 
 
-def test_triton_that_has_loaded_everything_is_a_warning():
-    triton, settings = triton_with(2), Settings(_env_file=None, **DEMAND)
-    endpoint = FakeEndpoint("10.0.0.1:8001", triton)
-    (found,) = asyncio.run(check_triton(endpoint, settings))
-    assert (found.level, found.text) == (Level.OK, "10.0.0.1:8001 has loaded 3 of 9 models")
-    triton.never_loaded.clear()
-    (found,) = asyncio.run(check_triton(endpoint, settings))
-    assert found.level is Level.WARN
-    assert "all 9 models" in found.text
-    assert "--load-model=ensemble_model" in found.advice
-    # Without models on demand there is no finding.
-    assert asyncio.run(Demand.check_triton(Settings(_env_file=None), "10.0.0.1:8001")) == ()
+def model(name: str, megabytes: int, used_at: float, **more: bool) -> LoadedModel:
+    return LoadedModel(name, {HOST: megabytes}, **{"stays": False, "busy": False, **more}, used_at=used_at)
+
+
+@pytest.mark.parametrize(
+    ("loaded_models", "needed", "chosen"),
+    [
+        ([model("a", 40, 1), model("b", 40, 2)], {HOST: 20}, []),
+        ([model("a", 40, 1), model("b", 40, 2)], {HOST: 60}, ["a"]),
+        ([model("a", 40, 1), model("b", 40, 2)], {HOST: 100}, ["a", "b"]),
+        ([model("a", 40, 1), model("b", 40, 2)], {HOST: 101}, None),
+        ([model("a", 40, 1, stays=True), model("b", 40, 2)], {HOST: 60}, ["b"]),
+        ([model("a", 40, 1, busy=True), model("b", 40, 2)], {HOST: 60}, ["b"]),
+        ([model("a", 80, 1, busy=True)], {HOST: 60}, ["a"]),
+        ([LoadedModel("gpu", {GPU: 40}, False, False, 1), model("b", 60, 2)], {HOST: 60}, ["b"]),
+        ([LoadedModel("gpu", {GPU: 40}, False, False, 1), model("b", 60, 2)], {GPU: 20}, ["gpu"]),
+    ],
+)
+def test_least_recently_used_models_that_help_are_unloaded(loaded_models, needed, chosen):
+    assert to_unload(loaded_models, needed, Budget(100, 50)) == chosen

@@ -15,7 +15,7 @@ from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_plugins.demand.backend import DemandBackend
-from gateway_plugins.demand.opening import open_backend
+from gateway_plugins.demand.plugin import Demand
 from gateway_plugins.recovery.plugin import Recovery
 from tests.gateway.triton import small_repository
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
@@ -43,10 +43,11 @@ def triton(runtime: TritonRuntime, repository: Path) -> Iterator[EmbeddedTriton]
 
 
 def backend_over(triton: EmbeddedTriton, repository: Path | None, budget_bytes: int) -> DemandBackend:
-    demand = {"models_loaded": "demand", "models_kept_seconds": 0, "models_prefetch": False}
-    chosen = {"triton_url": triton.url, "model_repository": repository, "models_memory_bytes": budget_bytes, **demand}
+    chosen = {"triton_url": triton.url, "model_repository": repository, "models_memory_bytes": budget_bytes}
     settings = Settings(_env_file=None, **chosen)
-    return open_backend(settings, Plugins([Recovery(settings)]))
+    backend = Demand(settings).backend(Plugins([Recovery(settings)]))
+    assert backend is not None
+    return backend
 
 
 @pytest.fixture
@@ -77,9 +78,7 @@ async def test_every_request_is_answered_and_the_budget_holds(triton, repository
         assert result.rows[0].error is None
         assert len(await loaded(triton)) <= 2
     found = {info.name: info for info in await gateways[0].models()}
-    times = next(info.load_times for info in found.values() if info.load_times is not None)
-    assert times.p99_seconds >= times.p50_seconds > 0
-    assert times.memory_bytes == MODEL_BYTES
+    assert found.keys() > {*NAMES}
     assert triton.pid is not None
     taken = [each.own_bytes for each in processes(triton.pid) if each.model and each.model.name == "net"]
     assert taken

@@ -96,7 +96,7 @@ than there are cores, and at least four. */}}
 {{- $_ := set $settings "GATEWAY_MAX_IMAGES_IN_FLIGHT" $inFlight -}}
 {{- range $name, $value := .Values.gateway.settings -}}{{- $_ := set $settings $name $value -}}{{- end -}}
 {{- /* What requests load, recovery must not. */ -}}
-{{- if and (eq (toString $settings.GATEWAY_MODELS_LOADED) "demand") (not (hasKey .Values.gateway.settings "GATEWAY_LOAD_MODELS")) -}}
+{{- if and $settings.GATEWAY_MODELS_MEMORY_BYTES (not (hasKey .Values.gateway.settings "GATEWAY_LOAD_MODELS")) -}}
 {{- $_ := unset $settings "GATEWAY_LOAD_MODELS" -}}
 {{- end -}}
 {{- $_ := set $settings "GATEWAY_HOST" "0.0.0.0" -}}
@@ -127,7 +127,7 @@ than there are cores, and at least four. */}}
 
 {{/* "true" if the gateways load models when requests need them. */}}
 {{- define "tig.onDemand" -}}
-{{- if eq (toString (include "tig.settings" . | fromYaml).GATEWAY_MODELS_LOADED) "demand" -}}true{{- end -}}
+{{- if (include "tig.settings" . | fromYaml).GATEWAY_MODELS_MEMORY_BYTES -}}true{{- end -}}
 {{- end -}}
 
 {{/* Variables from which `gateway triton run`, in the image for CPUs, knows which models to load when Triton starts. */}}
@@ -135,7 +135,7 @@ than there are cores, and at least four. */}}
 {{- $env := list -}}
 {{- if and (include "tig.onDemand" .) (eq .Values.profile "cpu") -}}
 {{- $settings := include "tig.settings" . | fromYaml -}}
-{{- range list "GATEWAY_MODELS_LOADED" "GATEWAY_MODELS_MEMORY_BYTES" "GATEWAY_LOAD_MODELS" "GATEWAY_MODEL" -}}
+{{- range list "GATEWAY_MODELS_MEMORY_BYTES" "GATEWAY_LOAD_MODELS" "GATEWAY_MODEL" -}}
 {{- if hasKey $settings . -}}{{- $env = append $env (dict "name" . "value" (include "tig.text" (get $settings .))) -}}{{- end -}}
 {{- end -}}
 {{- end -}}

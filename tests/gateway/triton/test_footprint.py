@@ -9,11 +9,11 @@ from gateway.errors import LoadFailed
 from gateway.hooks import Plugins
 from gateway.settings import GIB, MIB
 from gateway.triton.contract import AFTER_PARAMETER, PROCESS_MEMORY_PARAMETER
+from gateway.triton.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
 from gateway.triton.model_config import ModelConfig, network_runtime, read_model_configs
 from gateway.triton.opening import create_backend
 from gateway_machine.capacity import PROCESS_MEMORY, NetworkRuntime
 from gateway_machine.memory import MACHINE, Memory
-from gateway_plugins.demand.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
 from gateway_plugins.demand.plugin import Demand
 from tests.settings import Settings
 
