@@ -86,7 +86,7 @@ def test_one_name_for_each_kind():
         for option in ("--url", "--gateway", "--triton")
     }  # fmt: skip
     assert shown["--url"] == []
-    assert {"classify", "stream", "import", "explain", "parity", "compare"} <= set(shown["--gateway"])
+    assert {"classify", "stream", "import", "parity", "compare"} <= set(shown["--gateway"])
     assert {"add", "list", "remove", "labels", "versions", "parity", "evaluate", "compare", "drift"} <= set(
         shown["--triton"]
     )
