@@ -50,7 +50,7 @@ def _sequence_id(value: object) -> object:
         return value
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64:
         return value
-    raise ValueError
+    raise ValueError(f"must be a whole number, or a text of at most {MAX_SEQUENCE_ID_CHARACTERS} characters")
 
 
 SequenceId = Annotated[
@@ -89,10 +89,7 @@ class InferenceParameters(_Document):
     """Parameters of a whole request."""
 
     timeout: Whole = 0
-    """Deadline for each image in microseconds, from its last byte on; 0 for the default.
-
-    Place it before `inputs`: after the images it comes too late for them.
-    """
+    """Deadline for each image in microseconds, from its last byte on; 0 for the default."""
     binary_data_output: StrictBool = False
     """Whether outputs are returned as binary data unless they specify it themselves."""
     sequence_id: SequenceId = 0
@@ -217,13 +214,6 @@ class ModelMetadata(_Document):
                 ),
             ],
         )
-
-
-def _embeddings(info: ModelInfo) -> list[TensorMetadata]:
-    """The additional output of a model with embeddings."""
-    return (
-        [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.embedding_size])] if info.embedding_size else []
-    )
 
 
 class OutputTensor(_Document):

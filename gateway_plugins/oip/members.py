@@ -8,10 +8,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.errors import InvalidParameter
-from gateway_plugins.oip.client_sequence import ClientSequence
 from gateway_plugins.oip.documents import (
     IMAGE,
-    MAX_SEQUENCE_ID_CHARACTERS,
     OUTPUTS,
     PREDICTION,
     SEQUENCE_PREDICTION,
@@ -20,28 +18,9 @@ from gateway_plugins.oip.documents import (
     InferenceParameters,
     OutputRequest,
 )
+from gateway_plugins.oip.sequences import ClientSequence
 
 _MAX_CHARACTERS = 80
-_SENTENCES = {
-    "id": "'id': must be a string of at most 1,024 characters.",
-    "timeout": "'timeout': must be a whole number of microseconds, 0 for the default.",
-    "binary_data_output": "'binary_data_output': must be true or false.",
-    "binary_data": "'binary_data': must be true or false.",
-    "binary_data_size": "'binary_data_size': must be a whole number of bytes.",
-    "sequence_id": (
-        f"'sequence_id': must be a whole number, or a text of at most {MAX_SEQUENCE_ID_CHARACTERS} characters."
-    ),
-    "sequence_start": "'sequence_start': must be true or false.",
-    "sequence_end": "'sequence_end': must be true or false.",
-    "smoothing": "'smoothing': must be exponential, majority, hysteresis or none, not {}.",
-    "alpha": "'alpha': must be a number above 0 and at most 1, not {}.",
-    "window": "'window': must be a whole number from 1 to 10,000, not {}.",
-    "enter": "'enter': must be a number from 0 to 1, not {}.",
-    "leave": "'leave': must be a number from 0 to 1, not {}.",
-    "classification": "'classification': must be a whole number of classes, 0 for the scores.",
-    "parameters": "'parameters': must be an object.",
-    "outputs": "'outputs': must be an array of objects.",
-}
 _INPUT_SENTENCES = {
     "name": f"'inputs': unknown input {{}}, only {IMAGE}.",
     "datatype": f"'datatype': {IMAGE} is BYTES, not {{}}.",
@@ -167,10 +146,14 @@ def _read(document: type[D], members: Mapping[str, object], sentences: Mapping[s
     try:
         return document.model_validate(members)
     except ValidationError as exc:
-        raise InvalidParameter(_sentence(exc.errors(include_url=False)[0], {**_SENTENCES, **sentences})) from exc
+        raise InvalidParameter(_sentence(exc.errors(include_url=False)[0], sentences)) from exc
 
 
 def _sentence(error: ErrorDetails, sentences: Mapping[str, str]) -> str:
     member = next(part for part in reversed(error["loc"]) if isinstance(part, str))
     # For a missing member, pydantic's input is the whole object.
-    return sentences[member].format(shortened(None if error["type"] == "missing" else error["input"]))
+    value = shortened(None if error["type"] == "missing" else error["input"])
+    if member in sentences:
+        return sentences[member].format(value)
+    fault = error["msg"].removeprefix("Value error, ")
+    return f"'{member}': {fault[:1].lower()}{fault[1:]}, not {value}."

@@ -49,10 +49,10 @@ class OpenInferenceProtocol(Plugin):
 
     def routers(self) -> "Sequence[APIRouter]":
         """The paths below /v2."""
-        from gateway_plugins.oip.routes import infer, inspection, metadata
+        from gateway_plugins.oip.routes import infer, models
         from gateway_plugins.oip.sequences import OpenSequences
 
-        return inspection.router, metadata.router, infer.infer_routes(OpenSequences(oip_settings.MAX_SEQUENCES))
+        return models.router, infer.infer_routes(OpenSequences(oip_settings.MAX_SEQUENCES))
 
     def error_formats(self) -> Sequence[ErrorFormat]:
         """An object with one message."""

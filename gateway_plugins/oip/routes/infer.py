@@ -26,7 +26,7 @@ from gateway_plugins.oip.answer import OK, Scored, encode
 from gateway_plugins.oip.documents import HEADER_LENGTH, InferenceResponse
 from gateway_plugins.oip.reader import InferenceReader
 from gateway_plugins.oip.routes.documentation import REQUEST, RESPONSES
-from gateway_plugins.oip.routes.metadata import ModelName, ModelVersion
+from gateway_plugins.oip.routes.models import ModelName, ModelVersion
 from gateway_plugins.oip.sequences import OpenSequences
 
 NO_IMAGES = "The request has no images: the input IMAGE has no elements."
@@ -80,17 +80,15 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
         first = await anext(uploads, None)
     if first is None:
         raise NoFiles(NO_IMAGES)
-    # In JSON the timeout may follow the images; then it comes too late for them.
-    timeout_microseconds = reader.request.timeout_microseconds
-    sequence = reader.request.sequence
+    inference = reader.request
+    sequence = inference.sequence
     spec = request_spec(
         request,
         context,
         model_name=model_name,
         version=version,
-        timeout_seconds=timeout_microseconds / 1e6 if timeout_microseconds else None,
+        timeout_seconds=inference.timeout_microseconds / 1e6 if inference.timeout_microseconds else None,
         selection=None,
-        # In JSON the requested outputs may follow the images.
         embeddings=Embeddings.IF_ANY,
         client="" if sequence is None else str(sequence.id),
     )
@@ -101,12 +99,11 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     if status is not HTTPStatus.OK:
         return _failed(collected, status)
     scored = Scored.of(collected)
-    inference = reader.request
-    if inference.sequence is not None:
+    if sequence is not None:
         scores = [row if status == OK else None for row, status in zip(scored.scores, scored.statuses, strict=True)]
         key = context.log_fields.get("key", "")
         client = client_of(key, spec.address)
-        states = await sequences.add_images(service.backend, client, inference.sequence, spec, key, scores)
+        states = await sequences.add_images(service.backend, client, sequence, spec, key, scores)
         scored = replace(scored, sequence=states)
     class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in inference.outputs)
     size.add_predictions(class_count * len(collected))

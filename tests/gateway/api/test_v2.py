@@ -12,9 +12,9 @@ from gateway import __version__
 from gateway.errors import InferenceFailed, InternalError, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Embeddings, InferResult
 from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.oip.client_sequence import ID_BITS, ClientSequence, triton_id
 from gateway_plugins.oip.documents import InferenceBody, InferenceResponse
-from gateway_plugins.oip.routes.inspection import MAX_INDEX_BYTES
+from gateway_plugins.oip.routes.models import MAX_INDEX_BYTES
+from gateway_plugins.oip.sequences import ID_BITS, ClientSequence, triton_id
 from tests.doubles.backend import PNG, VECTOR, StubBackend, scored
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, prediction, refusal, result, scorer
 from tests.keys import key_of
@@ -345,7 +345,7 @@ def test_unreachable_triton_uses_the_protocols_format(monkeypatch, end):
         (b"{}" + b" " * (MAX_INDEX_BYTES - 1), 413),
         (b"\0", 400),
         (b"[]", 400),
-        (b'{"ready": NaN}', 400),
+        (b'{"ready": NaN}', 422),
         (b'{"ready": 1}', 422),
     ],
 )
@@ -424,25 +424,23 @@ def test_smoothing_reaches_the_stateful_model(client, backend):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "message"),
+    ("parameters", "member"),
     [
-        ({"sequence_id": -1}, "'sequence_id': must be a whole number, or a text of at most 128 characters."),
-        ({"sequence_id": True}, "'sequence_id': must be"),
-        ({"sequence_id": 2**64}, "'sequence_id': must be"),
-        ({"sequence_id": "x" * 129}, "'sequence_id': must be"),
-        ({"sequence_id": 1, "sequence_start": 1}, "'sequence_start': must be true or false."),
-        ({"sequence_id": 1, "sequence_end": "yes"}, "'sequence_end': must be true or false."),
-        ({"sequence_id": 1, "smoothing": "hold"}, "'smoothing': must be exponential"),
-        ({"sequence_id": 1, "alpha": 0}, "'alpha': must be a number above 0"),
-        ({"sequence_id": 1, "window": 10_001}, "'window': must be a whole number from 1"),
-        ({"sequence_id": 1, "enter": 1.1}, "'enter': must be a number from 0"),
-        ({"sequence_id": 1, "leave": -0.1}, "'leave': must be a number from 0"),
-        ({"sequence_id": 1, "leave": 0.7}, "'leave': must not be above 'enter', 0.6."),
+        *(({"sequence_id": value}, "sequence_id") for value in (-1, True, 2**64, "x" * 129)),
+        ({"sequence_id": 1, "sequence_start": 1}, "sequence_start"),
+        ({"sequence_id": 1, "sequence_end": "yes"}, "sequence_end"),
+        ({"sequence_id": 1, "smoothing": "hold"}, "smoothing"),
+        ({"sequence_id": 1, "alpha": 0}, "alpha"),
+        ({"sequence_id": 1, "window": 10_001}, "window"),
+        ({"sequence_id": 1, "enter": 1.1}, "enter"),
+        ({"sequence_id": 1, "leave": -0.1}, "leave"),
+        ({"sequence_id": 1, "leave": 0.7}, "leave"),
     ],
 )
-def test_invalid_parameters_are_refused(client, backend, parameters, message):
+def test_invalid_parameters_are_refused(client, backend, parameters, member):
     status, sentence = refusal(client.post(INFER, json=in_json(PNG, parameters=parameters)))
-    assert (status, sentence[: len(message)]) == (422, message)
+    assert status == 422
+    assert sentence.startswith(f"'{member}': ")
     assert not backend.steps
 
 

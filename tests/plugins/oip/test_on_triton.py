@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import DataType
 from tritonclient.utils import InferenceServerException
 
 from gateway_local.server import EmbeddedTriton
-from gateway_plugins.oip.triton_calls import as_document
+from gateway_plugins.oip.triton_json import as_document
 from tests.keys import key_of
 from tests.photos import photo, unlike_any
 from tests.processes import Gateway, free_port, running_gateway

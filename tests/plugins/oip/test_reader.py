@@ -253,7 +253,7 @@ def test_all_outputs_are_json_by_default(outputs):
         (BINARY[0], InvalidBody, "trailing characters"),
         (BINARY[0][: BINARY[1]], InvalidParameter, "needs the HTTP header"),
         ((BINARY[0][:-1], BINARY[1]), InvalidBody, "1 bytes before"),
-        (binary((3, b"abc"), parameters={"binary_data_size": "7"}), InvalidParameter, "whole number"),
+        (binary((3, b"abc"), parameters={"binary_data_size": "7"}), InvalidParameter, "binary_data_size"),
     ],
 )
 def test_invalid_request_is_refused_with_a_message(sent, error, words):

@@ -8,8 +8,7 @@ import pytest
 from gateway.errors import Overloaded, SequenceUnknown, TritonUnreachable
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.sequence import SequenceScores, SequenceStep
-from gateway_plugins.oip.client_sequence import ClientSequence
-from gateway_plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, OpenSequences
+from gateway_plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, ClientSequence, OpenSequences
 from tests.doubles.backend import StubBackend
 
 SPEC = RequestSpec("flowers", "", None, 10.0, "request")

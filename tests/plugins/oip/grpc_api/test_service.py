@@ -30,7 +30,7 @@ from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.oip.grpc_api import health, server
 from gateway_plugins.oip.grpc_api.server import MAX_DESCRIPTION_BYTES, KeysRequired
 from gateway_plugins.oip.plugin import GrpcUnavailable
-from gateway_plugins.oip.routes.metadata import EXTENSIONS
+from gateway_plugins.oip.routes.models import EXTENSIONS
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.tensors import SCORES, TEXT, scorer
 from tests.gateway.triton.fleet import wait_until

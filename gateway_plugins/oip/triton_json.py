@@ -1,18 +1,9 @@
-"""Calls of Triton's methods about models, and their messages in the form of Triton's JSON."""
+"""Messages of Triton in the form of Triton's JSON."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf.message import Message
-
-from gateway.api.request_context import RequestContext
-from gateway.deadline import Deadline
-
-
-async def call(context: RequestContext, method: str, message: Any) -> bytes:  # noqa: ANN401  # any request with a name
-    """The serialized response of a Triton that has the model `message.name`; raises what Backend.call raises."""
-    deadline = Deadline.after(context.settings.ready_timeout_seconds)
-    return await context.service.backend.call(method, message.name, message.SerializeToString(), deadline)
 
 
 def as_document(message: Message) -> dict[str, Any]:
