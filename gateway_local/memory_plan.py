@@ -8,7 +8,7 @@ from google.protobuf import text_format
 
 from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway.findings import Finding, Level
+from gateway.findings import Finding, Level, fail, ok, warn
 from gateway.limits.buffers import LEAST, fitted, needed
 from gateway.settings import Settings
 from gateway.triton.contract import pinned_versions
@@ -18,12 +18,18 @@ from gateway.triton.model_config import ModelConfig, read_model_configs, steps
 from gateway_local.bytecode import compile_models
 from gateway_local.cost_record import recorded_costs
 from gateway_local.sizing import completed_texts, write
-from gateway_machine.capacity import Costs, NetworkRuntime, Plan, fitting_plan
+from gateway_machine.capacity import Costs, Plan, fitting_plan
 from gateway_machine.cores import usable_cores
-from gateway_machine.gpus import find_gpus, gpu_count
+from gateway_machine.gpus import find_gpus
 from gateway_machine.memory import MACHINE, Memory, memory_limit, usable_memory
 
 Say = Callable[[str], None]
+MOST_LINES = 12
+"""Models that a comparison with the memory shows, the largest first."""
+ADVICE = (
+    "fewer processes (no `count` in config.pbtxt, or model add --instances 1), ONNX Runtime in place of PyTorch, "
+    "torch's CPU build on a machine without a GPU, or fewer models (gateway model remove NAME)"
+)
 
 
 class MemoryShort(UserError):
@@ -156,13 +162,23 @@ def fit(wanted: Need, memory: Memory, *, beside_bytes: int) -> Finding:
 
     It fails if the models cannot even be loaded, and warns if memory may not suffice under load.
     """
-    level = Level.OK
+    of = "" if memory.where == MACHINE else f" of the {size(memory.limit_bytes)} of {memory.where}"
+    lines = [
+        f"{size(memory.free_bytes)}{of} are free; the models take {size(wanted.least_bytes)} once they are loaded, and "
+        f"with the gateway up to {size(wanted.usual_bytes + beside_bytes)} under load"
+    ]
+    largest = sorted(wanted.footprints, key=lambda each: -each.processes * each.usual_bytes)[:MOST_LINES]
+    lines += [
+        f"  {each.model:<32} {each.processes:>2} × {size(each.least_bytes):>8} loaded, {size(each.usual_bytes):>8} "
+        f"under load  {each.runtime.value}, {'measured' if each.measured else 'estimated'}"
+        for each in largest
+    ]
+    text = "\n".join(lines)
     if wanted.least_bytes > memory.free_bytes:
-        level = Level.FAIL
-    elif wanted.usual_bytes + beside_bytes > NEAR * memory.free_bytes:
-        level = Level.WARN
-    text = "\n".join([_sentence(wanted, memory, beside_bytes), *_table(wanted)])
-    return Finding("memory", level, text, "" if level is Level.OK else "; ".join(_advice(wanted)))
+        return fail("memory", text, ADVICE)
+    if wanted.usual_bytes + beside_bytes > NEAR * memory.free_bytes:
+        return warn("memory", text, ADVICE)
+    return ok("memory", text)
 
 
 def _warn(found: Finding, text: str, say: Say, *, refuse: bool = False) -> None:
@@ -171,41 +187,6 @@ def _warn(found: Finding, text: str, say: Say, *, refuse: bool = False) -> None:
     lines = [*found.text.splitlines(), f"To need less: {found.advice}"]
     if refuse and found.level is Level.FAIL:
         raise MemoryShort(*lines)
-    for line in f"warning: {text}: {chr(10).join(lines)}".splitlines():
+    say(f"warning: {text}: {lines[0]}")
+    for line in lines[1:]:
         say(line)
-
-
-def _sentence(wanted: Need, memory: Memory, beside_bytes: int) -> str:
-    """The needed and the free memory, as one line."""
-    of = "" if memory.where == MACHINE else f" of the {size(memory.limit_bytes)} of {memory.where}"
-    return (
-        f"{size(memory.free_bytes)}{of} are free; the models take {size(wanted.least_bytes)} once they are loaded, and "
-        f"with the gateway up to {size(wanted.usual_bytes + beside_bytes)} under load"
-    )
-
-
-def _table(wanted: Need, most: int = 12) -> list[str]:
-    """A line for each model, the largest first."""
-    rows = sorted(wanted.footprints, key=lambda each: -each.processes * each.usual_bytes)
-    lines = [
-        f"  {each.model:<32} {each.processes:>2} × {size(each.least_bytes):>8} loaded, {size(each.usual_bytes):>8} "
-        f"under load  {each.runtime.value}, {'measured' if each.measured else 'estimated'}"
-        for each in rows[:most]
-    ]
-    return [*lines, *([f"  … and {len(rows) - most} more"] if len(rows) > most else [])]
-
-
-def _advice(wanted: Need) -> list[str]:
-    """Ways to reduce the memory of models, the most effective first."""
-    runtimes = {each.runtime for each in wanted.footprints}
-    found = []
-    if any(each.processes > 1 for each in wanted.footprints):
-        found.append(
-            "fewer processes: leave `count` out of instance_group in config.pbtxt, or gateway model add --instances 1"
-        )
-    if NetworkRuntime.TORCH_CUDA in runtimes and not gpu_count():
-        found.append("torch's CPU build, from the index that PyTorch's installation page names for CPU")
-    if runtimes & {NetworkRuntime.TORCH_CUDA, NetworkRuntime.TORCH_CPU}:
-        found.append("ONNX Runtime instead of PyTorch: gateway model add --format onnx")
-    found.append("fewer models: gateway model remove NAME, or POST /models/NAME/unload")
-    return found
