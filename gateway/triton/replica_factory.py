@@ -46,7 +46,7 @@ class ReplicaFactory:
         """
         endpoint = self._connect(address)
         expected = ExpectedModels(self._model_name, splits=self._splits, load=self._load, on_demand=self._on_demand)
-        health = HealthState(address, expected, self.schedule, on_demand=self._on_demand)
+        health = HealthState(address, expected, self.schedule)
         checker = self._watch(endpoint, health, model_changed, self.codecs)
         return Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), TritonLoad())
 

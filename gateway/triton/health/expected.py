@@ -35,7 +35,7 @@ class ExpectedModels:
         self, default: str, *, splits: Iterable[Shares] = (), load: Collection[str] = (), on_demand: bool = False
     ) -> None:
         self.default = default
-        self._on_demand = on_demand
+        self.on_demand = on_demand
         self._wanted = {*load} - {ALL}
         self._all = ALL in load
         self._versions = list(
@@ -103,12 +103,12 @@ class ExpectedModels:
         self.kept &= rows.keys()
         for name, versions in rows.items():
             if any(each.state == READY for each in versions):
-                if not self._on_demand:
+                if not self.on_demand:
                     self._known.add(name)
                 self.kept.discard(name)
                 self._declined.discard(name)
             elif any(map(has_failed, versions)):
-                if name not in self._declined and not self._on_demand:
+                if name not in self._declined and not self.on_demand:
                     self._known.add(name)
             elif any(each.reason == UNLOADED for each in versions):
                 self._known.discard(name)
@@ -124,7 +124,7 @@ class ExpectedModels:
     def expect(self, names: Iterable[str]) -> None:
         """Expect models from now on."""
         names = {*names}
-        if not self._on_demand:
+        if not self.on_demand:
             self._known |= names
         self._declined -= names
 

@@ -116,8 +116,8 @@ class HealthState:
     """The health of one Triton and its models: whether they answer, which processes are dead, what is reloaded.
 
     Probes, the results of clients' requests and recovery are recorded here. An event wakes one loop of the health
-    checker. With `on_demand`, requests load the models, and one that no client of this gateway uses is not probed:
-    other gateways see by Triton's count of inferences whether a model is used.
+    checker. With `expected.on_demand`, requests load the models, and one that no client of this gateway uses is not
+    probed: other gateways see by Triton's time of its last inference whether it is used.
     """
 
     def __init__(
@@ -126,13 +126,10 @@ class HealthState:
         expected: "ExpectedModels",
         schedule: Schedule,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        on_demand: bool = False,
     ) -> None:
         self.address = address
         self.expected = expected
         self.schedule = schedule
-        self._on_demand = on_demand
         self.clock = clock
         self.default = ModelHealthState(expected.default)
         self.models = {expected.default: self.default}
@@ -202,7 +199,7 @@ class HealthState:
 
     def is_unused(self, model: ModelHealthState) -> bool:
         """Whether a model is on demand, and no client of this gateway has used it for an interval."""
-        if not self._on_demand or model is self.default:
+        if not self.expected.on_demand or model is self.default:
             return False
         return self.clock() - model.used_at > self._interval_seconds(model)
 
@@ -303,7 +300,7 @@ class HealthState:
 
     def forget_evicted(self, ready: Collection[str]) -> None:
         """Stop probing models on demand that are not `ready` any more: another gateway has unloaded them."""
-        for model in list(self.models.values()) if self._on_demand else ():
+        for model in list(self.models.values()) if self.expected.on_demand else ():
             kept = model is self.default or model.name in self.recovering or self.is_affected(model)
             if model.name not in ready and not kept and not self.lacks(model.name):
                 del self.models[model.name]
