@@ -151,7 +151,7 @@ class _Decoder:
         drawn = self._animation.draw(scores)
         if drawn is None:
             return {}
-        return {"size": _output(self._memory, drawn), "ends": job["closes"]}
+        return {"size": _output(self._memory, drawn), "ends": True}
 
     def _find(self, _: dict[str, Any]) -> dict[str, Any]:
         assert isinstance(self._animation, OpenedAnimation)

@@ -48,10 +48,10 @@ class MaskedImage:
     def draw(self, scores: NDArray[np.float32]) -> bytes | None:
         """The values of the heat map, fp32 [side, side], and then its overlay; None to be called again.
 
-        `scores` has one for each image so far, or for the first ones of them.
+        `scores` has one for each image.
         """
         ends = time.process_time() + SLICE_SECONDS
-        for number in np.flatnonzero(~self._is_made[: len(scores) - 1]).tolist():
+        for number in np.flatnonzero(~self._is_made).tolist():
             self._mask(number)
             if time.process_time() > ends:
                 return None

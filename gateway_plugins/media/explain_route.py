@@ -29,10 +29,10 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.scope import Scope
 from gateway.ingest.media_types import Uploads
-from gateway_plugins.media.explaining import ExplainedResult, Explanation, MaskedCopies
+from gateway_plugins.media.explaining import ExplainedResult, MaskedCopies
 from gateway_plugins.media.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
-from gateway_plugins.media.schemas import ExplainResponse, ExplanationOut, PreviewOut, ProgressOut, StreamedProgress
-from gateway_plugins.media.settings import MAX_EXPLAINED, MediaSettings
+from gateway_plugins.media.schemas import ExplainResponse, ExplanationOut, ProgressOut, StreamedProgress
+from gateway_plugins.media.settings import MAX_MASKED_BYTES, MAX_MASKS
 from gateway_plugins.shared.classes import named_class
 
 router = APIRouter(tags=["classify"])
@@ -98,7 +98,7 @@ async def explain(request: Request) -> Response:
         strict=parameters.strict,
     )
     streamed = NDJSON in request.headers.get("accept", "")
-    spec = replace(spec, expansion=await _masked_copies(context, spec, parameters, streamed=streamed))
+    spec = replace(spec, expansion=await _masked_copies(context, spec, parameters))
     if streamed:
         return ExplanationLines(context, spec, body, _only_one(uploads))
     held = hold_response(context)
@@ -108,31 +108,26 @@ async def explain(request: Request) -> Response:
     return PiecedAnswer(deque((document,)), held)
 
 
-async def _masked_copies(
-    context: RequestContext, spec: RequestSpec, parameters: ExplainParameters, *, streamed: bool
-) -> MaskedCopies:
+async def _masked_copies(context: RequestContext, spec: RequestSpec, parameters: ExplainParameters) -> MaskedCopies:
     """How the image is masked, and the class to explain; raises InvalidParameter."""
-    settings = MediaSettings.of(context.settings)
     if parameters.masks is not None and parameters.method is not Method.RISE:
         raise InvalidParameter("'masks': only rise takes a number; that of occlusion follows from 'grid'.")
     if parameters.label is not None and parameters.class_id is not None:
         raise InvalidParameter("'class_id': send it or 'label', not both.")
-    masking = Masking.of(parameters.method, parameters.grid, parameters.masks or min(DEFAULT_MASKS, settings.max_masks))
-    if masking.count > settings.max_masks:
+    masking = Masking.of(parameters.method, parameters.grid, parameters.masks or DEFAULT_MASKS)
+    if masking.count > MAX_MASKS:
         name = "masks" if parameters.method is Method.RISE else "grid"
         raise InvalidParameter(
-            f"{name!r}: an explanation has at most {settings.max_masks:,} masks, and this one would have "
-            f"{masking.count:,}.",
+            f"{name!r}: an explanation has at most {MAX_MASKS:,} masks, and this one would have {masking.count:,}.",
             limit="max_masks",
-            value=settings.max_masks,
+            value=MAX_MASKS,
         )
     label, class_id = await named_class(
         context.service.backend, spec.model_name, spec.model_version, parameters.label, parameters.class_id
     )
     if label is not None and class_id is None:
         raise InvalidParameter(f"'label': several classes of {spec.model_name!r} have it: send 'class_id' instead.")
-    previews = streamed and parameters.method is Method.RISE
-    return MaskedCopies(masking, settings.max_masked_bytes, class_id, previews=previews)
+    return MaskedCopies(masking, MAX_MASKED_BYTES, class_id)
 
 
 async def _only_one(uploads: Uploads) -> Uploads:
@@ -141,7 +136,7 @@ async def _only_one(uploads: Uploads) -> Uploads:
         first = await anext(uploads)
         if await anext(uploads, None) is not None:
             raise TooManyFiles(
-                "An explanation is of one image: send one in each request.", limit="max_explained", value=MAX_EXPLAINED
+                "An explanation is of one image: send one in each request.", limit="max_explained", value=1
             )
         yield first
 
@@ -173,11 +168,6 @@ async def _document(context: RequestContext, spec: RequestSpec, result: Result) 
     )
 
 
-def _preview(explanation: Explanation) -> PreviewOut:
-    heat = explanation.heat
-    return PreviewOut(masks=explanation.masks, values=_rounded(heat), overlay=b64encode(heat.overlay).decode())
-
-
 def _rounded(heat: HeatMap) -> list[list[float]]:
     return [[round(value, 6) for value in row] for row in heat.values.tolist()]
 
@@ -187,17 +177,12 @@ class ExplanationLines(LinedResponse):
 
     async def write(self, results: ReadyResults, send_line: SendLine) -> None:
         """Send the progress, and then the result."""
-        sent: Explanation | None = None
 
         async def send_progress() -> None:
-            nonlocal sent
             copies = self.spec.expansion
             assert isinstance(copies, MaskedCopies)
             progress = ProgressOut(done=copies.done, total=copies.masking.images)
-            latest = copies.preview
-            preview = None if latest is None or latest is sent else _preview(latest)
-            sent = latest
-            await send_line(to_json(StreamedProgress(progress=progress, preview=preview), exclude_none=True))
+            await send_line(to_json(StreamedProgress(progress=progress)))
 
         result = await _with_progress(results, send_progress)
         await send_line(to_json(await _document(self.context, self.spec, result), exclude_none=True))

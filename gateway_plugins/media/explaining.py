@@ -26,14 +26,10 @@ from gateway.ingest.inspection import DecodePolicy, encoded
 from gateway.ingest.upload import Upload
 from gateway.values.variables import DecodeMode, variable
 from gateway_plugins.media.masking import HeatMap, Masking
-from gateway_plugins.media.open_files import MaskedImage, masked
+from gateway_plugins.media.open_files import masked
 
 MAX_SIDE = 384
 """Shorter side in pixels of a masked image, if the input size of its model is unknown."""
-
-
-PREVIEW_MASKS = 150
-"""Masked copies from which the first heat map is drawn, and by which each further one has more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,17 +61,12 @@ class MaskedCopies:
     has_lowest_priority = True
     native_only = "An explanation is available in the native format only."
 
-    def __init__(
-        self, masking: Masking, max_bytes: int, class_id: int | None = None, *, previews: bool = False
-    ) -> None:
+    def __init__(self, masking: Masking, max_bytes: int, class_id: int | None = None) -> None:
         self.masking = masking
         self.class_id = class_id
         self.done = 0
         """How many of the images have a score."""
-        self.preview: Explanation | None = None
-        """With `previews`, the latest heat map, drawn from each PREVIEW_MASKS further copies."""
         self._max_bytes = max_bytes
-        self._previews = previews
 
     def applies(self, info: ImageInfo) -> bool:  # noqa: ARG002
         """Every image has masked copies."""
@@ -110,7 +101,6 @@ class MaskedCopies:
                 value=self._max_bytes,
             )
         scores = MaskScores(self)
-        next_preview = PREVIEW_MASKS
         async with masked(image.decoders, data, image.info, size, image.account, masking) as copies:
             if copies.damaged and image.strict:
                 raise DamagedImage
@@ -119,10 +109,10 @@ class MaskedCopies:
                     raise UndecodableImage  # the decoder has ended early
                 # A model that fails, or a class that it does not have, costs one image.
                 await scores.wait(most_missing=masking.images - 1)
-                if self._previews and len(first := scores.first()) > next_preview:
-                    next_preview += PREVIEW_MASKS
-                    self.preview = await _drawn(copies, scores, first, closes=False)
-            explanation = await _drawn(copies, scores, await scores.wait(most_missing=0), closes=True)
+            values = await scores.wait(most_missing=0)
+            heat = await copies.draw(values)
+        assert scores.class_id is not None
+        explanation = Explanation(scores.class_id, float(values[0]), masking, masking.count, heat)
         file = image.file
         return ExplainedResult(
             file.index,
@@ -154,8 +144,6 @@ class MaskScores:
         self._copies = copies
         self._scores: NDArray[np.float32] = np.zeros(copies.masking.images, np.float32)
         self._begun = 0
-        self._known = np.zeros(copies.masking.images, np.bool_)
-        self._first_unknown = 0
         self._missing = copies.masking.images
         self._error: GatewayError | None = None
         self._changed = asyncio.Event()
@@ -170,7 +158,6 @@ class MaskScores:
         def take(result: Result, record: ImageRecord | None) -> None:  # noqa: ARG001
             try:
                 self._scores[index] = self._score_of(result)
-                self._known[index] = True
             except GatewayError as error:
                 self._error = self._error or error
             self._missing -= 1
@@ -186,12 +173,6 @@ class MaskScores:
             await self._changed.wait()
         self.check()
         return self._scores
-
-    def first(self) -> NDArray[np.float32]:
-        """The scores of the image and of the first copies, up to one that is missing."""
-        while self._first_unknown < len(self._known) and self._known[self._first_unknown]:
-            self._first_unknown += 1
-        return self._scores[: self._first_unknown]
 
     def check(self) -> None:
         """Raise the first error of an image, if there was one."""
@@ -213,10 +194,3 @@ class MaskScores:
         if not np.isfinite(score):
             raise InferenceFailed
         return score
-
-
-async def _drawn(image: MaskedImage, scores: MaskScores, values: NDArray[np.float32], *, closes: bool) -> Explanation:
-    """The explanation by the scores of an image and of its first copies, fp32 [images]."""
-    heat = await image.draw(values, closes=closes)
-    assert scores.class_id is not None
-    return Explanation(scores.class_id, float(values[0]), image.masking, len(values) - 1, heat)

@@ -91,8 +91,6 @@ class HeatMapJob(DecoderJob):
     nbytes: int
     most_bytes: int
     """Bytes of the largest heat map."""
-    closes: bool = True
-    """Whether the image is closed afterwards; False for a heat map of the copies so far."""
     kind: str = "heat map"
 
     @property
@@ -286,17 +284,17 @@ class MaskedImage(OpenFile):
     def _opened(self, reply: tuple[Reply, bytes]) -> None:
         self.damaged = reply[0]["damaged"]
 
-    async def draw(self, scores: NDArray[np.float32], *, closes: bool = True) -> HeatMap:
-        """The heat map of a class with these scores, fp32 [images]; closes the image unless more scores follow."""
+    async def draw(self, scores: NDArray[np.float32]) -> HeatMap:
+        """The heat map of a class with these scores, fp32 [images]; closes the image."""
         side = self.masking.map_side
         values_bytes = 4 * side * side
         data = scores.astype(np.float32).tobytes()
         most_bytes = values_bytes + 4 * OVERLAY_SIDE**2 + _PNG_BYTES
-        job = HeatMapJob(nbytes=len(data), most_bytes=most_bytes, closes=closes)
+        job = HeatMapJob(nbytes=len(data), most_bytes=most_bytes)
         drawn = b""
         while not drawn:  # the process may need several jobs to make the masks again
             _, drawn = await self._do(job, data)
-        self._ended = closes
+        self._ended = True
         if len(drawn) <= values_bytes:
             raise UndecodableImage  # the process was taken over
         values = np.frombuffer(drawn[:values_bytes], np.float32).reshape(side, side)

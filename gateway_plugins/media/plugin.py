@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.hooks import Plugin
-from gateway.settings import Settings
-from gateway_plugins.media.settings import MediaSettings
+from gateway_plugins.media.settings import MAX_FRAMES, MediaSettings
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -17,9 +16,6 @@ class Media(Plugin):
     """The parameter `frames` of POST /predict, and POST /explain."""
 
     settings = MediaSettings
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = MediaSettings.of(settings)
 
     def routers(self) -> "Sequence[APIRouter]":
         """POST /explain."""
@@ -33,4 +29,4 @@ class Media(Plugin):
             return None
         from gateway_plugins.media.animation import Frames, read_frames
 
-        return Frames(read_frames(value, self._settings.max_frames))
+        return Frames(read_frames(value, MAX_FRAMES))

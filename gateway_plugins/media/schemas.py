@@ -43,19 +43,7 @@ class ProgressOut(Schema):
     total: int
 
 
-class PreviewOut(Schema):
-    """The heat map of the masked copies so far."""
-
-    masks: int
-    """The copies that it was drawn from."""
-    values: list[list[float]]
-    overlay: str
-    """See ExplanationOut."""
-
-
 class StreamedProgress(Schema):
     """A line of a stream before its result."""
 
     progress: ProgressOut
-    preview: PreviewOut | None = None
-    """In the first line after it was drawn."""

@@ -379,9 +379,10 @@ def test_viewer_shows_the_frames_of_animations(page: Page, tmp_path):
 
 
 @pytest.mark.parametrize("most", [2, 8])
-def test_animation_with_too_many_frames_is_classified_as_a_still(context: BrowserContext, most: int):
+def test_animation_with_too_many_frames_is_classified_as_a_still(context: BrowserContext, most: int, monkeypatch):
     film = animation(*("blue", "red", "green") * 2)
-    with page_of(context, max_frames=most) as page:
+    monkeypatch.setattr("gateway_plugins.media.plugin.MAX_FRAMES", most)
+    with page_of(context) as page:
         add(page, [file("one.gif", film, "image/gif"), file("two.gif", film, "image/gif")])
         expect(page.locator("#tally")).to_have_text("2 classified")
         expect(page.locator("#again")).to_have_text("Run again")

@@ -97,9 +97,10 @@ def test_frames_of_an_animation_have_results(gateway):
 
 
 @pytest.mark.parametrize("frames", ["all", "every:0.1s"])
-def test_too_many_frames_in_a_request_splits_it(frames):
+def test_too_many_frames_in_a_request_splits_it(frames, monkeypatch):
     animations = [animated("GIF", range(count)) for count in (4, 5, 9, 3, 8)]
-    with stub_service(max_frames=8) as url, Gateway(url) as gateway:
+    monkeypatch.setattr("gateway_plugins.media.plugin.MAX_FRAMES", 8)
+    with stub_service() as url, Gateway(url) as gateway:
         results = sorted(gateway.classify(animations, frames=frames), key=lambda result: result.index)
     assert [len(result.frames) for result in results if result.index != 2] == [4, 5, 3, 8]
     assert {result.ok for result in results if result.index != 2} == {True}

@@ -8,20 +8,16 @@ import { percent } from "./words.js";
 /** The largest difference of the score that still counts as none. */
 const NOTHING = 0.02;
 
-/** The explanation of each explained answer, and the last map of one that is not finished. */
+/** The explanation of each explained answer. */
 const explanations = new WeakMap();
-const previews = new WeakMap();
 
 export const isExplained = (answer) => explanations.has(answer);
-/** Whether there is a map to show, finished or not. */
-export const isDrawn = (answer) => isExplained(answer) || previews.has(answer);
 
 /**
- * Request the explanation of an answer's best label. `progress` is called with the share of the work that is done, and
- * `sharper` when there is a map, or a better one. Throws Error with the service's reason, and AbortError if `signal` is
- * aborted.
+ * Request the explanation of an answer's best label. `progress` is called with the share of the work that is done.
+ * Throws Error with the service's reason, and AbortError if `signal` is aborted.
  */
-export async function explain(answer, { signal, progress, sharper }) {
+export async function explain(answer, { signal, progress }) {
   const { entry, best, model, query } = answer;
   const parameters = new URLSearchParams({ class_id: best.class_id });
   if (model?.name) parameters.set("model", model.name);
@@ -37,18 +33,9 @@ export async function explain(answer, { signal, progress, sharper }) {
     }
     const { done, total } = document.progress;
     progress(done / total);
-    if (document.preview) {
-      previews.set(answer, { label: best.label, score: best.score, ...document.preview });
-      sharper();
-    }
   };
   const headers = withKey({ Accept: "application/x-ndjson" });
-  let response;
-  try {
-    response = await post(`explain?${parameters}`, form, { headers, signal, sent: () => {}, line });
-  } finally {
-    previews.delete(answer);
-  }
+  const response = await post(`explain?${parameters}`, form, { headers, signal, sent: () => {}, line });
   askForKey(response);
   const { explanation, error } = response.streamed ? (last ?? {}) : { error: problemOf(response.text) };
   if (!explanation) throw new Error(error?.detail ?? `The gateway answered ${response.status}.`);
@@ -68,8 +55,7 @@ const matters = (values) => values.flat().some((value) => Math.abs(value) >= NOT
 
 /** The map of an answer, over a copy of the picture (an image element) if the browser can show it. */
 export function mapNode(answer, picture) {
-  const finished = explanations.get(answer);
-  const { label, score, overlay, masks, values } = finished ?? previews.get(answer);
+  const { label, score, overlay, values } = explanations.get(answer);
   const copy = picture.cloneNode();
   copy.removeAttribute("id");
   const heat = element("img", "heat");
@@ -79,8 +65,7 @@ export function mapNode(answer, picture) {
   box.append(...(picture.naturalWidth ? [copy] : []), heat);
   const words = element("figcaption", "");
   words.append(element("strong", "", `${label}, ${percent(score)}`), element("span", "of-model", answer.modelInWords));
-  if (!finished) words.append(element("span", "", `From the first ${masks} copies`));
-  else if (!matters(values)) {
+  if (!matters(values)) {
     const nothing = element("span", "nothing", "No part matters: whatever is hidden, the score stays within 2%.");
     nothing.setAttribute("role", "status");
     words.append(nothing);

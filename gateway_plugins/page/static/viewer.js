@@ -3,7 +3,7 @@
 import { answerNode, element, scores } from "./cards.js";
 import { least } from "./choice.js";
 import { withoutFrames } from "./entry.js";
-import { explain, isDrawn, isExplained, mapNode } from "./explain.js";
+import { explain, isExplained, mapNode } from "./explain.js";
 import { withKey } from "./key.js";
 import { factsOf } from "./service.js";
 import { seen } from "./filters.js";
@@ -84,7 +84,7 @@ export class Viewer {
   }
 
   #drawMaps() {
-    const explained = (this.#entry?.answers ?? []).filter(isDrawn);
+    const explained = (this.#entry?.answers ?? []).filter(isExplained);
     $("viewer-maps").replaceChildren(...explained.map((answer) => mapNode(answer, $("viewer-image"))));
     this.#arrange();
   }
@@ -120,9 +120,6 @@ export class Viewer {
         await explain(answer, {
           signal,
           progress: (share) => (button.textContent = `Explaining, ${Math.round(share * 100)}%`),
-          sharper: () => {
-            if (!signal.aborted) this.#drawMaps();
-          },
         });
         if (signal.aborted) return;
         button.remove();

@@ -15,7 +15,6 @@ from prometheus_client import REGISTRY
 
 from gateway.errors import InferenceFailed
 from gateway_decoder.damage import DamageDetector
-from gateway_plugins.media.explaining import PREVIEW_MASKS
 from tests.asking import encode
 from tests.damaged_files import damaged, outcome
 from tests.doubles.backend import PNG, Answer, by_image, picture, quarters, quarters_backend
@@ -125,24 +124,6 @@ def test_progress_is_sent_in_lines(lines_of):
     assert last["model"] == {"name": "ensemble_model", "version": "1"}
 
 
-def test_heat_maps_come_before_all_copies_are_classified(lines_of):
-    """The first one from PREVIEW_MASKS copies; each finds the quarter that carries the class, as the last one does."""
-    lines = lines_of(masks=500)
-    previews = [line["preview"] for line in lines if "preview" in line]
-    assert [each["masks"] // PREVIEW_MASKS for each in previews] == [1, 2, 3]
-    last = lines[-1]["explanation"]
-    assert last["masks"] == 500
-    for each in (*previews, last):
-        values = np.array(each["values"])
-        assert np.unravel_index(values.argmax(), values.shape) < (14, 14)
-        assert base64.b64decode(each["overlay"]).startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(("masks", "count"), [(PREVIEW_MASKS - 1, 0), (PREVIEW_MASKS + 100, 1)])
-def test_few_copies_give_no_heat_map_before_the_last(lines_of, masks, count):
-    assert sum("preview" in line for line in lines_of(masks=masks)) == count
-
-
 def test_error_after_the_first_line_is_a_line(lines_of):
     answers = chain(repeat(by_image(quarters), 5), repeat(InferenceFailed()))
     lines = lines_of(answers, method="occlusion", grid=16)
@@ -189,9 +170,9 @@ def test_wrong_parameters_are_explained(client, parameters, status, words):
     assert words in answer.json()["detail"]
 
 
-def test_number_of_masks_is_limited():
-    with client_of(quarters_backend(), max_masks=25) as client:
-        assert explanation(client)["masks"] == 25
+def test_number_of_masks_is_limited(monkeypatch):
+    monkeypatch.setattr("gateway_plugins.media.explain_route.MAX_MASKS", 25)
+    with client_of(quarters_backend()) as client:
         assert explanation(client, masks=25)["masks"] == 25
         assert explanation(client, method="occlusion", grid=4)["masks"] == 25
         for parameters in ({"masks": 26}, {"method": "occlusion", "grid": 5}):
@@ -200,10 +181,11 @@ def test_number_of_masks_is_limited():
             assert (answer.json()["limit"], answer.json()["value"]) == ("max_masks", 25)
 
 
-def test_bytes_of_masked_copies_are_limited():
+def test_bytes_of_masked_copies_are_limited(monkeypatch):
     """An image of 60 × 120 pixels has 21,600 bytes: itself and 47 copies are just within 1 MiB."""
     most = 2**20 // 21_600 - 1
-    with client_of(quarters_backend(), max_masked_bytes=2**20) as client:
+    monkeypatch.setattr("gateway_plugins.media.explain_route.MAX_MASKED_BYTES", 2**20)
+    with client_of(quarters_backend()) as client:
         assert explanation(client, masks=most)["masks"] == most
         answer = post(client, masks=most + 1)
     assert (answer.status_code, answer.json()["code"]) == (422, "too_costly")
@@ -264,12 +246,13 @@ def test_copies_take_a_quarter_of_the_images_in_flight():
     assert backend.most_in_flight == 5
 
 
-def test_explanation_ends_with_its_client():
+def test_explanation_ends_with_its_client(monkeypatch):
     backend = quarters_backend(seconds=0.02)
     headers = {**NDJSON, "Content-Type": "image/png"}
     parameters = {"masks": 10_000, "timeout": 300}
     before = REGISTRY.get_sample_value("gateway_images_in_flight")
-    with stub_service(backend, max_masks=10_000) as url:
+    monkeypatch.setattr("gateway_plugins.media.explain_route.MAX_MASKS", 10_000)
+    with stub_service(backend) as url:
         with httpx.stream(
             "POST", f"{url}/explain", params=parameters, content=picture(), headers=headers, timeout=60
         ) as response:

@@ -111,8 +111,9 @@ def test_frames_need_one_permit_at_a_time():
     assert [len(result["frames"]) for result in answer["results"]] == [6, 1, 6]
 
 
-def test_frame_limit_applies_to_the_whole_request():
-    with client_of(StubBackend(shades), max_frames=5) as client:
+def test_frame_limit_applies_to_the_whole_request(monkeypatch):
+    monkeypatch.setattr("gateway_plugins.media.plugin.MAX_FRAMES", 5)
+    with client_of(StubBackend(shades)) as client:
         answer = ask(client, animated("GIF", range(3)), animated("GIF", range(3)), animated("GIF", range(2)), PNG)
         one = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", range(6))))])
         refused = client.post("/predict?frames=6", files=[("f", ("x", PNG))])
