@@ -121,12 +121,13 @@ def export(
             "not with --unlabelled or --most-uncertain, which prefer images", param_hint="--random"
         )
     source = log_url(log)
-    from gateway_predictions.labels import ExportSelection, Format
+    from gateway_predictions.labels import ExportSelection
     from gateway_predictions.labels import export as run
     from gateway_predictions.reader import LogReader
 
     wanted = ExportSelection(model, since(days), unlabelled, most_uncertain, random)
-    count = run(LogReader(source), folder, wanted, Format(form), image_url)
+    to_studio = form == "label-studio"
+    count = run(LogReader(source), folder, wanted, for_label_studio=to_studio, image_url=image_url)
     emit(f"{folder}: {count} images to label")
 
 

@@ -7,7 +7,7 @@ each request counts, chosen at random.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -130,15 +130,6 @@ def compare(reference: WindowSample, window: WindowSample) -> list[Shift]:
         drifted = p_value <= 1 - CONFIDENCE and distance >= LEAST_DISTANCE
         shifts.append(Shift(name, method, distance, p_value, len(sides[0]), len(sides[1]), drifted))
     return shifts
-
-
-def document(shifts: Sequence[Shift]) -> dict[str, object]:
-    """A comparison as plain data, for JSON."""
-    return {
-        "drift": any(shift.drift for shift in shifts),
-        "confidence": CONFIDENCE,
-        "properties": [asdict(shift) for shift in shifts],
-    }
 
 
 def _kolmogorov_smirnov(reference: Values, window: Values) -> tuple[float, float]:

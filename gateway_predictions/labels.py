@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -37,13 +36,6 @@ MAX_FILE_BYTES = 2**28
 
 class LabelsUnusable(UserError):
     """Nothing can be exported, or a file of labels cannot be read; the message states the reason."""
-
-
-class Format(StrEnum):
-    """How results are written."""
-
-    CSV = "csv"
-    LABEL_STUDIO = "label-studio"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +74,9 @@ def choose(log: LogReader, wanted: ExportSelection) -> list[Row]:
     return [{**row, "drawn": wanted.drawn is not None} for row in list(once.values())[:count]]
 
 
-def export(log: LogReader, folder: Path, wanted: ExportSelection, form: Format, image_url: str | None = None) -> int:
+def export(
+    log: LogReader, folder: Path, wanted: ExportSelection, *, for_label_studio: bool, image_url: str | None = None
+) -> int:
     """Write the folder, which must be missing or empty; returns the number of images. Raises LabelsUnusable.
 
     With `image_url` the images stay in the log, and are named by that URL and their path in the log.
@@ -100,7 +94,7 @@ def export(log: LogReader, folder: Path, wanted: ExportSelection, form: Format, 
         images = [_copy_image(log, row, folder) for row in rows]
     else:
         images = [row["image"] and f"{image_url.rstrip('/')}/{row['image']}" for row in rows]
-    if form is Format.CSV:
+    if not for_label_studio:
         lines = [csv_line([*_cells(row, image), ""]) for row, image in zip(rows, images, strict=True)]
         (folder / TABLE).write_text(csv_line([*COLUMNS, TRUE_LABEL]) + "".join(lines), encoding="utf-8", newline="")
         return len(rows)

@@ -1,6 +1,7 @@
 """`gateway model drift`: whether what a model gets and answers is still distributed as in a reference."""
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,7 +73,7 @@ def drift(
         _store(name, version, folder, now - timedelta(days=before), log, address, model_repository)
         return
     source = log_url(log)
-    from gateway_predictions.drift import CONFIDENCE, compare, document, sample_from, version_in
+    from gateway_predictions.drift import CONFIDENCE, compare, sample_from, version_in
     from gateway_predictions.reader import LogReader
 
     reader = LogReader(source)
@@ -88,7 +89,9 @@ def drift(
     title = f"{name}, version {number}: the last {days:g} days against {side}"
     alarms = [shift.name for shift in shifts if shift.drift]
     if as_json:
-        emit(json.dumps({"model": name, "version": number, **document(shifts)}))
+        properties = [asdict(shift) for shift in shifts]
+        facts = {"model": name, "version": number, "drift": bool(alarms), "confidence": CONFIDENCE}
+        emit(json.dumps({**facts, "properties": properties}))
     else:
         emit(title)
         for each in shifts:

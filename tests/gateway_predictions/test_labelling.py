@@ -15,7 +15,7 @@ from pyarrow.dataset import dataset
 
 from gateway.inference.backend import Call, Row
 from gateway_predictions.accuracy import accuracy, calibrations
-from gateway_predictions.labels import ExportSelection, Format, choose, export
+from gateway_predictions.labels import ExportSelection, choose, export
 from gateway_predictions.reader import Labelled, LogReader
 from gateway_predictions.schema import FEEDBACK
 from gateway_predictions.shares import wilson
@@ -295,7 +295,7 @@ def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
     (tmp_path / "log/images/day/out.jpg").symlink_to(tmp_path / "secret.txt")
     log = log_with(image.format(tmp=tmp_path), tmp_path / "log")
     with pytest.raises(LogUnavailable, match="whose image is not one of the log's"):
-        export(log, tmp_path / "out", ExportSelection(), Format.CSV)
+        export(log, tmp_path / "out", ExportSelection(), for_label_studio=False)
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 

@@ -11,6 +11,7 @@ import pytest
 from websockets.sync.client import connect
 
 from gateway.app import create_app
+from gateway.environment import SettingsError, load_settings
 from gateway.errors import ModelUnavailable
 from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.shared.extras import install
@@ -228,3 +229,10 @@ def test_missing_package_stops_the_start(monkeypatch, url, missing, hint):
     with pytest.raises(store.LogUnavailable, match="GATEWAY_LOG_PREDICTIONS") as refused:
         create_app(Settings(_env_file=None, log_predictions=url), StubBackend())
     assert hint in str(refused.value)
+
+
+@pytest.mark.parametrize("rules", ["score<2", "score", "score>0.5", "margin<0.1,margin<0.2", "errors", "error,none"])
+def test_wrong_rules_stop_the_start(monkeypatch, rules):
+    monkeypatch.setenv("GATEWAY_LOG_PREDICTIONS_RULES", rules)
+    with pytest.raises(SettingsError, match="GATEWAY_LOG_PREDICTIONS_RULES"):
+        load_settings()
