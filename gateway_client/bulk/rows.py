@@ -17,8 +17,8 @@ from gateway_client.errors import is_retryable
 COMMIT_SECONDS = 1.0
 """After `kill -9` or a power cut, the images of at most this time are classified again."""
 _SCHEMA = """
-    CREATE TABLE options (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-    CREATE TABLE rows (path TEXT PRIMARY KEY, error TEXT, row TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS options (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    CREATE TABLE IF NOT EXISTS rows (path TEXT PRIMARY KEY, error TEXT, row TEXT NOT NULL);
 """
 
 
@@ -31,13 +31,11 @@ class Rows:
         self._lock = threading.Lock()
         if not resume:
             path.unlink(missing_ok=True)
-        created = not path.exists()
-        if not created and not path.is_file():
+        if path.exists() and not path.is_file():
             raise BulkError(f"{path} is not a file")
         self._table = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            if created:
-                self._table.executescript(_SCHEMA)
+            self._table.executescript(_SCHEMA)
             self._table.execute("BEGIN IMMEDIATE")  # no second run may write the same output
             self.options = self._checked(options)
             for code in self.failed():
