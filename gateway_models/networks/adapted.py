@@ -77,6 +77,11 @@ def chosen(output: object, which: str) -> Tensor:
     )
 
 
+def flat(scores: Tensor) -> Tensor:
+    """Scores [N, classes] from [N, classes, 1, 1], as DenseNet and SqueezeNet in ONNX's zoo give them."""
+    return scores.flatten(1) if scores.dim() == 4 and scores.shape[2:] == (1, 1) else scores
+
+
 class Adapted(nn.Module):
     """Wraps a network as images fp32 [N, 3, H, W] → one tensor; `dtype` is the type that it computes in."""
 
@@ -87,7 +92,7 @@ class Adapted(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Scores [N, classes]."""
-        return chosen(self.network(self.taken(images)), self.output)
+        return flat(chosen(self.network(self.taken(images)), self.output))
 
     def taken(self, images: Tensor) -> Tensor:
         """Images in the network's input format and dtype."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from gateway_models.networks.adapted import Adapted, Form, chosen
+from gateway_models.networks.adapted import Adapted, Form, chosen, flat
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.probe import ALONE_TOLERANCE, probe_batches
 from gateway_models.networks.programs import Program
@@ -50,7 +50,7 @@ class Featured(Adapted):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # one tensor more
         """Scores and embeddings."""
         output, inner = self.network(self.taken(images))
-        return chosen(output, self.output), pooled(inner)
+        return flat(chosen(output, self.output)), pooled(inner)
 
 
 def cut(network: nn.Module, layer: str, classes: int) -> nn.Module:

@@ -23,7 +23,15 @@ MAX_PICKLE_BYTES = 16 * 2**20
 """Bytes of one pickle that are read: a zip of one megabyte may inflate to gigabytes."""
 # The modules that torch.save references for tensors, in a state dict as in a module.
 _TENSOR_GLOBALS = ("torch._utils", "torch.storage", "collections", "torch.serialization", "torch", "numpy", "_codecs")
-_CHECKPOINT_KEYS = {"state_dict", "model_state_dict", "optimizer", "optimizer_state_dict", "epoch", "global_step"}
+_CHECKPOINT_KEYS = {
+    "state_dict",
+    "state_dict_ema",
+    "model_state_dict",
+    "optimizer",
+    "optimizer_state_dict",
+    "epoch",
+    "global_step",
+}
 
 
 class _Decompressor(Protocol):

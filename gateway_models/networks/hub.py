@@ -101,7 +101,7 @@ def read_folder(path: Path) -> ModelFolder:
         there = f"{others[0]}, which is not supported" if others else "no weights"
         raise HubError(
             f"{path} has {there}: model.safetensors is expected, which model.save_pretrained(folder) of transformers "
-            "and timm.models.save_for_hf(model, folder) write"
+            "and timm.models.save_for_hf(model, folder, safe_serialization=True) write"
         )
     if "pretrained_cfg" in config and "architecture" in config:
         return _timm_folder(path, config)
@@ -117,7 +117,7 @@ def read_folder(path: Path) -> ModelFolder:
             f"{path} has {architecture}, which compares images with texts: add --zero-shot labels.txt, a file with one "
             "label per line, and --prompt 'a photo of a {}' for other texts than this"
         )
-    if not architecture.endswith("ForImageClassification"):
+    if not architecture.endswith(("ForImageClassification", "ForImageClassificationWithTeacher")):
         for task, what in OTHER_TASKS.items():
             if task in architecture:
                 raise HubError(f"{path} has {architecture}, which gives {what}: only whole images are classified")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.triton.contract import CLASSIFIER_FEATURES
+from gateway_models.networks.adapted import flat
 from gateway_models.networks.features import pooled
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_graph import BATCH, inner_name, rename
@@ -61,7 +62,7 @@ def pair_runner(model: Any, scores: str, embeddings: str) -> "Callable[[Tensor],
 
     def both(images: "Tensor") -> "tuple[Tensor, Tensor]":
         answers, inner = run(images)
-        return answers, pooled(inner)
+        return flat(answers), pooled(inner)
 
     return both
 

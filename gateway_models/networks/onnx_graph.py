@@ -30,6 +30,7 @@ COMPILED = frozenset({"EPContext"})
 """Operators that run code from another file, compiled for one machine."""
 OPSET = 17
 """The oldest opset with all operators of torchvision's classifiers, so that older runtimes can read it."""
+OLDEST_OPSET = 11
 BATCH = "N"
 EMBEDDINGS = "embeddings"
 """The name of the second output of a model that `from_module` writes."""
@@ -65,6 +66,21 @@ def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it i
     except Exception as exc:  # protobuf, onnx and the file system have no common base class
         raise ModelFileError(f"{path} cannot be read as an ONNX model: {str(exc).strip().splitlines()[0]}") from exc
     return model
+
+
+def _with_round(model: Any) -> Any:  # noqa: ANN401
+    """The model in a version of ONNX that has Round, and a Clip by inputs."""
+    onnx, _ = import_onnx()
+    versions = [each.version for each in model.opset_import if each.domain in {"", "ai.onnx"}]
+    if not versions or min(versions) >= OLDEST_OPSET:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, OLDEST_OPSET)
+    except Exception as exc:  # the converter's errors have no common base class
+        raise ModelFileError(
+            f"is written for version {min(versions)} of ONNX's operators and cannot be converted to {OLDEST_OPSET}: "
+            "export it again"
+        ) from exc
 
 
 def _check_reach(model: Any, folder: Path) -> None:  # noqa: ANN401
@@ -139,6 +155,8 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
             f"it takes {dims}, but images have three channels, [N, 3, {side}, {side}] or [N, {side}, {side}, 3]"
             f"{hint or ': export it again so that it accepts these'}"
         )
+    if len({dim for dim in sides if isinstance(dim, int)}) > 1:
+        raise ModelFileError(f"it takes {sides[0]}×{sides[1]}, but only squares are served: export it for one")
     if any(isinstance(dim, int) and dim != side for dim in sides):
         raise ModelFileError(f"it takes {sides[0]}×{sides[1]} but the crop is {side}×{side}: use --crop {sides[0]}")
     found = f"{'uint8' if kinds[0] == 'UINT8' else 'float32'}-{'nhwc' if last else 'nchw'}"
@@ -192,6 +210,8 @@ def finish(
     """
     onnx, _ = import_onnx()
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
+    if form.gray or form.input.startswith("uint8"):
+        model = _with_round(model)
     graph = model.graph
     weights = {tensor.name for tensor in graph.initializer}
     (given,) = [tensor for tensor in graph.input if tensor.name not in weights]
@@ -204,8 +224,10 @@ def finish(
     # Renamed, the model's own tensors cannot clash with the contract's.
     rename(graph, {name: inner_name(name) for name in (given.name, result.name)})
     operator, attributes = _ACTIVATIONS.get((ending, multi_label), ("Identity", {}))
-    last = helper.make_node(operator, ["gateway/scores"], [CLASSIFIER_OUTPUT], **attributes)
-    nodes = [*extra, casts[0], *graph.node, casts[1], last]
+    # Scores may be [N, classes, 1, 1]; the order of two dimensions stays.
+    flat = helper.make_node("Flatten", ["gateway/scores"], ["gateway/flat"], axis=1)
+    last = helper.make_node(operator, ["gateway/flat"], [CLASSIFIER_OUTPUT], **attributes)
+    nodes = [*extra, casts[0], *graph.node, casts[1], flat, last]
     del graph.node[:], graph.input[:], graph.output[:]
     graph.node.extend(nodes)
     kind = onnx.TensorProto.UINT8 if normalise else float32

@@ -33,7 +33,9 @@ def runner(model: Any, output: str = "") -> "Callable[[Tensor], Tensor]":  # noq
     Raises ModelFileError.
     """
     run = session_of(model, [output] if output else None)
-    return lambda images: run(images)[0]
+    from gateway_models.networks.adapted import flat
+
+    return lambda images: flat(run(images)[0])
 
 
 def session_of(model: Any, wanted: Sequence[str] | None) -> "Callable[[Tensor], list[Tensor]]":  # noqa: ANN401

@@ -50,7 +50,7 @@ def _walk(output: object, name: str, found: dict[str, tuple[int, ...]]) -> None:
 
 
 def _task(outputs: Mapping[str, Sequence[int | None]], side: int) -> str:
-    if any("box" in name.lower() for name in outputs):
+    if any("box" in name.lower() and shape[-1:] in ((4,), [4]) for name, shape in outputs.items()):
         return DETECTION
     cells = sum((side // stride) ** 2 for stride in STRIDES)
     for shape in outputs.values():

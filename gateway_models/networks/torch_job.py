@@ -53,7 +53,7 @@ def do_torch(job: Job) -> Outcome:
         given = _probe_output(module, job.side)
         if not spec.output:
             check_task(shapes_of(given), job.side)
-        if not form.is_plain or spec.output or not isinstance(given, Tensor):
+        if not form.is_plain or spec.output or not isinstance(given, Tensor) or given.dim() != 2:
             module = Adapted(module, form, spec.output).eval()
         findings = probe_network(module, job.side, pixels=job.pixels)
         if job.kind in GIVE_LOGITS and findings.ending is Ending.SIGMOID:

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from gateway_models.networks.file_kinds import EXPORT, FileKind, ModelFileError, alone, kind_of
 
-CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model")
+CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
+OF_TRAINING = ("criterion.", "loss.", "loss_fn.")
+"""Prefixes of weights that only training needs, as Lightning writes them."""
 FAULTS_SHOWN = 2
 """Weights that an error message lists at most."""
 HEAD_TENSORS = 2
@@ -27,6 +29,7 @@ def read_state_dict(path: Path) -> Mapping[str, Tensor]:
             break
     if not isinstance(values, dict) or not all(isinstance(value, Tensor) for value in values.values()) or not values:
         raise ModelFileError(f"{path} contains no state dict, neither itself nor under {', '.join(CHECKPOINT_KEYS)}")
+    values = {name: value for name, value in values.items() if not name.startswith(OF_TRAINING)}
     for prefix in _PREFIXES:
         if all(name.startswith(prefix) for name in values):
             values = {name.removeprefix(prefix): value for name, value in values.items()}

@@ -164,6 +164,11 @@ def test_weights_are_found_in_a_checkpoint_and_under_a_wrappers_prefix(tmp_path)
     weights = {f"module.{name}": value for name, value in Head().state_dict().items()}
     path = written({"epoch": 1, "state_dict": weights, "args": Namespace(lr=0.1)}, tmp_path / "checkpoint.pt")
     assert set(read_state_dict(path)) == set(Head().state_dict())
+    weights = {
+        **{f"model.{name}": value for name, value in Head().state_dict().items()},
+        "criterion.weight": torch.ones(5),
+    }
+    assert set(read_state_dict(written({"state_dict_ema": weights}, path))) == set(Head().state_dict())
 
 
 @pytest.mark.parametrize("value", [Head(), {"state_dict": Head().state_dict(), "took": timedelta(1)}])

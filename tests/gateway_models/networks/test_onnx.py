@@ -11,11 +11,14 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
+from gateway_models.networks import jobs
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_graph import check_signature, finish, from_module, load_onnx, to_fp16, write
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.probe import Ending, probe_network
-from tests.gateway_models.networks.builders import Head, outputs, probabilities, save_onnx
+from gateway_models.networks.torchscript import without_deprecations
+from gateway_models.repository.spec import Format
+from tests.gateway_models.networks.builders import Head, job, outputs, probabilities, save_onnx
 
 IMAGES = torch.randn(3, 3, 32, 32)
 
@@ -44,6 +47,19 @@ def test_missing_activation_is_appended_to_the_graph(tmp_path, last, ending, mul
     scores = outputs(Head(), IMAGES)
     expected = scores.sigmoid() if multi_label else scores.softmax(dim=1)
     assert torch.allclose(runner(tmp_path / "new" / "model.onnx")(IMAGES), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_old_operators_and_scores_of_four_dimensions_are_taken(tmp_path, opset):
+    """As the zoo of ONNX has them: gray images need Round, which version 9 lacks; scores are [N, classes, 1, 1]."""
+    convolved = nn.Sequential(nn.Conv2d(1, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    path = tmp_path / "old.onnx"
+    with torch.no_grad(), without_deprecations():
+        axes = {"pixels": {0: "batch"}, "scores": {0: "batch"}}
+        names = {"input_names": ["pixels"], "output_names": ["scores"], "dynamic_axes": axes}
+        torch.onnx.export(convolved, (torch.rand(2, 1, 32, 32),), path, opset_version=opset, dynamo=False, **names)
+    outcome = jobs.do(job(path, "onnx", tmp_path, grayscale=True, format=Format.ONNX))
+    assert (outcome.classes, outcome.difference < 1e-5) == (5, True)
 
 
 def test_finished_model_may_compute_in_fp16(tmp_path):
