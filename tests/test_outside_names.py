@@ -30,13 +30,19 @@ ALLOWED = {
     "gateway_models/networks/download.py": {
         "(cache or default_cache_dir() / 'sources') / wanted": "hexadecimal digits",
     },
-    "gateway_models/networks/hub.py": {"side / float(config.get('crop_pct') or 0.875)": "numbers"},
-    "gateway_models/networks/keras_models.py": {
+    "gateway_models/networks/hub.py": {
+        "path / name": "one of two names",
+        "side / float(config.get('crop_pct') or 0.875)": "numbers",
+    },
+    "gateway_models/networks/converters.py": {
         "Path(folder) / f\"model{('.keras' if zipfile.is_zipfile(path) else '.h5')}\"": "one of two names",
     },
     "gateway_models/networks/onnx_graph.py": {
         "-mean / std": "numbers",
         "1 / (PIXELS * std)": "numbers",
+    },
+    "gateway_models/networks/torchscript.py": {
+        "largest_difference(embeddings, wanted_embeddings) / scale": "numbers",
     },
     "gateway_models/repository/bucket.py": {
         "self.folder / name": "a folder that was listed",
