@@ -251,7 +251,7 @@ def test_difference_of_zero_vectors(served, expected, difference):
 def test_difference_in_fp32_is_not_blamed_on_the_precision(tmp_path):
     written, scores = Findings(32, 5, Ending.LOGITS), [torch.full((2, 5), 0.2)] * 6
     for precision, advice in (
-        (Precision.FP32, r"in fp32 as torchscript .*: use --format onnx: "),
+        (Precision.FP32, r"in fp32 as torchscript .*: use --format onnx"),
         (Precision.BF16, r"in bf16 .*: keep it in fp32"),
     ):
         tried = job("x", "timm", tmp_path, precision=precision)
