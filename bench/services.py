@@ -17,8 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from gateway.plugins import settings_class
-from gateway.settings import variable
+from gateway.plugins import environment_of, settings_class
 from gateway_local.children import Waited, is_ok, wait_answering, wait_ready
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_plan import machine_plan
@@ -179,7 +178,7 @@ def gateway_up(
     port, triton_port = free_port(), free_port()
     options = ["--host", LOOPBACK, "--port", str(port), "--triton-port", str(triton_port)]
     command = [*prefix, sys.executable, "-m", "gateway_cli", "up", *options, "--model-repository", str(repository)]
-    environment = variables({"triton_cache_bytes": 0, **(settings or {})})
+    environment = environment_of({"triton_cache_bytes": 0, **(settings or {})})
     grpc_url = f"{LOOPBACK}:{triton_port}"
     with started(command, port, environment=environment, grpc_url=grpc_url, cwd=tree) as service:
         yield service
@@ -198,11 +197,6 @@ def gateway_serve(
     """`gateway serve` alone in front of a Triton at a URL; the arguments are those of `gateway_up`."""
     port = free_port()
     command = [sys.executable, "-m", "gateway_cli", "serve"]
-    environment = variables({"triton_url": triton_url, "port": port, **(settings or {})})
+    environment = environment_of({"triton_url": triton_url, "port": port, **(settings or {})})
     with started(command, port, environment=environment, cwd=tree) as service:
         yield service
-
-
-def variables(settings: Mapping[str, object]) -> dict[str, str]:
-    """Settings as GATEWAY_ environment variables."""
-    return {variable(name): str(value) for name, value in settings.items()}
