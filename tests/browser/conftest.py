@@ -112,7 +112,7 @@ def page(context: BrowserContext, service: str) -> Iterator[Page]:
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.goto(service)
     expect(page.locator("#model option")).to_have_count(4)
-    expect(page.locator("#example")).to_be_visible()  # the store is read, and earlier tests left nothing in it
+    expect(page.locator("#example")).to_be_visible()
     open_panels(page)
     yield page
     assert faults == []

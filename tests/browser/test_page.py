@@ -7,7 +7,6 @@ from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, Route, expect
 
 from gateway_plugins.keys.key_file import add_key
@@ -15,15 +14,6 @@ from tests.browser.backend import animation, colours_backend, picture
 from tests.browser.conftest import PATIENCE_MS, box, enter_key, file, page_of, read_download
 from tests.doubles.backend import StubBackend
 from tests.processes import wait_for
-
-KEPT = """() => new Promise((resolve) => {
-  const opened = indexedDB.open("gateway /");
-  opened.onsuccess = () => {
-    const counted = opened.result.transaction("entries").objectStore("entries").count();
-    counted.onsuccess = () => resolve(counted.result);
-  };
-})"""
-"""Script: the number of files in the browser's storage."""
 
 
 def photos(**colours: int) -> list[FilePayload]:
@@ -121,7 +111,7 @@ def test_settings_are_within_their_panel_and_segmented_buttons_centred(page: Pag
         assert field["x"] + field["width"] <= panel["x"] + panel["width"]
     add(page, [*photos(blue=1), file("broken.png", b"x")])
     found = page.evaluate(OFF_CENTRE)
-    assert len(found) == 2 + 4 + 3
+    assert len(found) == 2 + 3 + 3
     assert max(found) < 1
 
 
@@ -160,31 +150,6 @@ def test_pictures_of_the_same_name_show_their_folder(page: Page):
     shows(page, "photos/a/same.png", "photos/b/same.png")
     page.locator(".thumb").last.click()
     expect(page.locator("#viewer-name")).to_have_text("photos/b/same.png")
-
-
-def test_saved_page_needs_nothing_else(page: Page, context: BrowserContext, tmp_path):
-    add(page, [*photos(blue=1), file("<b>bad.png", b"x")])
-    path = read_download(page, "Save as a page", tmp_path)
-    assert path.name == "results-colours-2.html"
-    saved = context.new_page()
-    context.set_offline(True)
-    saved.goto(path.as_uri())
-    expect(saved.locator("h1")).to_have_text("2 images, classified")
-    facts = saved.locator("header span")
-    expect(facts.first).to_have_text("colours version 2")
-    expect(facts.nth(1)).to_have_text(re.compile(r"\d{1,2} \w+ 20\d\d at \d\d:\d\d"))
-    expect(facts.last).to_have_text(page.url)
-    expect(saved.locator("figure").first.locator("li").first).to_have_text("blue 90.0%")
-    grounds = []
-    for scheme in ("light", "dark"):
-        saved.emulate_media(color_scheme=scheme)
-        grounds.append(saved.evaluate("getComputedStyle(document.body).backgroundColor"))
-        assert Axe().run(saved).violations_count == 0
-    assert grounds[0] != grounds[1]
-    saved.set_viewport_size({"width": 390, "height": 844})
-    assert box(saved.locator("figure b").first)["height"] < 30  # on one line
-    expect(saved.locator("small")).to_have_text(["blue-0.png", "<b>bad.png"])
-    assert saved.evaluate("document.querySelector('img').naturalWidth") == 320
 
 
 def test_copied_link_has_the_choices(page: Page, context: BrowserContext):
@@ -268,25 +233,6 @@ def test_saved_results_name_the_model_and_every_label(page: Page, tmp_path):
 
     saved = json.loads(read_download(page, "Save as JSON", tmp_path).read_text())
     assert saved["model"] == {"name": "colours", "version": "2"}
-
-
-def test_images_are_grouped_by_label_and_have_the_colours_of_their_classes(page: Page):
-    add(page, [*photos(red=1, blue=2), file("broken.png", b"x")])
-    expect(page.locator("[data-hue]")).to_have_count(0)
-    page.get_by_label("Group by label").check()
-    expect(page.locator(".group h3")).to_have_text(["blue", "red", "Without a label"])
-    shows(page, "blue-0.png", "blue-1.png", "red-0.png", "broken.png")
-    for each in (page.locator(".group"), page.locator(".chip")):
-        expect(each.nth(0)).to_have_attribute("data-hue", "0")
-        expect(each.nth(1)).to_have_attribute("data-hue", "1")
-    bars = page.locator(".card .scores li:first-child .fill:visible")
-    expect(bars).to_have_count(3)  # the bars are animated
-    colours = bars.evaluate_all("all => all.map((each) => getComputedStyle(each).backgroundColor)")
-    assert colours[0] == colours[1] != colours[2]
-    page.get_by_label("Group by label").uncheck()
-    expect(page.locator(".group")).to_have_count(0)
-    expect(page.locator("[data-hue]")).to_have_count(0)
-    shows(page, "red-0.png", "blue-0.png", "blue-1.png", "broken.png")
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
@@ -388,37 +334,11 @@ def test_animation_with_too_many_frames_is_classified_as_a_still(context: Browse
         expect(page.locator("#again")).to_have_text("Run again")
 
 
-def test_results_survive_a_reload_until_they_are_cleared(page: Page, backend: StubBackend):
-    backend.gate.clear()
-    try:
-        page.set_input_files("#files", [*photos(blue=1), file("broken.png", b"x")])
-        wait_for(lambda: page.evaluate(KEPT) == 1)  # the broken file, whose result comes first
-    finally:
-        backend.gate.set()
-    expect(page.locator("#tally")).to_have_text("1 classified, 1 failed")
-    page.evaluate("document.documentElement.dataset.before = 'yes'")
-    expect(page.locator("html[data-before]")).to_have_count(1)
-    wait_for(lambda: page.evaluate(KEPT) == 2)
-    asked = len(backend.calls)
-    page.reload()
-    expect(page.locator("html[data-before]")).to_have_count(0)
-    expect(page.locator("#tally")).to_have_text("1 classified, 1 failed")
-    shows(page, "blue-0.png", "broken.png")
-    assert len(backend.calls) == asked
-
-    page.click("#clear")
-    expect(page.locator("#live")).to_have_text("Cleared")
-    page.reload()
-    expect(page.locator("#model option")).to_have_count(4)
-    shows(page)
-
-
-def test_code_is_shown_in_four_ways_beside_its_copy_button(page: Page):
+def test_code_is_shown_in_three_ways_beside_its_copy_button(page: Page):
     starts = {
         "curl": "curl -F files=@cat.jpg",
-        "Python": r"# pip install httpx\nfrom pathlib",
         "JavaScript": "const body = new",
-        "Python client": r"# pip install http://.*_client-.*\.whl\nfrom gateway_client import",
+        "Python": r"# pip install http://.*_client-.*\.whl\nfrom gateway_client import",
     }
     for name, start in starts.items():
         page.locator("#languages").get_by_text(name, exact=True).click()

@@ -39,26 +39,18 @@ export class Cards {
   }
 
   /**
-   * Show these, in this order: entries as cards, groups (`{ title, files, hue }`) as headings above theirs. Predictions
-   * below `least` are left out; `level` is that of the cards' headings, `names` gives the name of an entry, and `models`
-   * the words for the model of an answer.
+   * Show these entries as cards, in this order. Predictions below `least` are left out; `names` gives the name of an
+   * entry, and `models` the words for the model of an answer.
    */
-  show(items, { least, level, names, models }) {
-    let hue;
-    items.forEach((item, position) => {
-      const node = item.files ? heading(item) : this.#card(item, least, names(item), models);
-      if (item.files) hue = item.hue;
-      colour(node, hue);
-      if (!item.files) part(node, "name").setAttribute("aria-level", level);
+  show(entries, { least, names, models }) {
+    entries.forEach((entry, position) => {
+      const card = this.#card(entry, least, names(entry), models);
       const there = this.#list.children[position] ?? null;
-      if (there === node) return;
-      if (item.files && there && !there.entry) there.replaceWith(node);
-      else this.#list.insertBefore(node, there);
+      if (there !== card) this.#list.insertBefore(card, there);
     });
-    while (this.#list.children.length > items.length) {
-      const card = this.#list.lastElementChild;
-      if (card.entry) this.#forget(card);
-      card.remove();
+    while (this.#list.children.length > entries.length) {
+      this.#forget(this.#list.lastElementChild);
+      this.#list.lastElementChild.remove();
     }
   }
 
@@ -143,20 +135,6 @@ async function draw(card) {
 function kind(file) {
   const dot = file.name.lastIndexOf(".");
   return dot > 0 && file.name.length - dot <= 6 ? file.name.slice(dot + 1).toUpperCase() : "File";
-}
-
-/** Give a node the colour of its class, or none. */
-function colour(node, hue) {
-  if (hue === undefined) delete node.dataset.hue;
-  else node.dataset.hue = hue;
-}
-
-function heading({ title, files }) {
-  const row = element("li", "group");
-  row.title = title;
-  const words = element("h3", "", title);
-  row.append(words, element("span", "group-count", count(files.length)));
-  return row;
 }
 
 /**

@@ -2,7 +2,7 @@
 
 import { keyWanted } from "./key.js";
 import { tabShown } from "./tabs.js";
-import { curl, javascript, percent, python, pythonClient, streamJavascript, streamPython, streamShell } from "./words.js";
+import { curl, javascript, percent, pythonClient } from "./words.js";
 
 const NAMES = 3;
 const PRESET = "top_k=5";
@@ -69,16 +69,13 @@ export function drawAsked(all) {
   $("least-value").textContent = least() ? percent(least()) : "any";
   $("least").setAttribute("aria-valuetext", least() ? percent(least()) : "any score");
   const onCamera = tabShown() === "camera";
-  if (onCamera && language === "client") language = "python";
-  $("client").hidden = onCamera;
   $("choice").textContent = choiceInWords(onCamera);
-  const code = onCamera ? cameraCode() : imagesCode(all.length ? all.slice(0, NAMES) : ["cat.jpg"]);
+  const code = imagesCode(all.length ? all.slice(0, NAMES) : ["cat.jpg"]);
   if ($("code").value !== code) $("code").value = code;
   const lines = code.split("\n").length;
   $("code").rows = NARROW.matches && lines === 1 ? 2 : lines;
-  $("code-label").textContent = !onCamera && all.length > NAMES && language !== "javascript" ? "The first three in code" : "The same in code";
+  $("code-label").textContent = all.length > NAMES && language !== "javascript" ? "The first three in code" : "The same in code";
   for (const button of $("languages").children) button.setAttribute("aria-pressed", String(button.dataset.language === language));
-  $("shell").textContent = onCamera ? "Shell" : "curl";
 }
 
 const base = () => new URL(".", document.baseURI).href.replace(/\/$/, "");
@@ -95,19 +92,8 @@ function imagesCode(names) {
   const url = new URL(`predict?${parameters}`, document.baseURI).href;
   return {
     curl: () => curl(url, names, keyName()),
-    python: () => python(url, names, keyName()),
     javascript: () => javascript(url, keyName()),
-    client: () => pythonClient(base(), wheel, parameters, names, keyName()),
-  }[language]();
-}
-
-function cameraCode() {
-  const parameters = withLeast(cameraQuery());
-  const url = new URL(`stream?${parameters}`, document.baseURI).href.replace("http", "ws");
-  return {
-    curl: () => streamShell(base(), parameters, keyName()),
-    python: () => streamPython(url, keyName()),
-    javascript: () => streamJavascript(url, keyName()),
+    python: () => pythonClient(base(), wheel, parameters, names, keyName()),
   }[language]();
 }
 
@@ -160,7 +146,7 @@ export function onChoice(changed) {
     if (!button) return;
     language = button.dataset.language;
     changed();
-    if (language === "client") findWheel().then(changed);
+    if (language === "python") findWheel().then(changed);
   });
   $("model").addEventListener("change", offerLikely);
   $("model").addEventListener("listed", () => {

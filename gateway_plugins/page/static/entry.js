@@ -29,9 +29,6 @@ export const withoutFrames = (query) => query.replace(new RegExp(`&?${FRAMES}$`)
 /** The folder of a path, without a slash at its ends. */
 export const folderOf = (path) => path.split("/").filter(Boolean).slice(0, -1).join("/");
 
-let lastPlace = 0;
-const nextPlace = () => (lastPlace = Math.max(lastPlace + 1, Date.now()));
-
 /** The result of one model for one file, requested with `query`: waiting, sent, ok or error. */
 export class Answer {
   constructor(entry, query) {
@@ -92,11 +89,6 @@ export class Entry {
   previewable = null;
   /** Whether several frames are requested; a still image has one. */
   #moves;
-  /** Its number in the browser's store, if it is stored. */
-  id = null;
-  /** Its position among all entries, also of earlier visits; the store numbers them in the order of their answers. */
-  place = nextPlace();
-
   constructor(file, folder = folderOf(file.webkitRelativePath ?? "")) {
     this.file = file;
     this.name = file.name || "pasted image";

@@ -1,4 +1,4 @@
-// Selects the files to show, and groups them. Pure functions: no element is read or changed.
+// Selects the files to show. Pure functions: no element is read or changed.
 
 /** The best prediction that reaches `least`, or null. */
 export const bestOf = (answer, least) => (answer.best && answer.best.score >= least ? answer.best : null);
@@ -51,24 +51,19 @@ const KINDS = {
 };
 
 /**
- * Select and group entries. `kind` is a name of KINDS, `label` the required label ("" for any), `least` the lowest score
- * of a label. Returns the number of entries of each kind, the labels with their counts, most frequent first, and
- * `groups`: one without a title or, if `grouped`, one for each label, and one for the entries without a label.
+ * Select entries. `kind` is a name of KINDS, `label` the required label ("" for any), `least` the lowest score of a label.
+ * Returns the number of entries of each kind, the labels with their counts, most frequent first, and the `files` to show.
  */
-export function filterEntries(entries, { kind = "all", label = "", least = 0, grouped = false } = {}) {
+export function filterEntries(entries, { kind = "all", label = "", least = 0 } = {}) {
   const counts = Object.fromEntries(
     Object.entries(KINDS).map(([name, holds]) => [name, entries.filter((entry) => holds(entry, least)).length]),
   );
   const ofKind = entries.filter((entry) => KINDS[kind](entry, least));
   const byLabel = groupBy(ofKind, least);
-  const without = byLabel.get(null) ?? [];
   byLabel.delete(null);
   const sorted = [...byLabel].sort(([a, one], [b, other]) => other.length - one.length || (a < b ? -1 : 1));
   const labels = sorted.map(([name, files]) => [name, files.length]);
-  if (!grouped) return { counts, labels, groups: [{ title: "", files: label ? (byLabel.get(label) ?? []) : ofKind }] };
-  const groups = sorted.filter(([name]) => !label || name === label).map(([title, files]) => ({ title, files }));
-  if (!label && without.length) groups.push({ title: "Without a label", files: without });
-  return { counts, labels, groups };
+  return { counts, labels, files: label ? (byLabel.get(label) ?? []) : ofKind };
 }
 
 function groupBy(entries, least) {

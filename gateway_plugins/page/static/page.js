@@ -8,9 +8,8 @@ import { classifyExample, drawExample, onSamples, showExample } from "./example.
 import { keyMissing, onKey, UNAUTHORIZED } from "./key.js";
 import { announce, Results } from "./results.js";
 import { LOST, Run } from "./run.js";
-import { saveCsv, saveJson, savePage } from "./save.js";
+import { saveCsv, saveJson } from "./save.js";
 import { offerDefault, watchHealth } from "./service.js";
-import { Store } from "./store.js";
 import { showTab, watchTabs } from "./tabs.js";
 import { Viewer } from "./viewer.js";
 import { count, duration } from "./words.js";
@@ -22,10 +21,7 @@ const $ = (id) => document.getElementById(id);
 let entries = [];
 let run = null;
 let frame = 0;
-/** Whether the results of the last visit are read. */
-let loaded = false;
 
-const store = new Store();
 const viewer = new Viewer(
   () => results.shown,
   () => entryNames(entries),
@@ -66,11 +62,10 @@ function draw() {
 function drawNow() {
   frame = 0;
   $("start").classList.toggle("compact", entries.length > 0);
-  showExample(loaded && !entries.length);
+  showExample(!entries.length);
   drawExample();
   results.draw(entries, run);
   drawAsked(entries.map((entry) => entry.name));
-  if (entries.length) store.keep(() => entries);
 }
 
 function spoken({ answers, seconds }) {
@@ -85,7 +80,7 @@ function clear() {
   [entries, run] = [[], null];
   before?.stop();
   results.reset();
-  store.clear().then(() => announce("Cleared"));
+  announce("Cleared");
   drawNow();
   exemplify();
   $("files").focus();
@@ -150,7 +145,6 @@ $("retry").addEventListener("click", () => send(answersWhere((answer) => answer.
 $("again").addEventListener("click", () => ask(entries));
 $("save").addEventListener("click", () => saveJson(entries));
 $("save-csv").addEventListener("click", () => saveCsv(entries));
-$("save-page").addEventListener("click", () => savePage(entries));
 $("saves").addEventListener("click", ({ target }) => {
   if (target.closest("button")) $("saves").open = false;
 });
@@ -212,7 +206,4 @@ setInterval(() => {
 }, CLOCK_MS);
 drawNow();
 watchHealth();
-entries.unshift(...(await store.open()));
-loaded = true;
-drawNow();
 exemplify();

@@ -6,8 +6,6 @@ import { entryNames, filterEntries, modelWords } from "./filters.js";
 import { bytes, count, duration, images, milliseconds, rate } from "./words.js";
 
 const CARDS = 48;
-/** Colours of classes; those of less frequent classes begin again. */
-const HUES = 8;
 const CHIPS = 14;
 const ANNOUNCE_MS = 5_000;
 /** Share of the window's height above which the first card must begin to count as seen. */
@@ -25,7 +23,7 @@ export class Results {
   #limit = CARDS;
   #allChips = false;
   #announcedAt = 0;
-  #choice = { kind: "all", label: "", grouped: false };
+  #choice = { kind: "all", label: "" };
   #shown = [];
   #scrolledTo = null;
 
@@ -48,7 +46,6 @@ export class Results {
       this.#allChips = !this.#allChips;
       changed();
     });
-    $("group").addEventListener("change", () => choose({ grouped: $("group").checked }));
     $("more").addEventListener("click", () => {
       this.#limit += CARDS;
       changed();
@@ -136,7 +133,6 @@ export class Results {
   }
 
   #drawLabels({ labels }, files) {
-    const hues = new Map(labels.map(([label], position) => [label, position % HUES]));
     const chips = this.#allChips ? labels : labels.slice(0, CHIPS);
     if (this.#choice.label && !chips.some(([label]) => label === this.#choice.label)) {
       chips.push(labels.find(([label]) => label === this.#choice.label));
@@ -149,8 +145,6 @@ export class Results {
         chip.replaceChildren(element("span", "chip-label", label), element("span", "chip-count"));
       }
       chip.lastElementChild.textContent = count(number);
-      if (this.#choice.grouped) chip.dataset.hue = hues.get(label);
-      else delete chip.dataset.hue;
       chip.setAttribute("aria-pressed", String(label === this.#choice.label));
       return chip;
     });
@@ -169,16 +163,9 @@ export class Results {
     if (top < 0 || top > innerHeight * LOWEST) $("results").scrollIntoView({ behavior: "smooth" });
   }
 
-  #drawCards({ groups, labels }, entries) {
-    const hues = new Map(labels.map(([label], position) => [label, position % HUES]));
-    this.#shown = groups.flatMap(({ files }) => files);
-    let left = this.#limit;
-    const items = groups.flatMap((group) => {
-      const files = group.files.slice(0, Math.max(0, left));
-      left -= files.length;
-      return files.length && group.title ? [{ ...group, hue: hues.get(group.title) }, ...files] : files;
-    });
-    this.#cards.show(items, { least: least(), level: this.#choice.grouped ? 4 : 3, names: entryNames(entries), models: modelWords(entries) });
+  #drawCards({ files }, entries) {
+    this.#shown = files;
+    this.#cards.show(files.slice(0, this.#limit), { least: least(), names: entryNames(entries), models: modelWords(entries) });
     const hidden = this.#shown.length - this.#limit;
     $("more").hidden = hidden <= 0;
     $("more").textContent = `Show ${count(Math.min(CARDS, hidden))} more of ${count(hidden)}`;
