@@ -14,7 +14,6 @@ _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _AMOUNT = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[A-Za-z]+)")
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
 _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-ENDPOINT = re.compile(r"https?://[^/\s?#@]+(/[^\s?#]*)?", re.IGNORECASE)
 
 
 def if_text(parse: Callable[[str], object]) -> Callable[[object], object]:
