@@ -87,7 +87,7 @@ $(INSTALLED): $(SOURCES) | $(BIN)/python
 $(VENV)/.installed-dev: $(SOURCES) $(VENV)/.installed-native | $(BIN)/python
 	@echo "installing the gateway, Triton's Python parts, torch, and what tests, lint and benchmarks need"
 	@$(if $(CUDA_IS_USELESS),echo '$(subst ','\'',$(CPU_BUILDS))')
-	@$(PIP_INSTALL) --no-compile -e '.[local,bench,dev,docs]'
+	@$(PIP_INSTALL) --no-compile -e '.[local,dev,docs]'
 	@$(COMPILE)
 	@touch $(VENV)/.installed $@
 

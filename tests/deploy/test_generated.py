@@ -63,7 +63,7 @@ def test_chart_gets_a_semantic_version(python, helm):
 
 
 EXTRAS = [
-    *("", "local", "converters", "openvino", "log", "ray", "otel", "bench", "dev"),
+    *("", "local", "converters", "openvino", "log", "ray", "otel", "dev"),
     "docs",
 ]
 
