@@ -29,8 +29,6 @@ from gateway_plugins.shared.safe_path import UnsafePath, safe_name
 
 RECORD = ORIGIN
 LABELS = "labels.txt"
-FUNCTION_FILES = ("served_function.py", "function.json", "code/")
-"""Files beside a function's model.py: the adapter, its parameters, and the user's code."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 

@@ -1,7 +1,7 @@
 """The final output of the model commands, on stdout."""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,13 +9,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from gateway.triton.contract import pinned
-from gateway_local import cpu_network
 from gateway_local.console import PlainConsole
-from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import at, sample_image
-from gateway_models.repository.entry import FUNCTION_FILES, LABELS, RECORD, Entry, Version
-from gateway_models.repository.spec import AUTO, Format, ImageTensor
-from gateway_models.repository.writing import preprocessor_files
+from gateway_models.repository.entry import Entry
+from gateway_models.repository.spec import AUTO, ImageTensor
 
 T = TypeVar("T")
 
@@ -25,37 +22,8 @@ def added(entry: Entry, repository: Path, version: int, service: str, triton: st
 
     `triton` is the address of the running Triton that has loaded it, if any.
     """
-    spec, outcome = entry.versions[version].spec, entry.versions[version].outcome
     out = console()
-    out.print(f"{entry.name} version {version} is in {repository}", style="bold")
-    table = Table.grid(padding=(0, 2))
-    on = "the images of `tune`" if spec.serving.openvino else "made-up images"
-    facts = {
-        "network": f"{spec.source}, ends in {outcome.ending}",
-        "classes": f"{outcome.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
-        "images": _images(entry),
-        **_embeddings(entry, version),
-        **_after(entry, version),
-        "stored as": f"{entry.format.value}, {spec.precision.value}{_takes(entry)}; probabilities differ from the "
-        f"original's by up to {outcome.difference:.1e} on {on}",
-        "served by": _serving(entry),
-    }
-    for name, fact in facts.items():
-        table.add_row(f"  {name}", fact)
-    out.print(table)
-    written = [
-        f"{entry.classifier}/{version}/{entry.format.filename}",
-        *(f"{entry.classifier}/{version}/{name}" for name in FUNCTION_FILES if entry.format is Format.FUNCTION),
-        *(f"{entry.classifier}/{version}/{name}" for name in _cpu_files(outcome.cpu_runtime)),
-        f"{entry.classifier}/{LABELS}",
-        *(f"{step}/1/model.py" for step in filter(None, [entry.step_after(version)])),
-        *(f"{folder}/config.pbtxt" for folder in entry.folders),
-        *(f"{entry.preprocessor}/1/{path.name}" for path in preprocessor_files()),
-        f"{entry.name}/{RECORD}",
-    ]
-    out.print("written:")
-    for path in written:
-        out.print(f"  {path}")
+    _print(f"{entry.name} version {version} is in {repository}", _facts(entry, version))
     out.print("to call it:")
     where = "" if version == entry.in_use else f"&version={version}"
     call = f"  curl -F files=@{sample_image()} '{service}/predict?model={entry.name}{where}'"
@@ -94,25 +62,41 @@ def listed(entries: Sequence[Entry], loaded: Collection[str] | None = None) -> N
 
 def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
     """Print all details of a model."""
-    out = console()
-    table = Table.grid(padding=(0, 2))
     some = ", ".join(labels[:5]) + (f", … ({len(labels)} in all)" if len(labels) > 5 else "")
+    _print(entry.name, {"repository": str(repository), "labels": some, **_facts(entry, entry.in_use)})
+    versioned(entry)
+
+
+def _facts(entry: Entry, version: int) -> dict[str, str]:
+    """What is known about a version."""
+    found = entry.versions[version]
+    spec, outcome = found.spec, found.outcome
     facts = {
-        "repository": str(repository),
-        "labels": some,
-        "multi-label": "yes" if entry.multi_label else "no",
-        "images": _images(entry),
-        **_embeddings(entry, entry.in_use),
-        **_after(entry, entry.in_use),
-        "format": f"{entry.format.value}{_takes(entry)}",
-        "served by": _serving(entry),
-        "folders": ", ".join(entry.folders),
+        "network": f"{spec.source}, ends in {outcome.ending}",
+        "classes": f"{outcome.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
+        "images": f"{'gray (one channel), ' if spec.grayscale else ''}{entry.preprocessing.described()}",
     }
-    out.print(entry.name, style="bold")
+    if entry.embedding_size:
+        layer = "the input of the last linear layer" if spec.features == AUTO else spec.features
+        off = f"1 - cosine to the original's is up to {outcome.embedding_difference:.1e}"
+        facts["embeddings"] = f"{entry.embedding_size} numbers, {layer}; {off}"
+    if spec.after is not None:
+        facts["then"] = f"{spec.after.described()}: {found.classes} classes"
+    takes = ", takes uint8 pixels" if entry.tensor is ImageTensor.UINT8 else ""
+    on = "the images of `tune`" if spec.serving.openvino else "made-up images"
+    off = f"probabilities differ from the original's by up to {outcome.difference:.1e} on {on}"
+    facts["stored as"] = f"{entry.format.value}, {spec.precision.value}{takes}; {off}"
+    facts["served by"] = _serving(entry)
+    facts["folders"] = ", ".join(entry.folders)
+    return facts
+
+
+def _print(heading: str, facts: Mapping[str, str]) -> None:
+    table = Table.grid(padding=(0, 2))
     for name, fact in facts.items():
         table.add_row(f"  {name}", fact)
-    out.print(table)
-    versioned(entry)
+    console().print(heading, style="bold")
+    console().print(table)
 
 
 def versioned(entry: Entry) -> None:
@@ -120,10 +104,11 @@ def versioned(entry: Entry) -> None:
     table = Table("version", "", "source", "ends in", "precision", "asked by", box=None, pad_edge=False)
     for number, version in sorted(entry.versions.items()):
         several = len(entry.versions) > 1
+        then = f"then {version.spec.after.described()}" if version.spec.after else ""
         table.add_row(
             str(number),
             "in use" if number == entry.in_use else "",
-            " ".join(filter(None, [version.spec.source, Path(version.spec.weights or "").name, _then(version)])),
+            " ".join(filter(None, [version.spec.source, Path(version.spec.weights or "").name, then])),
             version.outcome.ending,
             entry.computes_in(number).value,
             pinned(entry.name, number) if several else entry.name,
@@ -145,42 +130,6 @@ def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
         for item in items:
             yield item
             bar.advance(task)
-
-
-def _images(entry: Entry) -> str:
-    return f"{'gray (one channel), ' if entry.spec.grayscale else ''}{entry.preprocessing.described()}"
-
-
-def _embeddings(entry: Entry, version: int) -> dict[str, str]:
-    """The row about embeddings, if the model gives them."""
-    if not entry.embedding_size:
-        return {}
-    layer, off = entry.versions[version].spec.features, entry.versions[version].outcome.embedding_difference
-    where = "the input of the last linear layer" if layer == AUTO else layer
-    return {"embeddings": f"{entry.embedding_size} numbers, {where}; 1 - cosine to the original's is up to {off:.1e}"}
-
-
-def _after(entry: Entry, version: int) -> dict[str, str]:
-    """The row about the step after the network, if the version has one."""
-    found = entry.versions[version]
-    if found.spec.after is None:
-        return {}
-    return {"then": f"{found.spec.after.described()}: {found.classes} classes"}
-
-
-def _then(version: Version) -> str:
-    return f"then {version.spec.after.described()}" if version.spec.after else ""
-
-
-def _cpu_files(runtime: CpuRuntime | None) -> tuple[str, ...]:
-    """The files beside a model.pt that say, or are, what runs it on a CPU."""
-    if runtime is None:
-        return ()
-    return cpu_network.FILES if runtime is CpuRuntime.ONNXRUNTIME else (cpu_network.RECORD,)
-
-
-def _takes(entry: Entry) -> str:
-    return ", takes uint8 pixels" if entry.tensor is ImageTensor.UINT8 else ""
 
 
 def _serving(entry: Entry) -> str:
