@@ -235,7 +235,7 @@ async def test_message_is_counted_while_it_is_used(tmp_path):
         refused = await infer(small)  # the message and the image in it are more than a tenth
         assert (refused.code(), details(refused)[0].reason) == (grpc.StatusCode.UNAVAILABLE, "OVERLOADED")
         calls = [infer(other) for _ in range(16)]
-        await wait_until(lambda: len(backend.calls) == 1)
+        await wait_until(lambda: bool(backend.calls))
         assert REGISTRY.get_sample_value("gateway_waiting_bytes") > len(image)
         done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
         assert details(done.pop().result())[0].metadata["limit"] == "max_bytes_waiting"
