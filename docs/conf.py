@@ -20,11 +20,12 @@ OPENAPI_PAGE = "docs/reference/endpoints"
 project = "Triton image gateway"
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]
 root_doc = "docs/index"
-include_patterns = ["*.md", "docs/**.md", "deploy/helm/**.md", "examples/*.md", "gateway_client/*.md", "native/*.md"]
+FOLDERS = ("bench", "examples", "gateway_client", "native")
+include_patterns = ["*.md", "docs/**.md", "deploy/helm/**.md", *(f"{folder}/*.md" for folder in FOLDERS)]
 exclude_patterns = [
     ".*",
     "build",
-    "bench",
+    "bench/*.py",
     "gateway",
     "gateway_cli",
     "gateway_decoder",

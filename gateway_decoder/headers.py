@@ -118,14 +118,12 @@ def _end_of_plain_strips(tags: ImageFileDirectory_v2) -> float:
     """Where the pixels of uncompressed strips end, whatever length is announced; infinity for other pixels."""
     if tags.get(_COMPRESSION, 1) != 1 or tags.get(_PLANAR, 1) != 1 or _values(tags, _TILE_OFFSETS):
         return math.inf
-    rows_of_a_strip = min(tags.get(_ROWS_PER_STRIP, tags[_HEIGHT]), tags[_HEIGHT])
-    row_bytes = (tags[_WIDTH] * sum(_values(tags, _BITS) or (1,)) + 7) // 8
-    starts = range(0, tags[_HEIGHT], rows_of_a_strip)
-    rows = [min(rows_of_a_strip, tags[_HEIGHT] - start) for start in starts]
-    return max(
-        offset + row_bytes * each
-        for offset, each in zip_longest(_values(tags, _STRIP_OFFSETS), rows, fillvalue=math.inf)
-    )
+    height, offsets = int(tags[_HEIGHT]), _values(tags, _STRIP_OFFSETS)
+    rows = min(int(tags.get(_ROWS_PER_STRIP, height)), height)
+    if -(-height // rows) != len(offsets):
+        return math.inf
+    row_bytes = (int(tags[_WIDTH]) * sum(_values(tags, _BITS) or (1,)) + 7) // 8
+    return float(max(at + row_bytes * min(rows, height - rows * strip) for strip, at in enumerate(offsets)))
 
 
 def _values(tags: ImageFileDirectory_v2, tag: int) -> tuple[Any, ...]:

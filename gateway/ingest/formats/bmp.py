@@ -39,7 +39,8 @@ def _points_into_header(data: bytes) -> bool:
     """Whether the offset of the pixels is 0 or lies in the header; browsers then read the pixels behind the palette."""
     if len(data) < 14 + _INFO_HEADER_BYTES:
         return False
-    offset, header_bytes = struct.unpack_from("<II", data, 10)
+    offset = int.from_bytes(data[10:14], "little")
+    header_bytes = int.from_bytes(data[14:18], "little")
     return _INFO_HEADER_BYTES <= header_bytes < 1_024 and offset < 14 + header_bytes
 
 
