@@ -39,8 +39,8 @@ class Caller:
         del name
         return True
 
-    async def charge(self, most_seconds: float, stages: Stages, images: int = 1) -> None:
-        """Charge `images`, all or none of them; may wait for up to `most_seconds`. Raises RateLimited."""
+    async def charge(self, most_seconds: float, stages: Stages) -> None:
+        """Charge an image; may wait for up to `most_seconds`. Raises RateLimited."""
 
     def count(self, error: "GatewayError | None") -> None:
         """Count the result of an image."""

@@ -81,23 +81,23 @@ class StoredRates:
         self._lost = False
         self._retry_at = 0.0
 
-    async def take(self, name: str, rate: Rate, most_seconds: float, images: int = 1) -> Grant:
+    async def take(self, name: str, rate: Rate, most_seconds: float) -> Grant:
         """See gateway_plugins.keys.rates.Rates; never raises."""
         if self._lost and self._now() < self._retry_at:
-            return await self._local.take(name, rate, most_seconds, images)
+            return await self._local.take(name, rate, most_seconds)
         # While the store is away, one request a second tries it.
         self._retry_at = self._now() + RETRY_SECONDS
         try:
-            grant = await self.ask(name, rate, most_seconds, images)
+            grant = await self.ask(name, rate, most_seconds)
         except FAILURES as error:
             self._lose(error)
-            return await self._local.take(name, rate, most_seconds, images)
+            return await self._local.take(name, rate, most_seconds)
         self._find()
         return grant
 
-    async def ask(self, name: str, rate: Rate, most_seconds: float, images: int = 1) -> Grant:
-        """Take images of a key's rate in the store; raises one of FAILURES."""
-        limits = [images / rate.per_second, rate.full_seconds, most_seconds]
+    async def ask(self, name: str, rate: Rate, most_seconds: float) -> Grant:
+        """Take an image of a key's rate in the store; raises one of FAILURES."""
+        limits = [1 / rate.per_second, rate.full_seconds, most_seconds]
         async with asyncio.timeout(TIMEOUT_SECONDS):
             reply = await self._take([PREFIX + name], limits)
         admitted, wait, ahead = _read(reply, most_seconds)

@@ -39,20 +39,20 @@ def require_client() -> None:
 
 
 class Grant(NamedTuple):
-    """The result of a request for a part of a rate, for one image or several together."""
+    """The result of a request for an image of a rate."""
 
     admitted: bool
     wait_seconds: float
-    """Time after which the images may pass; if they are not admitted, after which another attempt may be."""
+    """Time after which the image may pass; if it is not admitted, after which another attempt may be."""
     remaining: int
-    """Images that may pass now, after these."""
+    """Images that may pass now, after this one."""
     next_seconds: float
     """Time until one more may pass."""
 
 
-def take(paid_at: float, rate: Rate, now: float, most_seconds: float, images: int = 1) -> tuple[float, Grant]:
-    """The new state after a request for images, which may wait for `most_seconds`, and the result of the request."""
-    interval = images / rate.per_second
+def take(paid_at: float, rate: Rate, now: float, most_seconds: float) -> tuple[float, Grant]:
+    """The new state after a request for an image, which may wait for `most_seconds`, and the result of the request."""
+    interval = 1 / rate.per_second
     ahead = max(paid_at - now, 0.0) + interval
     wait = _positive(ahead - rate.full_seconds)
     admitted = wait <= most_seconds
@@ -75,8 +75,8 @@ def _positive(seconds: float) -> float:
 class Rates(Protocol):
     """Where the state of the rates is."""
 
-    async def take(self, name: str, rate: Rate, most_seconds: float, images: int = 1) -> Grant:
-        """Take images of a key's rate, all of them if they may pass within `most_seconds`, else none."""
+    async def take(self, name: str, rate: Rate, most_seconds: float) -> Grant:
+        """Take an image of a key's rate, if it may pass within `most_seconds`."""
 
     def forget(self, name: str) -> None:
         """Drop the state of a key that was removed."""
@@ -92,9 +92,9 @@ class ProcessRates:
         self._now = now
         self._paid_at: dict[str, float] = {}
 
-    async def take(self, name: str, rate: Rate, most_seconds: float, images: int = 1) -> Grant:
+    async def take(self, name: str, rate: Rate, most_seconds: float) -> Grant:
         """See Rates."""
-        self._paid_at[name], grant = take(self._paid_at.get(name, 0.0), rate, self._now(), most_seconds, images)
+        self._paid_at[name], grant = take(self._paid_at.get(name, 0.0), rate, self._now(), most_seconds)
         return grant
 
     def forget(self, name: str) -> None:
@@ -117,7 +117,7 @@ class WorkerRates:
         self._folder = folder
         self._now = now
 
-    async def take(self, name: str, rate: Rate, most_seconds: float, images: int = 1) -> Grant:
+    async def take(self, name: str, rate: Rate, most_seconds: float) -> Grant:
         """See Rates."""
         file = os.open(self._folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -130,7 +130,7 @@ class WorkerRates:
                     await asyncio.sleep(LOCK_PAUSE_SECONDS)
             state = os.pread(file, _TIME.size, 0)
             paid_at = _TIME.unpack(state)[0] if len(state) == _TIME.size else 0.0
-            paid_at, grant = take(paid_at, rate, self._now(), most_seconds, images)
+            paid_at, grant = take(paid_at, rate, self._now(), most_seconds)
             os.pwrite(file, _TIME.pack(paid_at), 0)
         finally:
             os.close(file)

@@ -62,31 +62,21 @@ class Tenant(Caller):
         if not self.quota.allows_model(name):
             raise self._forbidden(f"the model {name[:64]!r}: its quota allows {', '.join(self.quota.models)}")
 
-    async def charge(self, most_seconds: float, stages: Stages, images: int = 1) -> None:
-        """Count images against the rate; waits for up to `most_seconds`, or raises RateLimited at once."""
+    async def charge(self, most_seconds: float, stages: Stages) -> None:
+        """Count an image against the rate; waits for up to `most_seconds`, or raises RateLimited at once."""
         rate = self.quota.rate
         if rate is None:
             return
         with stages["wait"]:
-            await self._take(rate, most_seconds, images)
+            await self._take(rate, most_seconds)
 
-    async def _take(self, rate: Rate, most_seconds: float, images: int) -> None:
-        self._rate_state = grant = await self._rates.take(self.name, rate, most_seconds, images)
+    async def _take(self, rate: Rate, most_seconds: float) -> None:
+        self._rate_state = grant = await self._rates.take(self.name, rate, most_seconds)
         if not grant.admitted:
             series(metrics.KEY_REFUSALS, self.name, "rate").inc()
-            retry_after_seconds: int | None = math.ceil(grant.wait_seconds)
-            advice = "retry later."
-            if images > 1:
-                advice = f"the batch has {images} more: send a smaller one, or retry later."
-            if images / rate.per_second - rate.full_seconds > most_seconds:  # also after any pause
-                retry_after_seconds = None
-                most = math.floor((most_seconds + rate.full_seconds) * rate.per_second)
-                advice = (
-                    f"the batch has {images} more, of which at most {most} can pass in its time: send a smaller one."
-                )
             raise RateLimited(
-                f"This key may send {_in_words(rate)} and {rate.burst} at once; {advice}",
-                retry_after_seconds=retry_after_seconds,
+                f"This key may send {_in_words(rate)} and {rate.burst} at once; retry later.",
+                retry_after_seconds=math.ceil(grant.wait_seconds),
                 limit="rate",
                 value=rate.per_second,
                 policy=POLICY,

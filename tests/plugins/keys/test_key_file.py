@@ -165,7 +165,7 @@ def test_damaged_file_keeps_the_old_keys_and_is_logged_once(path, damage, capfd)
 
 def test_commands_add_list_and_remove_keys(path):
     options = ("--rate", "90/min", "--burst", "4", "--share", "0.5", "--priority", "bulk", "--models", "a,b")
-    plain = gateway("key", "new", "--name", "mobile", "--file", path)
+    plain = gateway("key", "add", "mobile", "--file", path)
     limited = gateway("key", "add", "team", "--routes", "/predict", *options, "--file", path)
     for name, made in (("mobile", plain), ("team", limited)):
         assert read_keys(path).name_of(made.stdout.strip().encode()) == name
@@ -179,7 +179,7 @@ def test_commands_add_list_and_remove_keys(path):
 
 
 def test_commands_use_the_file_of_the_setting(path, tmp_path, monkeypatch):
-    gateway("key", "new", "--name", "mobile", GATEWAY_API_KEYS_FILE=str(path))
+    gateway("key", "add", "mobile", GATEWAY_API_KEYS_FILE=str(path))
     assert "mobile" in read_keys(path).digests
     monkeypatch.delenv("GATEWAY_API_KEYS_FILE", raising=False)
     monkeypatch.chdir(tmp_path)

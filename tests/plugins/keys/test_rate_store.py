@@ -63,10 +63,9 @@ def test_applications_share_the_rate_of_a_key(store, path):
 @pytest.mark.parametrize("most_seconds", [0.0, 3.0])
 async def test_store_computes_what_the_process_does(rates, rate, most_seconds):
     state = 0.0
-    for number in range(15):
-        images = 1 + number % 3
-        grant = await rates.take("a", rate, most_seconds, images)
-        state, expected = take(state, rate, 0.0, most_seconds, images)
+    for _ in range(15):
+        grant = await rates.take("a", rate, most_seconds)
+        state, expected = take(state, rate, 0.0, most_seconds)
         assert (grant.admitted, grant.remaining) == (expected.admitted, expected.remaining)
         # The store's clock goes on between two requests.
         assert expected.wait_seconds - 5 < grant.wait_seconds <= expected.wait_seconds + 1e-3

@@ -50,15 +50,6 @@ async def test_image_that_may_wait_is_given_its_time(rates):
     assert refused.wait_seconds == pytest.approx(0.3)
 
 
-async def test_images_of_a_batch_pass_together_or_not_at_all(rates):
-    first = await rates.take("a", TEN, 0.0, 4)
-    assert (first.admitted, first.remaining) == (True, 1)
-    refused = await rates.take("a", TEN, 0.0, 2)
-    assert (refused.admitted, refused.remaining, refused.wait_seconds) == (False, 1, pytest.approx(0.1))
-    waits = await rates.take("a", TEN, 0.25, 3)
-    assert (waits.admitted, waits.wait_seconds) == (True, pytest.approx(0.2))
-
-
 async def test_keys_have_rates_of_their_own_and_forgotten_ones_begin_anew(rates):
     slow = Rate(0.001, 1, "0.001/s")
     assert [(await rates.take(name, slow, 0.0)).admitted for name in "aab"] == [True, False, True]
