@@ -139,14 +139,14 @@ def test_network_that_never_returns_times_out(tmp_path):
         add(request(tmp_path), tmp_path / "models", print, timeout_seconds=1)
 
 
-def test_command_prints_written_files_and_example_calls(tmp_path, monkeypatch):
+def test_command_writes_files_and_prints_example_calls(tmp_path, monkeypatch):
     """The call has the port of the settings and an image that exists."""
     monkeypatch.chdir(tmp_path)
     path, labels = save_torchscript(Head(), tmp_path / "head.pt"), save_labels(tmp_path / "labels.txt")
     options = ("--name=head", f"--labels={labels}", *HEAD_FLAGS, f"--model-repository={tmp_path}/m")
     output = gateway("model", "add", path, *options, GATEWAY_PORT="9123").output
     assert "ends in logits" in output
-    assert "head_classifier/1/model.pt" in output
+    assert (tmp_path / "m/head_classifier/1/model.pt").is_file()
     assert "gateway | trying it on images of 32×32" in output
     (call,) = [line for line in output.splitlines() if "curl" in line]
     assert call.endswith(" 'http://127.0.0.1:9123/predict?model=head'")

@@ -197,7 +197,7 @@ def test_models_are_described(client):
     onnx, pixels = models[ONNX], models[PIXELS]
     assert (onnx["ready"], onnx["classes"], onnx["tensor"], onnx["labels"][0]) == (True, 5, "fp32", "class 0")
     assert (onnx["resize_size"], onnx["crop_size"], onnx["input_height"]) == ([40], [32, 32], 32)
-    assert (pixels["tensor"], pixels["vector_size"], pixels["steps"]) == ("uint8", 4, [])
+    assert (pixels["tensor"], pixels["embedding_size"], pixels["steps"]) == ("uint8", 4, [])
     assert pixels["limitations"] == ["pixels has no labels: class numbers are the labels"]
     assert onnx["limitations"] == []
 
