@@ -51,14 +51,6 @@ def read_file(path: str | os.PathLike[str], max_bytes: int = DEFAULT_FILE_BYTES)
         return read_most(file, max_bytes)
 
 
-def read_text(path: Path, *, max_bytes: int, encoding: str = "utf-8") -> str:
-    """Read a text file; raises OSError if it is larger or not a regular file, and UnicodeDecodeError."""
-    data = read_file(path, max_bytes)
-    if len(data) > max_bytes:
-        raise OSError(f"{path} is larger than {max_bytes} bytes")
-    return data.decode(encoding)
-
-
 def read_most(stream: Stream, max_bytes: int) -> bytes:
     """Read at most `max_bytes` + 1 bytes of a stream. Memory grows as bytes arrive, not by a declared size."""
     pieces, left = [], max_bytes + 1

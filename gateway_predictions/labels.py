@@ -9,6 +9,7 @@ The JSON is Label Studio's own: https://labelstud.io/guide/task_format
 """
 
 import csv
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from gateway.errors import UserError
+from gateway.values.text_files import read_text
 from gateway_client.csv_cells import csv_line, restored
-from gateway_client.files import read_text
 from gateway_plugins.shared.safe_path import SafePath
 from gateway_predictions.layout import SAMPLE, order_of
 from gateway_predictions.reader import LogReader, Row, key_of
@@ -157,8 +158,8 @@ def _task(row: Row, url: str | None) -> dict[str, object]:
 def read_labels(path: Path) -> list[dict[str, object]]:
     """The bodies of POST /feedback for the images of a file that have a label; raises LabelsUnusable."""
     try:
-        text = read_text(path, max_bytes=MAX_FILE_BYTES, encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as exc:
+        text = read_text(path, max_bytes=MAX_FILE_BYTES, newline="")
+    except OSError as exc:
         raise LabelsUnusable(f"{path} cannot be read: {exc}") from exc
     try:
         return list(_from_tasks(json.loads(text)) if path.suffix.lower() == ".json" else _from_table(text))
@@ -170,7 +171,7 @@ def read_labels(path: Path) -> list[dict[str, object]]:
 
 
 def _from_table(text: str) -> Iterator[dict[str, object]]:
-    for row in csv.DictReader(text.splitlines(keepends=True)):
+    for row in csv.DictReader(io.StringIO(text, newline="")):
         cells = {name: restored(row[name] or "") for name in ("request_id", "index", "model", TRUE_LABEL)}
         label = cells.pop(TRUE_LABEL).strip()
         if label:

@@ -35,6 +35,7 @@ from gateway_models.repository.entry import Entry, EntryError, Version, check_na
 from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.spec import Format, ModelSpec
 from gateway_models.repository.writing import extend, staging, write
+from gateway_plugins.shared.labels import read_label_file
 
 OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION}
 """By kind of source; other kinds are TorchScript by default."""
@@ -61,6 +62,9 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         if old and spec.labels is None and not source.labels
         else find_labels(source, spec.labels)
     )
+    for path in (spec.labels, spec.zero_shot, spec.after_labels):
+        if path:
+            report(f"{path}: {read_label_file(path)}")
     if spec.labels and (twice := repeated(labels)):
         report(f"some labels occur more than once; only class_id distinguishes these classes: {twice}")
     if old:

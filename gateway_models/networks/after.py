@@ -17,12 +17,12 @@ from gateway_client.bulk.outputs import EMBEDDING
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import CODE, FunctionSource, adapter_of, find_function
 from gateway_models.networks.isolation import Job, Report, StepTrial, try_step
-from gateway_models.networks.labels import given_labels
 from gateway_models.networks.model_source import digest
 from gateway_models.repository.after import AfterStep, DeclaredStep, FunctionStep, StepError, Unknown, resolved
 from gateway_models.repository.entry import EntryError, Outcome
 from gateway_models.repository.spec import ModelSpec
 from gateway_plugins.shared.extras import install
+from gateway_plugins.shared.labels import read_labels
 
 STEP, MODEL, ADAPTER = "step.json", "model.py", "served_step.py"
 DECLARED, NUMBERS, KNOWN = "declared.py", "declared.json", "known.npy"
@@ -50,7 +50,7 @@ def check_step(spec: ModelSpec, outputs: NetworkOutputs) -> AfterStep | None:
     if isinstance(step, FunctionStep):
         source = find_step(step, spec.include)
         step = replace(step, source=source.location, include=source.include, sha256=source.digest())
-        return replace(step, labels=given_labels(labels) if labels else step.labels)
+        return replace(step, labels=read_labels(labels) if labels else step.labels)
     if labels is not None:
         raise StepError("labels are for a step that is a Python function; a declared step has its labels in it")
     if step.unknown and not outputs.embedding_size:

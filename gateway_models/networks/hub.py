@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import UserError
-from gateway_client.files import read_text
+from gateway.values.text_files import read_text
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file, from_mapping
 from gateway_plugins.shared.extras import install
+from gateway_plugins.shared.labels import numbered
 
 HUGGING_FACE, TIMM = "huggingface:", "timm:"
 CONFIG, WEIGHTS = "config.json", "*.safetensors*"
@@ -289,20 +290,8 @@ def _labels(id2label: object, path: Path) -> tuple[str, ...]:
     """The labels in config.json's id2label in the order of their numbers; () if there are none."""
     if not isinstance(id2label, Mapping):
         return ()
-    names = numbered(id2label, path / CONFIG)
+    names = numbered(id2label.items(), path / CONFIG)
     return () if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
-
-
-def numbered(names: Mapping[Any, Any], path: Path) -> tuple[str, ...]:
-    """The labels of {"0": "cat", "1": "dog"} in the order of the numbers; raises HubError if one is missing."""
-    try:
-        found = {int(number): str(name).strip() for number, name in names.items()}
-    except ValueError as exc:
-        raise HubError(f"{path} has labels under names that are not numbers: {exc}") from exc
-    missing = [number for number in range(len(found)) if number not in found]
-    if missing:
-        raise HubError(f"{path} has {len(found)} labels, and none for class {missing[0]}")
-    return tuple(found[number] for number in range(len(found)))
 
 
 def read_config(path: Path) -> dict[str, Any]:

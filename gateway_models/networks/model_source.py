@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.errors import UserError
-from gateway_client.files import read_text
 from gateway_models.networks.file_kinds import FileKind, ModelFileError, alone, kind_of, refuse
 from gateway_models.networks.frameworks import Framework, with_members
 from gateway_models.networks.functions import FunctionSource, find_function, is_function
@@ -19,13 +18,13 @@ from gateway_models.networks.hub import (
     timm_config,
     timm_preprocessing,
 )
-from gateway_models.networks.labels import MAX_LABELS_BYTES, given_labels, unreadable
 from gateway_models.networks.onnx_metadata import Described, described
 from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
 from gateway_models.repository.spec import ModelSpec
+from gateway_plugins.shared.labels import LabelsError, label_text, read_labels
 
 KINDS = {
     FileKind.TORCHSCRIPT: "torchscript",
@@ -170,7 +169,7 @@ def _folder(spec: ModelSpec, path: Path) -> Source:
             f"{path} was trained to give an image several labels (problem_type in config.json): add --multi-label"
         )
     if spec.zero_shot:
-        spec = replace(spec, texts=given_labels(spec.zero_shot))
+        spec = replace(spec, texts=read_labels(spec.zero_shot))
     return Source(
         replace(spec, source=folder.location, sha256=folder.digest()),
         "huggingface",
@@ -232,7 +231,7 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
 def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
     """One label for each class: from a file, from the source, or of torchvision's weights; raises SourceError."""
     if path is not None:
-        return given_labels(path)
+        return read_labels(path)
     if source.labels:
         return source.labels
     if source.kind == "huggingface":
@@ -244,30 +243,24 @@ def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
     return tuple(weights_enum(source.like).meta["categories"])
 
 
-def read_labels(path: Path) -> tuple[str, ...]:
-    """The lines of a UTF-8 file; raises SourceError if there are none, or one is empty."""
-    try:
-        # Not splitlines(), which also breaks at characters that Triton keeps in a label. utf-8-sig drops Windows' BOM.
-        text = read_text(path, max_bytes=MAX_LABELS_BYTES, encoding="utf-8-sig").rstrip()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise SourceError(unreadable(path, exc)) from exc
-    if not text:
-        raise SourceError(f"{path} contains no labels")
-    labels = tuple(line.strip() for line in text.split("\n"))
+def _label_lines(path: Path) -> tuple[str, ...]:
+    """The lines of a labels file of the repository, as Triton reads it; raises LabelsError."""
+    # Not splitlines(), which also breaks at characters that Triton keeps in a label.
+    labels = tuple(line.strip() for line in label_text(path).split("\n"))
     for number, label in enumerate(labels, 1):
         if not label:
-            raise SourceError(f"{path} has no label on line {number}; every class needs one")
+            raise LabelsError(f"{path} has no label on line {number}; every class needs one")
     return labels
 
 
 def labels_of(entry: Entry, repository: Path, version: int) -> tuple[str, ...]:
-    """The labels of a version's classes, of the step after its network if that has its own; raises SourceError."""
-    return read_labels(entry.labels_file(repository, version))
+    """The labels of a version's classes, of the step after its network if that has its own; raises LabelsError."""
+    return _label_lines(entry.labels_file(repository, version))
 
 
 def network_labels(entry: Entry, repository: Path) -> tuple[str, ...]:
-    """The labels of the networks' classes, which all versions share; raises SourceError."""
-    return read_labels(repository / entry.classifier / LABELS)
+    """The labels of the networks' classes, which all versions share; raises LabelsError."""
+    return _label_lines(repository / entry.classifier / LABELS)
 
 
 def repeated(labels: Sequence[str]) -> str:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.hub import HubError, numbered
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
+from gateway_plugins.shared.labels import LabelsError, numbered
 
 CLASSIFY = "classify"
 TASKS = {
@@ -60,8 +60,8 @@ def _labels(text: str, path: Path) -> tuple[str, ...]:
     if not isinstance(names, Mapping):
         return ()
     try:
-        labels = numbered(names, path)
-    except HubError as exc:
+        labels = numbered(names.items(), path)
+    except LabelsError as exc:
         raise ModelFileError(str(exc)) from exc
     return () if all(label == f"class{number}" for number, label in enumerate(labels)) else labels
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from gateway_models.networks.cpu_choice import with_cpu_form
 from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, work
-from gateway_models.networks.labels import given_labels
 from gateway_models.networks.served_memory import with_memory
 from gateway_models.repository.entry import LABELS, Entry, EntryError, Version, read_entry
 from gateway_models.repository.retired import retire, retired
 from gateway_models.repository.writing import rewrite, staging
 from gateway_plugins.shared.files import whole_file
+from gateway_plugins.shared.labels import read_label_file
 
 
 def relabel(
@@ -33,10 +33,12 @@ def relabel(
             f"{name} has a step after its network, made for its labels: remove the versions with one, relabel it, and "
             "add the step again with `gateway model after`"
         )
+    found = read_label_file(labels)
+    report(f"{labels}: {found}")
     spec = replace(
         old.spec,
         zero_shot=labels.absolute(),
-        texts=given_labels(labels),
+        texts=found.labels,
         prompts=prompts or old.spec.prompts,
         format=old.format,
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
+from gateway.values.text_files import read_text
 from gateway_client.csv_cells import restored
-from gateway_client.files import read_text
 from gateway_models.proof.image_files import image_files
 from gateway_models.repository.class_names import ClassNames
 
@@ -83,9 +83,9 @@ def _number(classes: ClassNames, name: str, where: str) -> int:
 
 def _rows(source: Path) -> list[tuple[int, list[str]]]:
     try:
-        file = io.StringIO(read_text(source, max_bytes=MAX_TABLE_BYTES), newline="")
+        file = io.StringIO(read_text(source, max_bytes=MAX_TABLE_BYTES, newline=""), newline="")
         rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as exc:
+    except (OSError, csv.Error) as exc:
         raise DatasetError(f"cannot read {source}: {exc}") from exc
     is_header = bool(rows) and [cell.strip().lower() for cell in rows[0][1]][:1] in (["path"], ["file"], ["filename"])
     return rows[1:] if is_header else rows

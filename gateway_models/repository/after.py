@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ConfigDict
 
 from gateway.errors import UserError
-from gateway_client.files import read_text
+from gateway.values.text_files import read_text
 from gateway_models.repository.class_names import ClassNames
 
 OTHER = "other"
@@ -150,8 +150,8 @@ def read_declaration(path: Path) -> DeclaredStep:
 
     try:
         document = yaml.safe_load(read_text(path, max_bytes=MAX_YAML_BYTES))
-    except (OSError, UnicodeDecodeError) as exc:
-        raise StepError(f"cannot read {path}: {getattr(exc, 'strerror', None) or exc}") from exc
+    except OSError as exc:
+        raise StepError(f"cannot read {path}: {exc.strerror or exc}") from exc
     except (yaml.YAMLError, RecursionError) as exc:
         raise StepError(f"{path} is no YAML: {' '.join(str(exc).split())}") from exc
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.ingest.resizing import PILLOW
-from gateway_client.files import read_text
+from gateway.values.text_files import read_text
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, PreprocessingError, whole
 
 SQUARED = {"ViT", "DeiT", "Beit", "Swin"}

@@ -15,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import UserError
+from gateway.values.text_files import decoded
 from gateway_plugins.keys.quota import NO_QUOTA, InvalidQuota, Quota, read_quota
 from gateway_plugins.shared.files import locked, whole_file
 
@@ -147,15 +148,13 @@ def remove_key(path: Path, name: str) -> None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
+        return decoded(path.read_bytes())
     except FileNotFoundError as exc:
         raise KeysError(
             f"there is no file of API keys at {path}: make one with gateway key add NAME --file {path}"
         ) from exc
     except OSError as exc:
-        raise KeysError(f"cannot read the API keys in {path}: {exc.strerror}") from exc
-    except UnicodeDecodeError as exc:
-        raise KeysError(f"cannot read the API keys in {path}: it is not UTF-8 text") from exc
+        raise KeysError(f"cannot read the API keys in {path}: {exc.strerror or exc}") from exc
 
 
 def _parse(path: Path, text: str) -> tuple[dict[str, str], dict[str, tuple[str, Mapping[str, str]]]]:

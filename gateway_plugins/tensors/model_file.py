@@ -9,13 +9,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from gateway.errors import UserError
 from gateway.ingest.resizing import INTERPOLATIONS, Resize, TensorInput
+from gateway.values.text_files import read_text
 from gateway.values.validation import fault
+from gateway_plugins.shared.labels import LabelsError, read_labels
 
 if TYPE_CHECKING:
     from gateway_plugins.tensors.tensor_codec import TensorModel
 
-MOST_BYTES = 64 * 2**20
-"""Upper bound of a file of labels: some hundred times the largest."""
+MOST_BYTES = 2**20
 MAX_SIDE = 4_096
 AS_LIST = BeforeValidator(lambda value: [value] if isinstance(value, int) else value)
 Sides = Annotated[list[Annotated[int, Field(ge=1, le=MAX_SIDE)]], AS_LIST, Field(min_length=1, max_length=2)]
@@ -63,7 +64,7 @@ class Entry(BaseModel):
         return self
 
     def model(self, folder: Path) -> "TensorModel":
-        """The model; its labels are in a file below `folder`. Raises OSError and UnicodeDecodeError."""
+        """The model; its labels are in a file below `folder`. Raises LabelsError."""
         from gateway_plugins.tensors.tensor_codec import TensorModel
 
         height, width = (self.crop_size * 2)[:2]
@@ -91,8 +92,8 @@ class ModelFile(BaseModel):
 def read_models(path: Path) -> "Mapping[str, TensorModel]":
     """The models of a file, by their names in Triton; raises ModelFileError."""
     try:
-        file = ModelFile.model_validate(tomllib.loads(path.read_text()))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        file = ModelFile.model_validate(tomllib.loads(read_text(path, max_bytes=MOST_BYTES)))
+    except (OSError, tomllib.TOMLDecodeError) as exc:
         raise ModelFileError(f"{path}: {getattr(exc, 'strerror', None) or exc}") from exc
     except ValidationError as exc:
         first = exc.errors(include_url=False)[0]
@@ -102,15 +103,6 @@ def read_models(path: Path) -> "Mapping[str, TensorModel]":
     for name, entry in file.models.items():
         try:
             models[name] = entry.model(path.parent)
-        except (OSError, UnicodeDecodeError) as exc:
+        except LabelsError as exc:
             raise ModelFileError(f"{path}: models.{name}.labels: {entry.labels}: {exc}") from exc
     return models
-
-
-def read_labels(path: Path) -> tuple[str, ...]:
-    """The lines of a file in UTF-8; raises OSError and UnicodeDecodeError."""
-    with path.open("rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise OSError("the file is too large for labels")
-    return tuple(data.decode().splitlines())
