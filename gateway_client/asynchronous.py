@@ -10,6 +10,7 @@ from typing import Any, TypedDict, Unpack
 import httpx
 
 from gateway_client.batches import Batches, ServiceLimits
+from gateway_client.direct import DIRECT
 from gateway_client.documents import (
     MAX_DOCUMENT_BYTES,
     MAX_PROBLEM_BYTES,
@@ -104,6 +105,7 @@ class AsyncGateway:
             timeout=httpx.Timeout(options.get("timeout_seconds", 120.0), connect=10.0, pool=None),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=max(1, self.concurrency)),
             transport=options.get("transport"),
+            mounts=DIRECT,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,  # the API key goes to this host alone
         )

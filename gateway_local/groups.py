@@ -10,6 +10,7 @@ import threading
 import time
 
 from gateway_local import reaper
+from gateway_machine.child_environment import child_environment
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.02
@@ -49,6 +50,7 @@ class Reaper:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", reaper.__file__],
+                env=child_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 text=True,

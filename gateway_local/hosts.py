@@ -17,12 +17,6 @@ def authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def is_loopback(address: str) -> bool:
-    """Whether `host:port` is on this machine, by its name or number alone."""
-    host = address.rpartition(":")[0].strip("[]")
-    return host in {"localhost", "::1"} or host.startswith("127.")
-
-
 def free_port() -> int:
     """A TCP port of LOOPBACK that was free at the time of the call."""
     with socket.socket() as listener:

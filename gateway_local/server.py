@@ -63,7 +63,7 @@ class EmbeddedTriton(Child):
     """A Triton server that belongs to this process and dies with it.
 
     Every port may be 0: a free one is then taken. `cache_bytes` is the size of the response cache, 0 for none.
-    `load_models` are loaded with the models that they need; `environment` is added to this process's; `sizes` are the
+    `load_models` are loaded with the models that they need; `environment` is added to its own; `sizes` are the
     counts of models whose configuration has none, by default those for this machine's cores. `on_log` gets
     each line of Triton's log, prefixed, on a thread of its own. After the process has ended, `start` may be called
     again and keeps the ports.

@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway_machine.child_environment import NETWORKS, child_environment
+
 OLDEST_DRIVERS = {11: 450, 12: 525, 13: 580}
 """The oldest branch of NVIDIA's driver for each CUDA major version (CUDA compatibility guide, minor versions)."""
 DRIVER = "libcuda.so.1"
@@ -142,6 +144,7 @@ def _torch_sees_them() -> bool:
     try:
         check = subprocess.run(
             [sys.executable, "-c", _TORCH_CHECK],
+            env=child_environment(*NETWORKS),
             capture_output=True,
             text=True,
             timeout=TORCH_CHECK_SECONDS,

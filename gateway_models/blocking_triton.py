@@ -24,6 +24,7 @@ from gateway.triton.contract import (
     RAW_IMAGE,
     RAW_IMAGE_LENGTH,
 )
+from gateway.triton.grpc_channel import channel_options
 from gateway.triton.health.expected import READY
 from gateway.triton.load_pauses import pause_seconds
 
@@ -53,7 +54,7 @@ def server_name(address: str, timeout_seconds: float) -> str | None:
 
     None if nothing answers in time, or something else does.
     """
-    with InferenceServerClient(address) as client:
+    with InferenceServerClient(address, channel_args=channel_options(address)) as client:
         try:
             name: str = client.get_server_metadata(client_timeout=timeout_seconds).name
         except InferenceServerException as exc:
@@ -85,7 +86,7 @@ class BlockingTriton:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self._client = InferenceServerClient(address)
+        self._client = InferenceServerClient(address, channel_args=channel_options(address))
 
     def close(self) -> None:
         """Close the connection."""

@@ -20,9 +20,10 @@ from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
+from gateway_machine.child_environment import BUCKETS, child_environment
 from gateway_predictions.frames import FrameReader, LogMessage, RowKind, WriterOptions
 from gateway_predictions.layout import FEEDBACK, day_in, day_of, image_path, model_folder, new_file
-from gateway_predictions.store import Store
+from gateway_predictions.store import Store, folder_of
 
 FINAL_SECONDS = 5.0
 """Time to write the last rows after the service has ended."""
@@ -192,6 +193,7 @@ def start(connection: socket.socket, options: WriterOptions) -> subprocess.Popen
     handle = connection.fileno()
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "gateway_predictions.writer", str(handle), json.dumps(asdict(options))],
+        env=child_environment(*(() if folder_of(options.url) else BUCKETS)),
         pass_fds=(handle,),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, METADATA_TIMEOUT_SECONDS
 from gateway.triton.error_table import translate
+from gateway.values.addresses import is_loopback
 
 if TYPE_CHECKING:
     from gateway.triton.tls import Tls
@@ -42,6 +43,11 @@ FORCE_RELOAD_PARAMETER = "renewed_by_gateway"
 """A parameter that makes a model's configuration differ from the one before."""
 
 
+def channel_options(address: str) -> list[tuple[str, int]]:
+    """CHANNEL_OPTIONS; for this machine's own addresses without the environment's proxy, which cannot reach them."""
+    return [*CHANNEL_OPTIONS, *([("grpc.enable_http_proxy", 0)] if is_loopback(address) else [])]
+
+
 def version_numbers(version: str) -> tuple[int, ...]:
     """The first two numbers of a version such as 2.51.0, to be compared."""
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -58,9 +64,9 @@ class GrpcChannel:
         self.supports_cancellation = False
         """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""
         if tls is None:
-            self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+            self._channel = grpc.aio.insecure_channel(address, options=channel_options(address))
         else:
-            options = [*CHANNEL_OPTIONS, *tls.options()]
+            options = [*channel_options(address), *tls.options()]
             self._channel = grpc.aio.secure_channel(address, tls.credentials, options=options)
         self._stub = GRPCInferenceServiceStub(self._channel)
 

@@ -9,12 +9,13 @@ import typer
 from gateway.environment import load_settings
 from gateway.errors import LoadFailed, UserError
 from gateway.triton.contract import SEQUENCE_MODEL
+from gateway.values.addresses import is_loopback
 from gateway_cli.addresses import Triton
 from gateway_cli.model.group import asked_for_trust, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.model.spec_options import takes_spec
 from gateway_cli.terminal import Repository, print_status
-from gateway_local.hosts import authority, is_loopback
+from gateway_local.hosts import authority
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_machine.gpus import gpu_count
 from gateway_models.networks.functions import is_function

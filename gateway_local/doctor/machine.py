@@ -3,10 +3,12 @@
 import http.client
 import importlib.util
 import json
+import os
 import platform as system
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.environment import SettingsError, load_settings
@@ -28,6 +30,7 @@ from gateway_local.runtime.wheel import (
     is_fetched,
 )
 from gateway_local.server import SHARED_MEMORY, SHM_BYTES
+from gateway_machine.child_environment import PIP, child_environment
 from gateway_machine.gpus import Gpus
 from gateway_machine.memory import usable_memory
 from gateway_plugins.shared.extras import install
@@ -100,7 +103,14 @@ def triton(cache_dir: Path, faults: str, advice: str) -> Finding:
     command = [sys.executable, "-m", "pip", "index", "versions", "nvidia-pytriton", "--disable-pip-version-check"]
     command += ["--only-binary=:all:", f"--platform={WHEEL_PLATFORM}"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+        found = subprocess.run(
+            command,
+            env=child_environment(*PIP),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
         reason = (found.stderr.strip().splitlines() or [f"the package index has no nvidia-pytriton {WHEEL_VERSION}"])[
             -1
         ]
@@ -115,6 +125,15 @@ def triton(cache_dir: Path, faults: str, advice: str) -> Finding:
         )
     text = f"{TRITON_VERSION} is not in {cache_dir} yet; the first start fetches it (55 MB)"
     return warn("Triton", f"{text}\n{faults}", advice)
+
+
+def proxies() -> Iterator[Finding]:
+    """The variables that name proxies, if there are any."""
+    found = [name for name in os.environ if name.lower() in {"http_proxy", "https_proxy", "all_proxy", "grpc_proxy"}]
+    if found:
+        excepted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "nothing"
+        text = f"{', '.join(sorted(found))}; NO_PROXY excepts {excepted}, and this machine is always asked directly"
+        yield ok("proxies", text)
 
 
 def gpu(gpus: Gpus) -> Finding:

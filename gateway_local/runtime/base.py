@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
+from gateway_machine.child_environment import NETWORKS, child_environment
 
 Say = Callable[[str], None]
 
@@ -39,14 +40,14 @@ class TritonRuntime:
     library_path: tuple[Path, ...]
 
     def environment(self) -> dict[str, str]:
-        """The environment of this process, with what the server and its Python stubs need to find."""
+        """The variables that networks may have, with what the server and its Python stubs need to find."""
         library_path = [*map(str, self.library_path), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         # The stub embeds an isolated Python, which ignores PYTHONPATH and PYTHONHOME. It takes the first python3 in
         # PATH for its own executable, and so finds the virtual environment and the standard library.
         path = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
         return {
             **KEEP_FREED_MEMORY,
-            **os.environ,
+            **child_environment(*NETWORKS),
             "LD_LIBRARY_PATH": os.pathsep.join(library_path),
             "PATH": os.pathsep.join(path),
             "PYTHONUNBUFFERED": "1",

@@ -24,6 +24,7 @@ from gateway_local.runtime.base import (
     find_libpython,
     python_version,
 )
+from gateway_machine.child_environment import PIP, child_environment
 from gateway_plugins.shared.files import locked_where_writable, whole_folder
 
 WHEEL_VERSION = "0.7.0"
@@ -141,6 +142,7 @@ def _pip_install(target: Path, destination: Path) -> None:
         completed = subprocess.run(
             [*pip, *wheel_only, f"--target={target}", f"--requirement={requirements.name}"],
             check=False,
+            env=child_environment(*PIP),
             capture_output=True,
             text=True,
         )

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from gateway.errors import UserError
+from gateway_machine.child_environment import NETWORKS, child_environment
 from gateway_models.networks.adapted import Form, arranged
 from gateway_models.networks.after import STEP, load_step
 from gateway_models.networks.converters import open_network
@@ -67,6 +68,7 @@ class OriginalProcess:
             raise
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gateway_models.networks.function_process", str(self._folder)],
+            env=child_environment(*NETWORKS),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from gateway.errors import UserError
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime
+from gateway_machine.child_environment import NETWORKS, child_environment
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ModelSpec
@@ -78,6 +79,7 @@ def start_process() -> subprocess.Popen[str]:
     """Start the process that runs a job, with pipes as its standard streams; tests replace it by a faster one."""
     return subprocess.Popen(
         [sys.executable, "-m", "gateway_models.networks.jobs"],
+        env=child_environment(*NETWORKS),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -15,6 +15,7 @@ from gateway.triton.model_config import ModelConfig
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_machine.capacity import IN_FLIGHT_PER_CORE, MIB, NetworkRuntime
+from gateway_machine.child_environment import NETWORKS, child_environment
 from gateway_models.networks import served_process
 from gateway_models.networks.isolation import Job, Report
 from gateway_models.repository.entry import Entry, Outcome, Version
@@ -59,7 +60,13 @@ def measure(given: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
     command = [sys.executable, str(Path(served_process.__file__))]
     try:
         done = subprocess.run(
-            command, input=json.dumps(given), capture_output=True, text=True, timeout=timeout_seconds, check=False
+            command,
+            env=child_environment(*NETWORKS),
+            input=json.dumps(given),
+            capture_output=True,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
         )
         answer: dict[str, Any] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
+from gateway_client.direct import DIRECT
 from gateway_client.files import MAX_FILE_BYTES, read_file
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer
@@ -29,7 +30,8 @@ def described(url: str, model: str, api_key: str | None = None) -> dict[str, Any
     """A gateway's description of a model: GET /models/NAME; raises GatewayRefused."""
     path = f"{url.rstrip('/')}/models/{model}"
     try:
-        response = httpx.get(path, headers=_headers(api_key), timeout=TIMEOUT_SECONDS)
+        with _client(api_key) as client:
+            response = client.get(path)
         answer: dict[str, Any] = response.json()
         if response.is_success:
             return {**answer, "labels": list(answer["labels"]), "versions": list(answer["versions"])}
@@ -41,8 +43,9 @@ def described(url: str, model: str, api_key: str | None = None) -> dict[str, Any
     raise GatewayRefused(f"{path}: {reason}")
 
 
-def _headers(api_key: str | None) -> dict[str, str]:
-    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+def _client(api_key: str | None) -> httpx.Client:
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    return httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, mounts=DIRECT)
 
 
 class OverHttp:
@@ -50,7 +53,7 @@ class OverHttp:
 
     def __init__(self, url: str, model: str, version: int, api_key: str | None = None) -> None:
         self._path = f"{url.rstrip('/')}/v2/models/{model}/versions/{version}/infer"
-        self._client = httpx.Client(headers=_headers(api_key), timeout=TIMEOUT_SECONDS)
+        self._client = _client(api_key)
 
     def __enter__(self) -> Self:
         return self

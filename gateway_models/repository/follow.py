@@ -17,6 +17,7 @@ import httpx
 
 from gateway.errors import UserError
 from gateway.triton.load_pauses import pause_seconds
+from gateway_client.direct import DIRECT
 from gateway_local.sizing import CONFIG
 from gateway_models.repository.bucket import (
     OWN,
@@ -124,7 +125,7 @@ def load_models(url: str, repository: Path, models: Collection[str], say: Say) -
     calls.
     """
     ensembles, failed, pause = ensembles_of(repository), set(), 0.0
-    with httpx.Client(base_url=url.rstrip("/"), timeout=LOAD_SECONDS) as client:
+    with httpx.Client(base_url=url.rstrip("/"), timeout=LOAD_SECONDS, mounts=DIRECT) as client:
         for name in sorted(models, key=lambda name: (name in ensembles, name)):
             time.sleep(pause)
             began = time.monotonic()

@@ -69,13 +69,22 @@ def keep_stopped(process: psutil.Process) -> None:
             process.send_signal(signal.SIGSTOP)
 
 
+SECRET = "known to the service alone"  # noqa: S105  # of no service
+SURROUNDINGS = {
+    **dict.fromkeys(["AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PIP_INDEX_URL", "DATABASE_PASSWORD"], SECRET),
+    **dict.fromkeys(["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy"], "http://127.0.0.1:9"),
+}
+"""Secrets, and a proxy that does not answer."""
+
+
 @contextlib.contextmanager
 def running_command(log: Path, ready: str, *words: str, url: str = "", **settings: object) -> Iterator[Up]:
     """`gateway` with these words, once its log says that it is ready; killed at the end."""
+    variables = {name: value for name, value in environment(**settings).items() if name.lower() != "no_proxy"}
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "gateway_cli", *words],
-            env=environment(**settings),
+            env={**variables, **SURROUNDINGS, "MODEL_COLOUR": "red"},
             cwd=PROJECT,
             stdout=output,
             stderr=output,
@@ -108,10 +117,33 @@ def classified(up: Up) -> bool:
 @pytest.fixture(scope="module")
 def shared_up(light_repository, tmp_path_factory) -> Iterator[Up]:
     """One `gateway up --workers 2` that keeps running through the tests that use it."""
-    with running_up(
-        tmp_path_factory.mktemp("up") / "up.log", f"--model-repository={light_repository}", workers=2
-    ) as up:
+    folder = tmp_path_factory.mktemp("up")
+    settings = {"workers": 2, "cache_secret": SECRET, "log_predictions": folder / "predictions"}
+    with running_up(folder / "up.log", f"--model-repository={light_repository}", **settings) as up:
         yield up
+
+
+def test_no_process_but_the_services_own_has_its_secrets(shared_up):
+    assert classified(shared_up)
+    own, others = [], {}
+    for process in shared_up.family():
+        line = " ".join(process.cmdline())
+        if "gateway_cli serve" in line or "multiprocessing" in line:
+            own.append(process)
+        elif line:
+            others[line] = process.environ()
+    assert any(SECRET in process.environ().values() for process in own)
+    for kind in ("tritonserver", "triton_python_backend_stub", "gateway_decoder", "predictions.writer", "reaper"):
+        assert any(kind in line for line in others), kind
+    for line, variables in others.items():
+        assert SECRET not in variables.values(), line
+        assert not [name for name in variables if name.startswith("GATEWAY_") or "proxy" in name.lower()], line
+        assert ("MODEL_COLOUR" in variables) is ("triton" in line.split()[0]), line
+
+
+def test_classify_asks_this_machine_without_the_proxy(shared_up):
+    command = ["-m", "gateway_cli", "classify", PROJECT / "examples" / "cat.jpg", f"--gateway={shared_up.url}"]
+    assert "cat.jpg" in python(*command, env={**environment(), **SURROUNDINGS}).stdout
 
 
 def test_second_up_reports_the_port_in_use(shared_up):

@@ -18,9 +18,9 @@ from gateway.ingest.decode_budget import WORKER_START_SECONDS, Size
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.resizing import TensorInput
+from gateway_machine.child_environment import child_environment
 
 START_SECONDS = 30.0
-_KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 _KEPT_BYTES = 32 * 2**20
 _REASONS = {-signal.SIGPROF: "time", -signal.SIGKILL: "killed"}
 _MAX_LINE_BYTES, _MAX_HEADER_BYTES = 4_096, 64
@@ -262,8 +262,7 @@ def _checked(line: bytes) -> Reply:
 
 
 def _environment(max_image_pixels: int) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-    kept |= {name: value for name, value in os.environ.items() if name.startswith("PYTHON")}
+    kept = child_environment()
     folders = [str(Path(gateway.__file__).parents[1]), kept.get("PYTHONPATH", "")]
     return {
         **kept,
