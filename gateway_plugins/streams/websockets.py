@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import Any
 
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 from websockets.protocol import CONNECTING, OPEN, State
@@ -62,11 +63,12 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
 
     def _parse(self) -> None:
         while self._unparsed and self.handshake_complete and not self.read_paused and self.writable.is_set():
+            if self.transport.is_closing():
+                self._unparsed = memoryview(b"")
+                break
             piece, self._unparsed = self._unparsed[:PIECE_BYTES], self._unparsed[PIECE_BYTES:]
             self._partial_bytes += len(piece)
             super().data_received(bytes(piece))
-            if self.transport.is_closing():
-                self._unparsed = memoryview(b"")
         if self._receives and self.queue.empty():
             self.pace.wait()
         try:
@@ -101,11 +103,20 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
         return message
 
     async def send(self, message: Any) -> None:  # noqa: ANN401
-        """See ASGI."""
-        if self.disconnected and message["type"] not in ("websocket.send", "websocket.close"):
-            return  # during the handshake; the application sees it when it receives the next message
-        await super().send(message)
-        self._parse()
+        """See ASGI: after the connection's end, whoever ended it, a message is dropped, with an OSError.
+
+        An answer to the handshake is dropped without: the application sees the end when it receives the next message.
+        """
+        while not self.writable.is_set():  # it may be cleared again before this task goes on
+            await self.writable.wait()
+        if not (self.close_sent or self.transport.is_closing()):
+            await super().send(message)
+            self.handshake_complete |= self.close_sent  # by a refusal, which uvicorn does not count as an answer
+            self._parse()
+        elif message["type"] in ("websocket.send", "websocket.close"):
+            raise ClientDisconnected
+        else:
+            self.handshake_complete = True  # it needs no answer
 
     def send_receive_event_to_app(self) -> None:
         """Count a complete message; a text must be UTF-8."""
@@ -158,7 +169,8 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
     def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the application raises it, see NO_ROOM
         """The client's messages take more memory than there is: discard them, and let the application close."""
         self._discards = True
-        self.conn = self._parser(OPEN)  # with nothing of a partial frame
+        if self.handshake_complete:
+            self.conn = self._parser(OPEN)  # with nothing of a partial frame
         self._drop()
         self.queue.put_nowait({"type": "websocket.disconnect", "code": NO_ROOM})
         self.read_paused = False
@@ -177,11 +189,12 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
     def displace(self, error: Overloaded) -> None:
         """See Handler."""
         self.queue.put_nowait({"type": "websocket.disconnect", "code": TRY_AGAIN})
-        if not self.handshake_complete:
-            self.transport.write(error_response(error))
-        elif not self.close_sent:
-            self.conn.send_close(TRY_AGAIN, error.code)
-            self.transport.write(b"".join(self.conn.data_to_send()))
+        if not self.transport.is_closing():
+            if not self.handshake_complete:
+                self.transport.write(error_response(error))
+            elif not self.close_sent:
+                self.conn.send_close(TRY_AGAIN, error.code)
+                self.transport.write(b"".join(self.conn.data_to_send()))
         self.handshake_complete = self.close_sent = self.disconnected = True
         self.transport.close()
         self._connection.slow_reader.start(self.transport)

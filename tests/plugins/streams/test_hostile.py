@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from unittest import mock
 
 import pytest
+import structlog
 from prometheus_client import REGISTRY
 
 from gateway_plugins.streams.websockets import MAX_FRAGMENTS
@@ -27,6 +28,8 @@ from tests.streaming import TIMEOUT_SECONDS
 
 MIB = 2**20
 HEAD_END = b"\r\n\r\n"
+NO_ROOM = struct.pack("!BBH", 0x80 | CLOSE, 12, 4503) + b"overloaded"
+"""The close frame of a stream whose messages take more memory than there is."""
 
 
 @pytest.fixture(scope="module")
@@ -156,14 +159,21 @@ def test_incomplete_message_is_evicted_for_another():
         wait_for(lambda: waiting() > 590_000)
         second.sendall(part)
         gone = select.select((first, second), (), (), TIMEOUT_SECONDS)[0][0]
-        close = struct.pack("!BBH", 0x80 | CLOSE, 12, 4503) + b"overloaded"
-        assert b'"code":"overloaded"' in (words := until(gone, close))
-        assert words.endswith(close)
+        assert b'"code":"overloaded"' in (words := until(gone, NO_ROOM))
+        assert words.endswith(NO_ROOM)
         # The other one keeps its place, and its message.
         other = second if gone is first else first
         wait_for(lambda: 590_000 < waiting() < 610_000)
         other.sendall(message(BINARY, bytes(700_000))[600_000:])
         assert b"unsupported_format" in until(other, b"unsupported_format")
+
+
+def test_bytes_behind_a_handshake_are_evicted():
+    limits = {"max_bytes_waiting": 32_768, "max_file_bytes": 32_768}
+    with stream_service(frame_backend(), **limits) as (address, _):
+        with raw(address, request(address) + message(BINARY, bytes(250_000))) as connection:
+            assert until(connection, NO_ROOM).endswith(NO_ROOM)
+        assert serves(address)
 
 
 def test_waiting_frames_count_as_buffered():
@@ -217,6 +227,17 @@ def test_protocol_violation_ends_the_stream(address, wrong, code):
         connection.sendall(wrong)
         assert close_code(connection) == code
     assert serves(address)
+
+
+def test_answer_after_the_end_of_a_stream_is_dropped(address):
+    """Each answer to a text is ready after the bad text behind it was read, and before the connection is gone."""
+    with structlog.testing.capture_logs() as events:
+        for _ in range(10):
+            with opened(address) as connection:
+                connection.sendall(message(TEXT, b"{}") + message(TEXT, b"\xff"))
+                assert close_code(connection) == 1007
+        wait_for(lambda: len([event for event in events if event["event"] == "request"]) == 10)
+    assert not [event for event in events if event["log_level"] == "error"]
 
 
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
