@@ -25,6 +25,7 @@ from gateway.inference.model_info import ModelInfo
 from gateway.values.validation import VERSION_PATTERN
 from gateway_plugins.oip.documents import ModelMetadata, ServerMetadata, V2Error
 from gateway_plugins.oip.triton_json import as_document
+from gateway_plugins.shared.json_text import JsonError, decode, invalid
 from gateway_plugins.shared.whole_body import read_whole
 
 router = APIRouter(tags=["Open Inference Protocol"])
@@ -118,7 +119,9 @@ async def get_index(request: Request) -> Response:
     context = request_context(request)
     body = await read_whole(Body(request, context), MAX_INDEX_BYTES, "max_index_bytes")
     try:
-        only_ready = IndexRequest.model_validate_json(body or b"{}").ready
+        only_ready = IndexRequest.model_validate(decode(body or b"{}", max_bytes=MAX_INDEX_BYTES)).ready
+    except JsonError as exc:
+        raise invalid(str(exc)) from exc
     except ValidationError as exc:
         if exc.errors()[0]["loc"]:
             raise InvalidParameter("'ready': must be true or false.") from exc

@@ -345,7 +345,7 @@ def test_unreachable_triton_uses_the_protocols_format(monkeypatch, end):
         (b"{}" + b" " * (MAX_INDEX_BYTES - 1), 413),
         (b"\0", 400),
         (b"[]", 400),
-        (b'{"ready": NaN}', 422),
+        (b'{"ready": NaN}', 400),
         (b'{"ready": 1}', 422),
     ],
 )
