@@ -83,9 +83,8 @@ class FakeTriton:
     """The loads, force reloads and unloads, in order."""
     sequences: dict[int, int] = field(default_factory=dict)
     """The open sequences, with the number of frames of each."""
-    statistics: dict[str, ModelStatisticsResponse] = field(default_factory=dict)
-    answered_at: dict[str, float] = field(default_factory=dict)
-    """When each ensemble last answered."""
+    answered: dict[str, list[float]] = field(default_factory=dict)
+    """The times of each ensemble's answers."""
     _requests: int = 0
 
     def kill(self, step: str) -> None:
@@ -189,7 +188,7 @@ class FakeTriton:
         else:
             best = [Prediction(*each) for each in zip(LABELS, range(len(LABELS)), SCORES, strict=True)][:class_count]
             row = Row(decoded=True, predictions=Predictions.of(best), embedding=embedding)
-        self.answered_at[call.model_name] = datetime.now(UTC).timestamp()
+        self.answered.setdefault(call.model_name, []).append(datetime.now(UTC).timestamp())
         refused = Row(decoded=False)
         rows = tuple(refused if image.startswith(UNDECODABLE) else row for image in images)
         return InferResult(call.model_name, "1", rows)
@@ -275,19 +274,21 @@ class FakeEndpoint:
         return self.triton.config(name)
 
     async def statistics(self, name: str) -> ModelStatisticsResponse:
-        """The FakeTriton's statistics of a model; of all models for "", with the times of their last answers alone."""
-        if not name:
+        """The answers of an ensemble, counted, and the time of the last one; of all ensembles for ""."""
+        if name:
+            try:
+                await self.config(name)
+            except ModelNotFound as exc:
+                raise ModelUnavailable from exc
+        else:
             await self._reach()
             self.counts_read += 1
-            found = ModelStatisticsResponse()
-            for model, at in self.triton.answered_at.items():
-                found.model_stats.add(name=model, last_inference=int(at * 1_000))
-            return found
-        try:
-            await self.config(name)
-        except ModelNotFound as exc:
-            raise ModelUnavailable from exc
-        return self.triton.statistics.get(name, ModelStatisticsResponse())
+        found = ModelStatisticsResponse()
+        for model, times in self.triton.answered.items():
+            if name in {"", model}:
+                stats = found.model_stats.add(name=model, last_inference=int(times[-1] * 1_000))
+                stats.inference_stats.success.count = len(times)
+        return found
 
     async def load(self, name: str) -> None:
         """Load a model with a new process."""
