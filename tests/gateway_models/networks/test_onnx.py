@@ -52,7 +52,10 @@ def test_missing_activation_is_appended_to_the_graph(tmp_path, last, ending, mul
 @pytest.mark.parametrize("opset", [9, 17])
 def test_old_operators_and_scores_of_four_dimensions_are_taken(tmp_path, opset):
     """As the zoo of ONNX has them: gray images need Round, which version 9 lacks; scores are [N, classes, 1, 1]."""
-    convolved = nn.Sequential(nn.Conv2d(1, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    head = nn.Conv2d(5, 5, 1)
+    nn.init.eye_(head.weight[:, :, 0, 0])
+    nn.init.constant_(head.bias, -1)  # scores below 0, so they are no probabilities
+    convolved = nn.Sequential(nn.Conv2d(1, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), head)
     path = tmp_path / "old.onnx"
     with torch.no_grad(), without_deprecations():
         axes = {"pixels": {0: "batch"}, "scores": {0: "batch"}}
