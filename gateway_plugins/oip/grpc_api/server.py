@@ -8,7 +8,7 @@ grpc has, and those that it lacks, are in docs/guides/grpc.md.
 import asyncio
 import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,9 @@ OPTIONS = {
 POLL_SECONDS = 0.1
 STOP_SECONDS = 1.0
 """How long grpc may take to send the status of the last calls."""
+
+NOT_READ = Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "The response was not read in time.", "", ())
+"""The end of a call that is incomplete: its status is no success."""
 
 UploadBound = Callable[[Headers], Bound | None]
 
@@ -164,7 +167,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
             call.bind(self._upload_bound(call.headers))
             context.set_trailing_metadata(await self._methods.get(path, partial(_unknown, path))(call))
         except ClientGone:
-            return
+            failure = NOT_READ
         except Exception as error:  # each error becomes a status
             failure = failed(error)
         else:
@@ -173,7 +176,9 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
             self._calls.discard(call)
             slot.release()
             call.close()
-        await context.abort(failure.code, failure.message, failure.trailing)
+        # The client has left, or has not even read headers: grpc sends those again with the status, which is an error.
+        with suppress(grpc.aio.InternalError):
+            await context.abort(failure.code, failure.message, failure.trailing)
 
 
 @asynccontextmanager

@@ -254,6 +254,17 @@ def test_unread_streams_give_way(tmp_path):
         wait_for(is_answered)
 
 
+def test_response_that_is_not_read_in_time_is_no_fault_of_the_service(service: Service):
+    """Its status cannot be sent either."""
+    offset = service.gateway.log.stat().st_size
+    with client(service.port, window=0) as raw:
+        raw.call(READY, b"")
+        raw.call(STREAM, MESSAGE)
+        time.sleep(3)
+    assert service.is_served()
+    assert not [event for event in service.gateway.faults(offset) if event["event"] != "request"]
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_damaged_and_broken_off_calls_are_no_faults_of_the_service(service: Service, seed: int):
     """Frames in any order, with any content, on connections that end at any time."""
