@@ -195,13 +195,13 @@ print(child.pid, flush=True)
 time.sleep(600)
 """
 PARENT = """
-import subprocess, sys, time
+import subprocess, sys
 from gateway_local.groups import REAPER
 leader = subprocess.Popen([sys.executable, "-S", "-c", sys.argv[1]], start_new_session=True)
 REAPER.watch(leader.pid)
-while True:
+for _ in sys.stdin:
     REAPER.check()
-    time.sleep(0.05)
+    print("checked", flush=True)
 """
 
 
@@ -209,7 +209,7 @@ while True:
 def test_group_dies_with_the_process_that_started_it(reaper_dies):
     """Also where the first reaper was killed: it is replaced, and the new one watches the group."""
     with subprocess.Popen(
-        [sys.executable, "-c", PARENT, LEADER], stdout=subprocess.PIPE, text=True, cwd=PROJECT
+        [sys.executable, "-c", PARENT, LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT
     ) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         try:
@@ -217,7 +217,10 @@ def test_group_dies_with_the_process_that_started_it(reaper_dies):
             if reaper_dies:
                 watcher = watcher_of(parent.pid)
                 watcher.kill()
-                wait_for(lambda: watcher_of(parent.pid) not in (None, watcher))
+                wait_for(lambda: is_gone(watcher))
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+            assert parent.stdout.readline() == "checked\n"  # the reaper has been told of the group
             assert not is_gone(child)
         finally:
             parent.kill()
