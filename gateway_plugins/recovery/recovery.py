@@ -1,5 +1,6 @@
 """Recovery of one Triton: dead processes, models that fail every probe, models that are not loaded."""
 
+import asyncio
 from collections.abc import Collection
 
 from gateway.errors import DeadlineExceeded, GatewayError
@@ -13,6 +14,8 @@ FRESH_SECONDS = 1.0
 """A death seen within this time is confirmed by a probe that fails, or has no answer within QUICK_SECONDS."""
 QUICK_SECONDS = 0.3
 """Most networks answer a probe within milliseconds; for a dead process, Triton takes 1 to 2 s."""
+CONFIRMATIONS, CONFIRMATION_PAUSE_SECONDS = 25, 0.1
+"""How often a death is looked for before it counts as repaired by another gateway."""
 RECENT_USE_SECONDS = 60.0
 """A model unused for this long may be unavailable while it reloads."""
 
@@ -94,15 +97,19 @@ class ModelRecovery:
             seen_at = max(state.dead.get(step, NEVER) for step in wanted)
             # The request that saw the death may have been sent before another gateway's reload.
             fresh = state.recovered_at < seen_at and state.clock() - seen_at < FRESH_SECONDS
-            for model in affected:
-                try:
-                    if await self._probes.failure(model, QUICK_SECONDS if fresh else None):
-                        return True
-                except DeadlineExceeded:
-                    if fresh:
-                        return True
-                except GatewayError:
-                    pass  # unloaded or unreachable: another gateway may be reloading it
+            # A dead process keeps a client's request for 1 to 2 s, and the probes meanwhile go to those that are alive.
+            for attempt in range(CONFIRMATIONS if fresh else 1):
+                if attempt:
+                    await asyncio.sleep(CONFIRMATION_PAUSE_SECONDS)
+                for model in affected:
+                    try:
+                        if await self._probes.failure(model, QUICK_SECONDS if fresh else None):
+                            return True
+                    except DeadlineExceeded:
+                        if fresh:
+                            return True
+                    except GatewayError:
+                        pass  # unloaded or unreachable: another gateway may be reloading it
             return False
 
         try:
