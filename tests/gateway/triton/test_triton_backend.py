@@ -64,7 +64,7 @@ async def test_crashing_image_is_never_sent_a_third_time():
         assert outcomes(answer) == ["ok", "image_crashed_model", "ok"]
         assert sum(bool(triton.dead) for triton in fleet.tritons.values()) == 2
         calls = [call for triton in fleet.tritons.values() for call in triton.calls if KILLER in call.batch.images]
-        assert [len(call.batch) for call in calls] == [3, 1]
+        assert sorted(len(call.batch) for call in calls) == [1, 3]  # listed by Triton, not by time
 
 
 async def test_crashing_image_is_sent_once_to_a_single_triton():
