@@ -110,14 +110,17 @@ def test_header_block_does_not_stop_the_process(service: Service, nbytes: int):
     ids=["continuation", "empty continuation", "ping", "settings"],
 )
 def test_endless_frames_harm_nobody(service: Service, data: bytes):
-    assert service.is_served()  # its first call loads what calls need
-    before = service.gateway.resident_bytes()
-    with client(service.port) as raw, suppress(ConnectionError):
-        for begin in range(0, len(data), 65_536):
-            raw.socket.sendall(data[begin : begin + 65_536])
+    """A first flood makes grpc take up to 40 MiB, which it keeps and uses again."""
+    resident_bytes = []
+    for _ in range(3):
         assert service.is_served()
-    # grpc takes some 40 MiB for the first of these floods.
-    assert service.gateway.resident_bytes() - before < 64 * MIB
+        resident_bytes.append(service.gateway.resident_bytes())
+        with client(service.port) as raw, suppress(ConnectionError):
+            for begin in range(0, len(data), 65_536):
+                raw.socket.sendall(data[begin : begin + 65_536])
+            assert service.is_served()
+    assert service.gateway.resident_bytes() - resident_bytes[0] < 64 * MIB
+    assert service.gateway.resident_bytes() - resident_bytes[1] < 8 * MIB
 
 
 @pytest.mark.parametrize("path", [b"/\xff\xfe", b"\xff"])
