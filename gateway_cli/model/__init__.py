@@ -1,6 +1,6 @@
 """`gateway model …`: one module for each group of commands, which register themselves with the app."""
 
-from gateway_cli.model import add, after, calibrate, compare, drift, entries, explain, places, proof
+from gateway_cli.model import add, after, calibrate, compare, drift, entries, places, proof
 from gateway_cli.model.group import model_app
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "compare",
     "drift",
     "entries",
-    "explain",
     "model_app",
     "places",
     "proof",

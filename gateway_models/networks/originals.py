@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gateway.errors import UserError
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
 from gateway_models.networks.after import outputs_of, write_step
 from gateway_models.networks.features import Featured
@@ -119,28 +118,6 @@ def network_answers(version: Version) -> Answers:
             return activate(scores.float()), None if embeddings is None else embeddings.float()
 
     return answers
-
-
-class NoGradients(UserError):
-    """The original of a version cannot be differentiated here."""
-
-
-def differentiable(version: Version) -> nn.Module:
-    """The original of a version as a network with gradients: images fp32 [N, 3, side, side] → its scores [N, classes].
-
-    Raises NoGradients if it is no network of torch, or takes whole numbers; EntryError and ModelFileError as
-    `original_answers` does.
-    """
-    spec, outcome = version.spec, version.outcome
-    if is_function(spec.source) or framework_of(spec.source):
-        raise NoGradients(f"{spec.source} is no network of torch: use POST /explain")
-    file = _unchanged(spec)
-    form = replace(known_form(spec), input=outcome.input or PLAIN)
-    if file.suffix == ".onnx":
-        raise NoGradients(f"{file} is an ONNX file, which has no gradients: use POST /explain")
-    if form.gray or form.input.startswith("uint8"):
-        raise NoGradients("the network takes uint8 or gray images, without gradients: use POST /explain")
-    return Adapted(original_module(spec, outcome.classes), form, spec.output).eval()
 
 
 def _unchanged(spec: ModelSpec) -> Path:

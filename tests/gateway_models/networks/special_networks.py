@@ -110,17 +110,3 @@ class Sized(Head):
         token = self.scores.bias.expand(batch, -1)
         pairs = features.reshape(batch * 2, -1).view(batch, 2, -1).flatten(1)
         return self.scores(pairs) + token + images.new_zeros(batch, 1) + torch.zeros(batch, 1)
-
-
-class Corners(nn.Module):
-    """Scores the brightness of an image, and the weight of its top left quarter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(3, 2, 1, bias=False)
-        nn.init.constant_(self.convolution.weight, 1 / 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        maps = self.convolution(images).relu()
-        corner = maps[:, :, : maps.shape[2] // 2, : maps.shape[3] // 2]
-        return torch.stack([maps.mean(dim=(1, 2, 3)), corner.mean(dim=(1, 2, 3)) ** 2], dim=1)
