@@ -1,6 +1,6 @@
 """The text of a config.pbtxt, read and changed in place: comments, order and fields of other releases of Triton stay.
 
-gateway.triton.model_config reads configurations by protobuf's own parser, for their values. It knows no positions,
+gateway.triton.contract reads configurations by protobuf's own parser, for their values. It knows no positions,
 writes a message without its comments, and needs packages that NVIDIA's image does not have, where models are sized
 when Triton starts. So here is a parser with the standard library alone.
 """

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.settings import Settings, variable
-from gateway.triton.contract import breaches, pinned_versions
-from gateway.triton.model_config import ModelConfig, read_model_configs
+from gateway.triton.contract import ModelConfig, breaches, pinned_versions, read_model_configs
 
 HOW_TO_CHOOSE = (
     "--model-repository names a folder with one folder for each model; leave it out to serve the default model"

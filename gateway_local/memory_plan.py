@@ -11,10 +11,9 @@ from gateway.errors import UserError
 from gateway.findings import Finding, Level, fail, ok, warn
 from gateway.limits.buffers import LEAST, fitted, needed
 from gateway.settings import Settings
-from gateway.triton.contract import pinned_versions
+from gateway.triton.contract import ModelConfig, pinned_versions, read_model_configs, steps
 from gateway.triton.footprint import NEAR, Need, need, size
 from gateway.triton.health.expected import ALL
-from gateway.triton.model_config import ModelConfig, read_model_configs, steps
 from gateway_local.bytecode import compile_models
 from gateway_local.cost_record import recorded_costs
 from gateway_local.sizing import completed_texts, write

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from gateway.triton.model_config import read_model_configs
+from gateway.triton.contract import read_model_configs
 from gateway_local import sizing
 from gateway_local.bytecode import compile_models
 from gateway_local.children import Child, Waited, get, is_ok, wait_ready

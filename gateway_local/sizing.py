@@ -21,7 +21,7 @@ NAME = "sized"
 ARGUMENT = f"--model-config-name={NAME}"
 """Triton's option: configs/sized.pbtxt instead of config.pbtxt for models that have one."""
 FOLDER = "configs"
-PARAMETER = "sized_for"  # gateway.triton.model_config.SIZED_FOR, which needs protobuf
+PARAMETER = "sized_for"  # gateway.triton.contract.SIZED_FOR, which needs protobuf
 """The parameter of a completed configuration that says what its numbers were computed from."""
 RAW_IMAGE = "RAW_IMAGE"
 TORCHSCRIPT = "pytorch_libtorch"

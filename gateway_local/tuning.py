@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from gateway.triton.contract import read_model_configs, steps
 from gateway.triton.footprint import TORCH
-from gateway.triton.model_config import read_model_configs, steps
 from gateway_local.cpu_features import cpu_name
 from gateway_local.cpu_network import choice
 from gateway_machine.cores import usable_cores

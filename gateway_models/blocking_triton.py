@@ -13,6 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from gateway.errors import UserError
+from gateway.triton.client import channel_options
 from gateway.triton.contract import (
     CLASSIFIER_INPUT,
     CLASSIFIER_OUTPUT,
@@ -24,9 +25,8 @@ from gateway.triton.contract import (
     RAW_IMAGE,
     RAW_IMAGE_LENGTH,
 )
-from gateway.triton.grpc_channel import channel_options
+from gateway.triton.endpoint import pause_seconds
 from gateway.triton.health.expected import READY
-from gateway.triton.load_pauses import pause_seconds
 
 TIMEOUT_SECONDS = 120.0
 LOAD_TIMEOUT_SECONDS = 600.0

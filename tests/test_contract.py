@@ -6,8 +6,14 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from gateway.settings import STREAM_IDLE_SECONDS
-from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR, RAW_IMAGE, SEQUENCE_MODEL
-from gateway.triton.model_config import read_model_config
+from gateway.triton.contract import (
+    CLASSIFIER,
+    ENSEMBLE_MODEL,
+    PREPROCESSOR,
+    RAW_IMAGE,
+    SEQUENCE_MODEL,
+    read_model_config,
+)
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.settings import Settings
 

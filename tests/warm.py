@@ -26,7 +26,7 @@ NEEDED = (
     "gateway_cli.main",
     "gateway.app",
     "gateway.server.serve",
-    "gateway.triton.grpc_endpoint",
+    "gateway.triton.client",
     "gateway_predictions.writer",
     "gateway_predictions.schema",
     "pyarrow.parquet",

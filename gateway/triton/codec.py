@@ -19,10 +19,11 @@ from gateway.triton.contract import (
     embedding_size,
     image_tensors,
     limitations,
+    parameters,
     prediction_name,
+    steps,
 )
-from gateway.triton.messages import COMPLETE, infer_request, read_answer
-from gateway.triton.model_config import parameters, steps
+from gateway.triton.wire import COMPLETE, infer_request, read_answer
 
 if TYPE_CHECKING:
     from gateway.inference.model_info import ModelInfo
@@ -70,7 +71,7 @@ class Codec(Protocol):
         ...
 
     def request(self, call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool) -> bytes:
-        """The serialised ModelInferRequest; see gateway.triton.messages.infer_request."""
+        """The serialised ModelInferRequest; see gateway.triton.wire.infer_request."""
         ...
 
     async def read(

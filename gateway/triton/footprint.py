@@ -13,8 +13,8 @@ from typing import Self
 
 from gateway.errors import LoadFailed
 from gateway.settings import GIB, MIB
-from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
-from gateway.triton.model_config import (
+from gateway.triton.contract import (
+    PROCESS_MEMORY_PARAMETER,
     ModelConfig,
     ModelInstanceGroup,
     instances_on_gpus,

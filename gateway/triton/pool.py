@@ -1,21 +1,159 @@
-"""The pool of Tritons that a gateway process uses: resolved, probed and removed."""
+"""The pool of Tritons that a gateway process uses: resolved, probed, chosen for calls, and removed."""
 
 import asyncio
+import hashlib
 import random
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import structlog
 
 from gateway import metrics
-from gateway.triton.balancing import power_of_two_choice
+from gateway.triton.addresses import Addresses
+from gateway.triton.client import GrpcEndpoint
+from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
-from gateway.triton.replica import Replica
+from gateway.triton.health.checker import HealthChecker, Watch
+from gateway.triton.health.expected import ExpectedModels, Shares
+from gateway.triton.health.state import HealthState, Schedule
+from gateway.triton.models import Models
 
-if TYPE_CHECKING:
-    from gateway.triton.addresses import Addresses
-    from gateway.triton.health.checker import HealthChecker
-    from gateway.triton.replica_factory import ReplicaFactory
+HALF_LIFE_SECONDS = 5.0
+"""Half-life of the measured latency: a slow Triton gets calls again, and one that becomes slow is detected."""
+
+
+class TritonLoad:
+    """The images and sequences that this gateway has at one Triton, and the latency of its calls there."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.images = 0
+        self.sequences = 0
+        """Sequences whose state this Triton keeps."""
+        self._clock = clock
+        self._seconds: float | None = None
+        self._at = 0.0
+
+    def latency_seconds(self, usual: float) -> float:
+        """Estimated seconds of a call; it decays to `usual`, the mean of the others, as the last answer gets older."""
+        if self._seconds is None:
+            return usual
+        weight: float = 0.5 ** ((self._clock() - self._at) / HALF_LIFE_SECONDS)
+        return weight * self._seconds + (1 - weight) * usual
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of a call there, a moving average; None before the first."""
+        return self._seconds
+
+    def observe(self, seconds: float) -> None:
+        """Record the latency of a call."""
+        now = self._clock()
+        if self._seconds is None:
+            self._seconds = seconds
+        else:
+            # Calls in quick succession count less each, so that a burst does not erase earlier measurements.
+            weight = max(0.1, 1 - 0.5 ** ((now - self._at) / HALF_LIFE_SECONDS))
+            self._seconds += weight * (seconds - self._seconds)
+        self._at = now
+
+
+@dataclass(slots=True)
+class Replica:
+    """One Triton in use, at an address host:port."""
+
+    address: str
+    endpoint: TritonEndpoint
+    health: HealthState
+    checker: HealthChecker
+    models: Models
+    load: TritonLoad
+    task: asyncio.Task[None] | None = None
+
+
+IMAGES_EACH = 8
+"""Images in flight that keep one Triton busy."""
+
+
+class HasLoad(Protocol):
+    """Anything with a load, such as a replica."""
+
+    load: TritonLoad
+
+
+T = TypeVar("T", bound=HasLoad)
+
+
+def power_of_two_choice(replicas: Sequence[T], generator: random.Random) -> T:
+    """The cheaper of two random replicas; a replica's cost is images in flight × seconds of a call.
+
+    Two choices are nearly as good as comparing all replicas, and independent gateways do not all choose the same one
+    (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 1996).
+    """
+    if len(replicas) == 1:
+        return replicas[0]
+    known = [seconds for replica in replicas if (seconds := replica.load.seconds) is not None]
+    usual = sum(known) / len(known) if known else 1.0
+    first, second = generator.sample(replicas, 2)
+
+    def cost(replica: T) -> float:
+        return (replica.load.images + 1) * replica.load.latency_seconds(usual)
+
+    # A tolerance of 0.1 %, so that the choice between equal replicas is random.
+    return first if cost(first) <= 1.001 * cost(second) else second
+
+
+def rendezvous_order(addresses: Iterable[str], key: str) -> list[str]:
+    """The addresses in a stable order of each key (rendezvous hashing): every gateway has the same first one.
+
+    An address that is removed is replaced by the next in order; keys with another first address keep it.
+    """
+    return sorted(addresses, key=lambda address: hashlib.blake2b(f"{key}|{address}".encode()).digest())
+
+
+class ReplicaFactory:
+    """Makes the replicas of a pool, with what they all have in common.
+
+    `watch` makes a health checker, see gateway.triton.health.checker.watcher. `splits` are the versions of models with
+    their shares of the requests, `load` the models that should be loaded, with `on_demand` besides those that requests
+    load; `codecs` are those of the models, `connect` makes the endpoint of an address.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        schedule: Schedule,
+        watch: Watch,
+        splits: Sequence[Shares] = (),
+        load: Collection[str] = (),
+        on_demand: bool = False,
+        codecs: Codecs | None = None,
+        connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
+    ) -> None:
+        self.schedule = schedule
+        self.codecs = codecs or Codecs()
+        self._model_name = model_name
+        self._watch = watch
+        self._splits, self._load, self._on_demand = splits, load, on_demand
+        self._connect = connect
+
+    def replica(self, address: str, model_changed: Callable[[str], None]) -> Replica:
+        """The replica at an address host:port, whose health checker is not started yet.
+
+        `model_changed` is called with a model whose readiness may have changed.
+        """
+        endpoint = self._connect(address)
+        expected = ExpectedModels(self._model_name, splits=self._splits, load=self._load, on_demand=self._on_demand)
+        health = HealthState(address, expected, self.schedule)
+        checker = self._watch(endpoint, health, model_changed, self.codecs)
+        return Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), TritonLoad())
+
+    def want(self, name: str) -> None:
+        """Have a model loaded by every replica that is made later, as if `load` had named it."""
+        self._load = {*self._load, name}
+
 
 log = structlog.get_logger("gateway")
 
@@ -31,7 +169,7 @@ class TritonPool:
     `factory` makes the replica of an address.
     """
 
-    def __init__(self, addresses: "Addresses", factory: "ReplicaFactory") -> None:
+    def __init__(self, addresses: Addresses, factory: ReplicaFactory) -> None:
         self._addresses = addresses
         self._factory = factory
         self.codecs = factory.codecs
@@ -161,7 +299,7 @@ class TritonPool:
             metrics.forget_model(model)
 
 
-async def _run_checker(checker: "HealthChecker") -> None:
+async def _run_checker(checker: HealthChecker) -> None:
     """Run a health checker; one that ends by itself is counted, logged and restarted."""
     while True:
         try:

@@ -7,8 +7,8 @@ from gateway.errors import ContractBroken
 from gateway.findings import Finding, fail, ok, warn
 from gateway.settings import Settings, variable
 from gateway.triton.codec import Codecs
-from gateway.triton.contract import CLASSIFIER, pinned
-from gateway.triton.model_config import (
+from gateway.triton.contract import (
+    CLASSIFIER,
     HOLDS_BACK,
     REMEDY,
     DataType,
@@ -16,6 +16,7 @@ from gateway.triton.model_config import (
     ModelInput,
     ModelOutput,
     has_queue_policy,
+    pinned,
     read_model_config,
     steps,
 )

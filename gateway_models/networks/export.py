@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
-from gateway.triton.contract import CLASSIFIER, CPU_RUNTIME_PARAMETER, ENSEMBLE_MODEL, PREPROCESSOR
+from gateway.triton.contract import (
+    CLASSIFIER,
+    CPU_RUNTIME_PARAMETER,
+    ENSEMBLE_MODEL,
+    PREPROCESSOR,
+    parameters,
+    read_model_config,
+)
 from gateway.triton.footprint import MemoryRecord
-from gateway.triton.model_config import parameters, read_model_config
 from gateway_local import cpu_network
 from gateway_local.config_text import with_parameter
 from gateway_local.cpu_network import CpuRuntime

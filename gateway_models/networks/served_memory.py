@@ -10,8 +10,8 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 
+from gateway.triton.contract import ModelConfig
 from gateway.triton.footprint import MemoryRecord, runtime_of
-from gateway.triton.model_config import ModelConfig
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_machine.capacity import IN_FLIGHT_PER_CORE, MIB, NetworkRuntime

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from gateway.ingest.resizing import Resize
-from gateway.triton.model_config import ModelInstanceGroup
+from gateway.triton.contract import ModelInstanceGroup
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.features import embedding_difference
 from gateway_models.networks.originals import Answers, original_answers

@@ -23,7 +23,7 @@ from gateway.errors import UserError
 from gateway.findings import Finding, Level, ok, warn
 from gateway.plugins import ports_of
 from gateway.settings import LogLevel, Settings, variable
-from gateway.triton.model_config import DataType, ModelConfig
+from gateway.triton.contract import DataType, ModelConfig
 from gateway_local.api_process import ApiProcess
 from gateway_local.cost_record import record_costs
 from gateway_local.devices import choose_devices, item_bytes

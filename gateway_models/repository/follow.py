@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from gateway.errors import UserError
-from gateway.triton.load_pauses import pause_seconds
+from gateway.triton.endpoint import pause_seconds
 from gateway_client.direct import DIRECT
 from gateway_local.sizing import CONFIG
 from gateway_models.repository.bucket import (

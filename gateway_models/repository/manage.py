@@ -4,8 +4,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.triton.contract import PREPROCESSOR, SEQUENCE_FRAMES, SEQUENCE_MODEL, SEQUENCE_PREDICTION
-from gateway.triton.model_config import read_model_config
+from gateway.triton.contract import (
+    PREPROCESSOR,
+    SEQUENCE_FRAMES,
+    SEQUENCE_MODEL,
+    SEQUENCE_PREDICTION,
+    read_model_config,
+)
 from gateway_local.paths import SHIPPED_MODELS, at
 from gateway_models.repository.entry import Entry, EntryError, check_name, entry_names, read_entry
 from gateway_models.repository.retired import retire

@@ -9,13 +9,11 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Call, InferResult
 from gateway.inference.model_info import ModelInfo
-from gateway.triton.catalogue import NOT_SERVED
-from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
-from gateway.triton.error_table import StubDied
+from gateway.triton.backend import LIST_HINT, BackendOptions, TritonBackend
+from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, StubDied
+from gateway.triton.models import NOT_SERVED
 from gateway.triton.pool import TritonPool
-from gateway.triton.pool_models import LIST_HINT
-from gateway.triton.triton_backend import BackendOptions, TritonBackend
-from gateway.triton.triton_sequence import TritonSequence
+from gateway.triton.sequence import TritonSequence
 from gateway.values.validation import near
 from gateway_plugins.demand.loader import DemandLoader
 

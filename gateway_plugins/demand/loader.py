@@ -29,10 +29,8 @@ from gateway.inference.uncancelled import Uncancelled
 from gateway.limits.lease import Bound
 from gateway.metrics import series
 from gateway.settings import MIB
-from gateway.triton.balancing import rendezvous_order
 from gateway.triton.health.expected import LOADING, READY, UNLOADING
-from gateway.triton.pool import TritonPool
-from gateway.triton.replica import Replica
+from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.values.quantities import size
 from gateway_plugins.demand import metrics
 from gateway_plugins.demand.memory import HOST, Budget, ModelDescriptions, to_unload, total

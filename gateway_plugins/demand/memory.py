@@ -9,11 +9,10 @@ from pathlib import Path
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.errors import GatewayError
-from gateway.triton.contract import MODEL_PARAMETER, breaches
+from gateway.triton.contract import MODEL_PARAMETER, ModelConfig, breaches, parameters, read_model_configs, steps
 from gateway.triton.footprint import Files, Footprint, footprint, need, records
 from gateway.triton.health.expected import READY
-from gateway.triton.model_config import ModelConfig, parameters, read_model_configs, steps
-from gateway.triton.replica import Replica
+from gateway.triton.pool import Replica
 
 HOST, GPU = "host", "GPU"
 """The keys of `Amounts`: host memory, and memory of each GPU."""

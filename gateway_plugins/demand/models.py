@@ -12,8 +12,7 @@ from gateway.errors import GatewayError
 from gateway.metrics import forget
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, pinned, pinned_versions
 from gateway.triton.health.expected import LOADING, READY, UNLOADING
-from gateway.triton.pool import TritonPool
-from gateway.triton.replica import Replica
+from gateway.triton.pool import Replica, TritonPool
 from gateway_plugins.demand import metrics
 from gateway_plugins.demand.memory import HOST, Amounts, Described, LoadedModel, ModelDescriptions
 

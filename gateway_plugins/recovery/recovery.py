@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection
 
 from gateway.errors import DeadlineExceeded, GatewayError
-from gateway.triton.error_table import LoadNotAllowed
+from gateway.triton.endpoint import LoadNotAllowed
 from gateway.triton.health.expected import NOT_LISTED, UNLOADED, has_failed
 from gateway.triton.health.probes import Probes
 from gateway.triton.health.state import NEVER, HealthState, ModelHealthState, Step

@@ -11,8 +11,7 @@ import structlog
 
 from gateway.errors import GatewayError
 from gateway.inference.backend import ModelState
-from gateway.triton.endpoint import TritonEndpoint
-from gateway.triton.error_table import LoadNotAllowed
+from gateway.triton.endpoint import LoadNotAllowed, TritonEndpoint
 from gateway.triton.health.expected import LOADING, READY, faults
 from gateway_plugins.recovery import metrics
 from gateway_plugins.shared.files import machine_lock

@@ -19,7 +19,7 @@ from gateway.inference.model_info import ModelInfo
 from gateway.inference.prediction import Predictions
 from gateway.ingest.resizing import TensorInput
 from gateway.time_slices import TimeSlice
-from gateway.triton.messages import tensor_head
+from gateway.triton.wire import tensor_head
 
 T = TypeVar("T", ModelInput, ModelOutput)
 

@@ -18,8 +18,7 @@ from bench.remote import Remote
 from bench.repository import main, set_field
 from bench.services import Service, ServiceFailed, write_counts
 from bench.services import started as started_service
-from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
-from gateway.triton.model_config import read_model_config
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, read_model_config
 from gateway_local.hosts import free_port
 from gateway_local.memory_plan import machine_plan
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, SHIPPED_MODELS

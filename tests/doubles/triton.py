@@ -26,7 +26,7 @@ from gateway.triton.contract import (
     SEQUENCE_MODEL,
     SEQUENCE_PREDICTION,
 )
-from gateway.triton.error_table import SequenceLost, StubDied, translate
+from gateway.triton.endpoint import SequenceLost, StubDied, translate
 from gateway.triton.health.state import NEWEST
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"

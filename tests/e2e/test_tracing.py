@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.triton.client import INFER
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
-from gateway.triton.grpc_endpoint import INFER
 from gateway_local.runtime.base import TritonRuntime
 from tests.otlp import PARENT, Collector, collecting
 from tests.photos import photo, unlike_any

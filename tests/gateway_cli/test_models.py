@@ -13,8 +13,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from gateway.errors import UserError
-from gateway.triton.contract import SEQUENCE_MODEL
-from gateway.triton.model_config import ModelConfig, read_model_config
+from gateway.triton.contract import SEQUENCE_MODEL, ModelConfig, read_model_config
 from gateway_cli.main import app, main
 from gateway_cli.model.group import explain_how_to_load
 from gateway_cli.terminal import print_status

@@ -3,7 +3,7 @@
 import pytest
 from google.protobuf import text_format
 
-from gateway.triton.model_config import read_model_configs
+from gateway.triton.contract import read_model_configs
 from gateway_local.devices import (
     DEFAULT_POOL_BYTES,
     HIDE,

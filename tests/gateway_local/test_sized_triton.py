@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.triton.model_config import ModelInstanceGroup, read_model_config
+from gateway.triton.contract import ModelInstanceGroup, read_model_config
 from gateway_local.sized_triton import container_plan, short_of_shared_memory, use_devices
 from gateway_local.sizing import ARGUMENT
 from gateway_machine.capacity import SHARED_BYTES, Costs, pinned_pool_bytes, plan

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.triton.model_config import SIZED_FOR, ModelConfig, ModelInstanceGroup, parameters, read_model_config
+from gateway.triton.contract import SIZED_FOR, ModelConfig, ModelInstanceGroup, parameters, read_model_config
 from gateway_local import sizing
 from gateway_local.config_text import parse, with_parameter
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.triton.contract import read_model_configs
 from gateway.triton.footprint import Files, footprint
-from gateway.triton.model_config import read_model_configs
 from gateway_local.cpu_features import cpu_name, has_bf16
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime, write
 from gateway_local.tuning import runtimes

@@ -10,11 +10,10 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError, InferenceFailed
 from gateway.inference.backend import Call, ProbeResult
 from gateway.triton.codec import Codecs
-from gateway.triton.endpoint import TritonEndpoint, step_configs
-from gateway.triton.error_table import StubDied
+from gateway.triton.contract import HOLDS_BACK, REMEDY, has_queue_policy, sizes
+from gateway.triton.endpoint import StubDied, TritonEndpoint, step_configs
 from gateway.triton.health.expected import READY
 from gateway.triton.health.state import HealthState, ModelHealthState, steps_of
-from gateway.triton.model_config import HOLDS_BACK, REMEDY, has_queue_policy, sizes
 
 log = structlog.get_logger("gateway")
 

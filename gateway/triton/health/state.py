@@ -19,7 +19,7 @@ from gateway.errors import (
 from gateway.inference.backend import EndpointHealth, ModelHealth, ProbeResult
 from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.contract import pinned
-from gateway.triton.error_table import NOT_LOADED, StubDied
+from gateway.triton.endpoint import NOT_LOADED, StubDied
 
 if TYPE_CHECKING:
     from gateway.triton.health.expected import ExpectedModels

@@ -9,13 +9,12 @@ from gateway.deadline import Deadline
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
 from gateway.triton.addresses import Addresses
+from gateway.triton.backend import TritonBackend
 from gateway.triton.health.checker import HealthChecker, watcher
 from gateway.triton.health.expected import ExpectedModels, Shares
 from gateway.triton.health.state import HealthState, Schedule
-from gateway.triton.pool import TritonPool
-from gateway.triton.replica_factory import ReplicaFactory
-from gateway.triton.seal import Seal
-from gateway.triton.triton_backend import TritonBackend
+from gateway.triton.pool import ReplicaFactory, TritonPool
+from gateway.triton.wire import Seal
 from gateway_plugins.recovery.plugin import repair
 from gateway_plugins.recovery.recovery import ModelRecovery
 from gateway_plugins.recovery.reloading import ModelReloader

@@ -11,8 +11,7 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
-from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
-from gateway.triton.model_config import has_queue_policy, read_model_config
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, has_queue_policy, read_model_config
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.runtime.base import TritonRuntime
 from gateway_models.repository.render import render

@@ -13,13 +13,13 @@ from tritonclient.grpc.model_config_pb2 import DataType
 
 from gateway.errors import ContractBroken, GatewayError, InferenceFailed, LoadFailed, ModelNotFound, NoFeatures
 from gateway.inference.backend import Call, Embeddings, ProbeResult
-from gateway.triton import catalogue
-from gateway.triton.catalogue import Models
+from gateway.triton import models
 from gateway.triton.contract import SEQUENCE_MODEL
+from gateway.triton.endpoint import pause_seconds
 from gateway.triton.health.expected import ExpectedModels
 from gateway.triton.health.state import HealthState, Schedule
-from gateway.triton.load_pauses import pause_seconds
 from gateway.triton.model_calls import Remembered
+from gateway.triton.models import Models
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import call_of, fleet_of
 
@@ -168,7 +168,7 @@ async def test_versions_of_a_model_are_loaded_with_pauses(monkeypatch):
 
     async with fleet_of(1) as fleet:
         (triton,) = fleet.tritons.values()
-        monkeypatch.setattr(catalogue, "pause_seconds", lambda _: loads.append(len(triton.done)) or 0.0)
+        monkeypatch.setattr(models, "pause_seconds", lambda _: loads.append(len(triton.done)) or 0.0)
         triton.ensembles.update({f"ensemble_model.v{number}": ("preprocessor", "net") for number in (1, 2, 3)})
         with suppress(GatewayError):
             await fleet.backend.load("ensemble_model")

@@ -7,8 +7,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from gateway.errors import ContractBroken, InferenceFailed
 from gateway.triton.codec import Codecs, random_image
 from gateway.triton.contract import ImageTensors, breaches, image_tensors
-from gateway.triton.error_table import StubDied
-from gateway.triton.sender import Sender
+from gateway.triton.endpoint import StubDied
+from gateway.triton.model_calls import Sender
 from tests.doubles.triton import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import call_of
 

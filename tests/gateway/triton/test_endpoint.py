@@ -19,11 +19,9 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Batch, Call
 from gateway.inference.sequence import SequenceStep
-from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION
-from gateway.triton.endpoint import TritonEndpoint
-from gateway.triton.error_table import SequenceLost, StubDied
-from gateway.triton.grpc_endpoint import GrpcEndpoint
-from gateway.triton.model_config import steps
+from gateway.triton.client import GrpcEndpoint
+from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, steps
+from gateway.triton.endpoint import SequenceLost, StubDied, TritonEndpoint
 from gateway_local.runtime.base import TritonRuntime
 from tests.doubles.triton import (
     EMBEDDING_SIZE,

@@ -36,9 +36,8 @@ from gateway.triton.contract import (
     RAW_IMAGE_LENGTH,
     ImageTensors,
 )
-from gateway.triton.error_table import BY_STATUS, StubDied, translate
-from gateway.triton.messages import MOST_LABELS, infer_request, label_text, read_answer
-from gateway.triton.seal import SEAL_BYTES, Seal
+from gateway.triton.endpoint import BY_STATUS, StubDied, translate
+from gateway.triton.wire import MOST_LABELS, SEAL_BYTES, Seal, infer_request, label_text, read_answer
 from gateway_models.blocking_triton import pad
 
 

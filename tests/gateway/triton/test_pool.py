@@ -12,8 +12,7 @@ import pytest
 from gateway import metrics
 from gateway.triton import pool
 from gateway.triton.addresses import Addresses
-from gateway.triton.balancing import power_of_two_choice, rendezvous_order
-from gateway.triton.replica import HALF_LIFE_SECONDS, TritonLoad
+from gateway.triton.pool import HALF_LIFE_SECONDS, TritonLoad, power_of_two_choice, rendezvous_order
 from tests.doubles.clock import Clock
 from tests.gateway.triton.fleet import call_of, fleet_of, wait_until
 

@@ -9,8 +9,7 @@ import pytest
 from gateway.deadline import Deadline
 from gateway.errors import TritonUnreachable
 from gateway.inference.backend import Batch, Call
-from gateway.triton.connect import connector
-from gateway.triton.tls import TlsError, read_tls
+from gateway.triton.client import TlsError, connector, read_tls
 from gateway_local.runtime.base import TritonRuntime
 from tests.certificates import Authority, Pair
 from tests.gateway.triton.fleet import MODEL

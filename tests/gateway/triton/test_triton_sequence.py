@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gateway.deadline import Deadline
-from gateway.triton.error_table import StubDied
-from gateway.triton.grpc_endpoint import GrpcEndpoint
-from gateway.triton.replica import TritonLoad
-from gateway.triton.triton_sequence import ID_BITS, TritonSequence
+from gateway.triton.client import GrpcEndpoint
+from gateway.triton.endpoint import StubDied
+from gateway.triton.pool import TritonLoad
+from gateway.triton.sequence import ID_BITS, TritonSequence
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 SCORES = np.array([0.25, 0.75], np.float32)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from gateway.errors import UserError
-from gateway.triton.contract import breaches
-from gateway.triton.model_config import parameters, read_model_config
+from gateway.triton.contract import breaches, parameters, read_model_config
 from gateway_models.networks.add import add
 from gateway_models.networks.add_checks import check_gpus
 from gateway_models.networks.file_kinds import ModelFileError

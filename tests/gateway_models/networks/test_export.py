@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gateway.triton.model_config import parameters, read_model_config
+from gateway.triton.contract import parameters, read_model_config
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import (
     EFFICIENTNET_LITE0,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.settings import MIB
+from gateway.triton.contract import read_model_config, read_model_configs
 from gateway.triton.footprint import MemoryRecord, need
-from gateway.triton.model_config import read_model_config, read_model_configs
 from gateway_local.cpu_network import CpuRuntime
 from gateway_machine.capacity import NetworkRuntime
 from gateway_models.networks import served_memory

@@ -2,8 +2,7 @@
 
 import pytest
 
-from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER
-from gateway.triton.model_config import parameters, read_model_config
+from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER, parameters, read_model_config
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.proof.drift import chosen_files, described, store
 from gateway_models.proof.image_files import NotCompared

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from gateway.findings import Level
-from gateway.triton.model_config import read_model_configs
+from gateway.triton.contract import read_model_configs
 from gateway_local.cost_record import recorded_costs
 from gateway_local.display import Lines
 from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES

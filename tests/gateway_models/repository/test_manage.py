@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.triton.model_config import parameters, read_model_config
+from gateway.triton.contract import parameters, read_model_config
 from gateway_models.networks.add import add
 from gateway_models.repository.after import DeclaredStep
 from gateway_models.repository.entry import Entry, EntryError, read_entry

@@ -14,8 +14,8 @@ from gateway.triton.contract import (
     MULTI_LABEL_PARAMETER,
     PRECISION_PARAMETER,
     VERSION_PARAMETER,
+    parameters,
 )
-from gateway.triton.model_config import parameters
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.entry import Entry

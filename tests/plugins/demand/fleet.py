@@ -9,10 +9,8 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.deadline import Deadline
 from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import watcher
-from gateway.triton.pool import TritonPool
-from gateway.triton.replica import Replica
-from gateway.triton.replica_factory import ReplicaFactory
-from gateway.triton.seal import Seal
+from gateway.triton.pool import Replica, ReplicaFactory, TritonPool
+from gateway.triton.wire import Seal
 from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.loader import DemandLoader
 from gateway_plugins.demand.memory import HOST, Budget, Described, ModelDescriptions

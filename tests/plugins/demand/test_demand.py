@@ -22,7 +22,7 @@ from gateway.errors import (
 from gateway.hooks import Plugin, Plugins
 from gateway.inference.backend import Backend
 from gateway.plugins import installed
-from gateway.triton.balancing import rendezvous_order
+from gateway.triton.pool import rendezvous_order
 from gateway_plugins.demand.backend import DemandBackend
 from gateway_plugins.demand.memory import GPU, HOST, Budget, LoadedModel, to_unload
 from gateway_plugins.demand.plugin import Demand

@@ -10,7 +10,7 @@ import pytest
 from gateway.deadline import Deadline
 from gateway.errors import ModelNotFound
 from gateway.hooks import Plugins
-from gateway.triton.grpc_endpoint import GrpcEndpoint
+from gateway.triton.client import GrpcEndpoint
 from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton

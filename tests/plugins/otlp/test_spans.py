@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from gateway.app import create_app
 from gateway.errors import TritonUnreachable
 from gateway.inference.backend import Call, Row
-from gateway.triton.grpc_endpoint import INFER
+from gateway.triton.client import INFER
 from gateway_plugins.otlp.exporter import Exporter
 from gateway_plugins.otlp.plugin import TracingUnavailable
 from tests.doubles.backend import CAT, PNG, StubBackend

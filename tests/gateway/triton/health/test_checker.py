@@ -8,7 +8,7 @@ import pytest
 
 from gateway import metrics
 from gateway.errors import InferenceFailed, ModelUnavailable, TritonUnreachable
-from gateway.triton.error_table import StubDied
+from gateway.triton.endpoint import StubDied
 from gateway.triton.health.checker import HealthChecker
 from gateway_plugins.recovery import reloading
 from gateway_plugins.recovery.metrics import HEALINGS

@@ -1,15 +1,20 @@
-"""The Backend over one or more Tritons."""
+"""The Backend over one or more Tritons, as the settings name them."""
 
 import asyncio
 import contextlib
+import random
+import secrets
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
-from typing import NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import structlog
 
+from gateway import metrics
+from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -17,8 +22,10 @@ from gateway.errors import (
     ModelNotFound,
     ModelUnavailable,
     RequestError,
+    SequenceUnknown,
     TritonUnreachable,
 )
+from gateway.hooks import Plugins
 from gateway.inference.backend import (
     Call,
     CallLimits,
@@ -27,12 +34,164 @@ from gateway.inference.backend import (
     ModelLoader,
     Row,
 )
-from gateway.triton.error_table import NOT_LOADED, StubDied
-from gateway.triton.pool import TritonPool
-from gateway.triton.pool_models import LIST_HINT, CheckLoad, PoolModels
-from gateway.triton.replica import Replica
-from gateway.triton.retries import Retries
-from gateway.triton.seal import RecentCodes, Seal
+from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway.ingest.resizing import Resize
+from gateway.settings import Settings
+from gateway.triton.addresses import Addresses
+from gateway.triton.client import Connect, connector
+from gateway.triton.codec import Codecs
+from gateway.triton.endpoint import NOT_LOADED, SequenceLost, StubDied
+from gateway.triton.health.checker import watcher
+from gateway.triton.health.state import Schedule
+from gateway.triton.pool import Replica, ReplicaFactory, TritonPool, rendezvous_order
+from gateway.triton.wire import RecentCodes, Seal
+
+if TYPE_CHECKING:
+    from gateway.inference.model_info import ModelInfo
+    from gateway.triton.sequence import TritonSequence
+
+
+MAX_ATTEMPTS = 4
+RETRY_PAUSE_SECONDS = (0.02, 0.1)
+"""Between attempts at a lone Triton: random, so that retries of many calls are spread, and longer each time."""
+
+
+class RetryBudget:
+    """Limits retries, so that they do not overload a failing server.
+
+    Each request earns a fraction of a retry, and each retry costs one; a reserve covers the loss of a server.
+    """
+
+    def __init__(self, earned: float = 0.2, reserve: float = 256.0) -> None:
+        self._earned = earned
+        self._reserve = reserve
+        self._balance = reserve
+        self.requests = 0
+        """Requests since the last retry, which are not in the balance yet; the sender of a request adds it."""
+
+    def withdraw(self) -> bool:
+        """Whether a retry is allowed now; if so, it is paid for."""
+        self._balance = min(self._reserve, self._balance + self.requests * self._earned)
+        self.requests = 0
+        if self._balance < 1:
+            return False
+        self._balance -= 1
+        return True
+
+
+class Retries(RetryBudget):
+    """Decides on the retry of each failed call."""
+
+    async def wait(
+        self, error: TritonUnreachable | ModelUnavailable, call: Call, attempts: int, *, elsewhere: bool
+    ) -> None:
+        """Return when a call that has failed with `error` may be sent again; raises `error` if it may not.
+
+        `elsewhere` is whether another Triton is ready, to which it is sent at once. Raises DeadlineExceeded.
+        """
+        if not elsewhere and (isinstance(error, ModelUnavailable) or attempts >= MAX_ATTEMPTS):
+            raise error
+        if not self.withdraw():
+            raise error
+        if not elsewhere:
+            await asyncio.sleep(random.uniform(*RETRY_PAUSE_SECONDS) * attempts)  # noqa: S311  # no secret
+        if call.deadline.passed:
+            raise DeadlineExceeded from error
+        metrics.RETRIES.inc()
+
+    def count(self) -> None:
+        """Pay for the retry of a call whose images are sent alone; raises ModelUnavailable if it is not allowed."""
+        if not self.withdraw():
+            raise ModelUnavailable
+        metrics.RETRIES.inc()
+
+
+log = structlog.get_logger("gateway")
+
+LIST_HINT = "GET /models lists the models."
+
+CheckLoad = Callable[[str], str | None]
+"""Gets the name of a model that is to be loaded; it may return a warning, or raise LoadFailed."""
+
+
+class PoolModels:
+    """Everything of a Backend but the classification of images; `model_name` is the default model."""
+
+    def __init__(self, pool: TritonPool, model_name: str, check_load: CheckLoad | None) -> None:
+        self._pool = pool
+        self._model_name = model_name
+        self._check_load = check_load
+
+    async def models(self) -> "Sequence[ModelInfo]":
+        """Every ensemble that keeps the contract, as one Triton has it."""
+        return await self._choose().models.all()
+
+    async def model(self, name: str) -> "ModelInfo":
+        """One of `models`; raises ModelNotFound, or ModelUnavailable for one that should be there."""
+        models = self._choose().models
+        if (info := await models.one(name)) is not None:
+            return info
+        if any(replica.health.lacks(name) for replica in self._pool.replicas):
+            raise ModelUnavailable(NOT_LOADED)
+        hint = await models.suggestion(name)
+        raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint or LIST_HINT}")
+
+    async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
+        """The labels of one version's classes; see Backend.labels."""
+        return await self._choose(model_name, model_version).models.labels(model_name, model_version)
+
+    async def resize(self, model_name: str, model_version: str) -> Resize | None:
+        """How one version's images are resized; see Backend.resize."""
+        return await self._choose(model_name, model_version).models.resize(model_name, model_version)
+
+    async def sequence(self, model_name: str, model_version: str) -> "TritonSequence":
+        """A new sequence of frames; see Backend.sequence."""
+        from gateway.triton.sequence import TritonSequence  # loaded with the first stream
+
+        name = await self._choose(model_name, model_version).models.sequence_model(model_name, model_version)
+        return TritonSequence(
+            name,
+            partial(self._pool.ready, model_name, model_version),
+            partial(self._pool.candidates, model_name, model_version),
+        )
+
+    async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
+        """Add an image to the sequence of a client, at the Triton that the id selects; see Backend.add_to_sequence."""
+        replicas = {replica.address: replica for replica in self._pool.candidates(model_name, model_version)}
+        replica = replicas[rendezvous_order(replicas, str(step.sequence_id))[0]]
+        name = await replica.models.sequence_model(model_name, model_version)
+        try:
+            return await replica.endpoint.infer_sequence(replace(step, model_name=name))
+        except SequenceLost as error:
+            raise SequenceUnknown(
+                "The sequence has no state: it has not been started, was idle too long, or its Triton was restarted. "
+                "Start it again, with another 'sequence_id'."
+            ) from error
+        except StubDied:
+            replica.health.process_died(name)
+            raise
+
+    async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
+        """See Backend.call: a ready Triton is called once."""
+        replica = self._pool.choose(model_name)
+        return await replica.endpoint.call(method, request, deadline.left_seconds)
+
+    async def load(self, name: str) -> None:
+        """Load or reload a model on every Triton, one after the other; see Backend.load."""
+        if self._check_load is not None and (warning := await asyncio.to_thread(self._check_load, name)):
+            log.warning("memory_may_run_out", model=name, reason=warning)
+        for replica in self._pool.replicas:
+            await replica.models.load(name)
+
+    async def unload(self, name: str) -> None:
+        """Unload a model on every Triton; see Backend.unload."""
+        for replica in self._pool.replicas:
+            replica.checker.forget(await replica.models.unload(name))
+
+    def _choose(self, model_name: str = "", model_version: str = "") -> Replica:
+        """A Triton for a model, the default model if none is named."""
+        return self._pool.choose(model_name or self._model_name, model_version)
+
 
 log = structlog.get_logger("gateway")
 
@@ -61,7 +220,7 @@ class TritonBackend(PoolModels):
         super().__init__(pool, options["model_name"], options.get("check_load"))
         self._hold_seconds = options.get("hold_seconds", 0.0)
         self.seal = options["seal"].code
-        """The seal of an image; see gateway.triton.seal."""
+        """The seal of an image; see gateway.triton.wire."""
         self.tensor_input = pool.codecs.tensor_input
         """See Backend.tensor_input."""
         self._recent = RecentCodes()
@@ -231,3 +390,43 @@ def _joined(results: Sequence[InferResult]) -> InferResult:
     """Join results of one row each; model and version come from an answered row, if there is one."""
     first = next((result for result in results if result.rows[0].error is None), results[0])
     return replace(first, rows=tuple(result.rows[0] for result in results))
+
+
+def create_backend(settings: Settings, connect: Connect | None = None, plugins: Plugins | None = None) -> TritonBackend:
+    """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
+    plugins = plugins or Plugins()
+    pool = open_pool(settings, plugins, connect)
+    return TritonBackend(pool, **options(settings, plugins))
+
+
+def open_pool(
+    settings: Settings, plugins: Plugins, connect: Connect | None = None, *, on_demand: bool = False
+) -> TritonPool:
+    """The Tritons of the settings."""
+    schedule = Schedule(settings.ready_interval_seconds, settings.ready_timeout_seconds)
+    factory = ReplicaFactory(
+        model_name=settings.model,
+        schedule=schedule,
+        watch=watcher(plugins.repair()),
+        splits=plugins.versions(),
+        load=settings.load_models,
+        on_demand=on_demand,
+        codecs=Codecs.of_settings(settings),
+        connect=connect or connector(settings),
+    )
+    return TritonPool(Addresses(settings.triton_url), factory)
+
+
+def options(settings: Settings, plugins: Plugins) -> BackendOptions:
+    """The options of the settings for a TritonBackend."""
+    return {
+        "model_name": settings.model,
+        "seal": Seal(_cache_secret(settings)),
+        "hold_seconds": settings.max_wait_seconds if settings.hold_without_triton else 0.0,
+        "check_load": plugins.check_load,
+    }
+
+
+def _cache_secret(settings: Settings) -> bytes:
+    """The secret for keys of Triton's response cache; random if none is set."""
+    return settings.cache_secret.get_secret_value().encode() if settings.cache_secret else secrets.token_bytes(32)

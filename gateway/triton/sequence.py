@@ -12,9 +12,8 @@ from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, InferenceFailed, ModelUnavailable, TritonUnreachable
 from gateway.inference.sequence import Parameters, SequenceScores, SequenceStep
-from gateway.triton.balancing import power_of_two_choice
-from gateway.triton.error_table import SequenceLost, StubDied
-from gateway.triton.replica import Replica
+from gateway.triton.endpoint import SequenceLost, StubDied
+from gateway.triton.pool import Replica, power_of_two_choice
 
 END_SECONDS = 2.0
 """How long Triton may take to end a sequence."""

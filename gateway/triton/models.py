@@ -4,31 +4,123 @@ import asyncio
 import difflib
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
+from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
+from gateway.inference.backend import Call
 from gateway.inference.model_info import ModelInfo
-from gateway.ingest.resizing import Resize
+from gateway.ingest.resizing import Resize, resize_of, sizes
 from gateway.triton.codec import Codecs
 from gateway.triton.contract import (
+    AFTER_PARAMETER,
+    DECODE_PARAMETER,
+    EXACT,
+    FAST,
     MODEL_PARAMETER,
+    PRECISION_PARAMETER,
     SEQUENCE_MODEL,
     SEQUENCE_PARAMETER,
     SEQUENCE_PREDICTION,
+    image_tensor,
+    network_runtime,
+    network_step,
+    parameters,
     pinned_versions,
+    steps,
 )
-from gateway.triton.descriptions import describe, read_labels, read_resize
-from gateway.triton.endpoint import TritonEndpoint
-from gateway.triton.error_table import NOT_LOADED
+from gateway.triton.endpoint import ALL_CLASSES, METADATA_TIMEOUT_SECONDS, NOT_LOADED, TritonEndpoint, pause_seconds
 from gateway.triton.health.expected import READY
 from gateway.triton.health.state import HealthState
-from gateway.triton.load_pauses import pause_seconds
 from gateway.triton.model_calls import REMEMBERED_SECONDS, ModelCalls, Remembered
-from gateway.triton.model_config import parameters, steps
+
+
+async def describe(
+    endpoint: TritonEndpoint,
+    name: str,
+    index: RepositoryIndexResponse,
+    codecs: Codecs,
+    labels_of: Callable[[str, str], Awaitable[tuple[str, ...]]],
+) -> ModelInfo | None:
+    """A model of Triton's index; None if no version is ready, or if it is not an ensemble of the contract.
+
+    `labels_of` gets the labels of an ensemble and a version.
+    """
+    versions = [model.version for model in index.models if model.name == name and model.state == READY]
+    if not versions:
+        return None
+    config = await endpoint.config(name, versions[-1])
+    values = parameters(config)
+    if not codecs.takes_images(config) or values.get(MODEL_PARAMETER, name) != name:
+        return None  # a version's own ensemble is listed with its model
+    others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
+    names = steps(config)
+    info = ModelInfo(
+        name,
+        versions=tuple(sorted({*versions, *others.values()}, key=int)),
+        version=versions[-1],
+        ready=True,
+        classes=0,
+        precision=values.get(PRECISION_PARAMETER),
+        decode=values.get(DECODE_PARAMETER, EXACT),
+        steps=names,
+        after=values.get(AFTER_PARAMETER),
+    )
+    try:
+        codec = codecs.of(config)
+        info = replace(info, classes=codec.classes, embedding_size=codec.embedding_size, multi_label=codec.multi_label)
+        last = await endpoint.config(names[-1]) if names else config
+        network_name = network_step(config)
+        network = await endpoint.config(network_name) if network_name not in {"", *names[-1:]} else last
+        info = replace(info, limitations=codec.limitations(last))
+        height, width, tensor = _input_of(network)
+        resize, crop = await _sizes_of(endpoint, names[0]) if names else ((), ())
+        labels = await labels_of(name, versions[-1])
+    except GatewayError as error:
+        # A failed model must not break the list or the descriptions of other models.
+        return replace(info, ready=False, reason=error.message)
+    info = replace(info, input_height=height, input_width=width, tensor=tensor)
+    info = replace(info, runtime=network_runtime(network, values))
+    return codec.completed(replace(info, resize_size=resize, crop_size=crop, labels=labels))
+
+
+async def read_labels(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str, version: str) -> tuple[str, ...]:
+    """The labels of an ensemble's classes, by class id."""
+    codec = codecs.of(await endpoint.config(ensemble, version))
+    # Triton returns labels only with scores, so a probe image is classified with every class.
+    call = Call(codec.probe(), ensemble, version, None, Deadline.after(METADATA_TIMEOUT_SECONDS), "labels")
+    result = await endpoint.infer(call, class_count=ALL_CLASSES, codec=codec)
+    by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
+    return tuple(by_id[class_id] for class_id in sorted(by_id))
+
+
+async def read_resize(endpoint: TritonEndpoint, ensemble: str, version: str) -> Resize | None:
+    """How an ensemble's images are resized, by its preprocessor's parameters."""
+    config = await endpoint.config(ensemble, version)
+    names = steps(config)
+    values = parameters(await endpoint.config(names[0])) if names else {}
+    return resize_of(values, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
+
+
+def _input_of(network: ModelConfig) -> tuple[int | None, int | None, str | None]:
+    """Height and width in pixels of a model's input, and its type; None for each if it is no image."""
+    image = next(iter(network.input), ModelInput())
+    if len(image.dims) != 3:
+        return None, None, None
+    return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)
+
+
+async def _sizes_of(endpoint: TritonEndpoint, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The resize size and crop size in a preprocessor's config.pbtxt."""
+    values = parameters(await endpoint.config(preprocessor))
+    return sizes(values.get("resize_size", "")), sizes(values.get("crop_size", ""))
+
 
 LABELS_REMEMBERED_SECONDS = 60.0
 NOT_SERVED = "Triton has not loaded the model; GET /health/ready shows the reason to clients with a key."

@@ -1,0 +1,300 @@
+"""One Triton over gRPC: its channel, with or without TLS, and the only calls that the gateway makes to it."""
+
+import asyncio
+import secrets
+import ssl
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import grpc
+from google.protobuf.json_format import MessageToJson
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
+from tritonclient.utils import InferenceServerException
+
+from gateway import tracing
+from gateway.errors import DeadlineExceeded, UserError
+from gateway.inference.backend import Call, InferResult
+from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway.settings import Settings, variable
+from gateway.time_slices import TimeSlice
+from gateway.triton.addresses import is_address
+from gateway.triton.codec import CONTRACT, Codec
+from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, METADATA_TIMEOUT_SECONDS, translate
+from gateway.triton.wire import read_step, step_request
+from gateway.values.addresses import is_loopback
+
+TARGET_NAME = "grpc.ssl_target_name_override"
+
+
+class TlsError(UserError):
+    """A certificate or key for the connection to Triton cannot be used; the message names its variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What a channel needs: gRPC's credentials, and the name in Triton's certificate if it is not the address."""
+
+    credentials: grpc.ChannelCredentials
+    server_name: str = ""
+
+    def options(self) -> list[tuple[str, str]]:
+        """The channel's options."""
+        return [(TARGET_NAME, self.server_name)] if self.server_name else []
+
+
+def read_tls(settings: Settings, ca_file: Path) -> Tls:
+    """Read and check the files of the settings; raises TlsError."""
+    ca = _read("triton_ca_file", ca_file)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cafile=ca_file)
+    except ssl.SSLError as exc:
+        raise _wrong("triton_ca_file", ca_file, "has no certificate in PEM form") from exc
+    certificate = key = None
+    if settings.triton_certificate_file is not None and settings.triton_key_file is not None:
+        certificate = _read("triton_certificate_file", settings.triton_certificate_file)
+        key = _read("triton_key_file", settings.triton_key_file)
+        try:
+            # A password would be asked for on the terminal.
+            context.load_cert_chain(settings.triton_certificate_file, settings.triton_key_file, password="")
+        except (ssl.SSLError, ValueError) as exc:
+            path = settings.triton_key_file
+            text = f"is no unencrypted PEM key that fits {variable('triton_certificate_file')}"
+            raise _wrong("triton_key_file", path, text) from exc
+    return Tls(grpc.ssl_channel_credentials(ca, key, certificate), _server_name(settings))
+
+
+def _server_name(settings: Settings) -> str:
+    """The name to expect: the gateway connects to addresses, but a certificate usually has the name that has them."""
+    if settings.triton_server_name is not None:
+        return settings.triton_server_name
+    host = settings.triton_url[0].rpartition(":")[0].strip("[]")
+    return "" if is_address(host) else host
+
+
+def _read(field: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise _wrong(field, path, f"cannot be read: {exc.strerror}") from exc
+
+
+def _wrong(field: str, path: Path, text: str) -> TlsError:
+    return TlsError(f"{variable(field)}: {path} {text}")
+
+
+T = TypeVar("T")
+
+MAX_MESSAGE_BYTES = 2**31 - 1
+CHANNEL_OPTIONS = [
+    # Images and scores exceed gRPC's default of 4 MiB.
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # A Triton that stops answering is detected within 15 s, also between requests.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # The default backoff grows to two minutes, which would delay the return of a restarted Triton.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Channels of one process share connections by default, so that one faulty connection would affect them all.
+    ("grpc.use_local_subchannel_pool", 1),
+]
+CANCELLATION_SINCE = (2, 53)
+"""The first Triton (24.12) that survives cancelled calls; older ones, such as 2.51, crash (server issue 7368)."""
+FORCE_RELOAD_PARAMETER = "renewed_by_gateway"
+"""A parameter that makes a model's configuration differ from the one before."""
+
+
+def channel_options(address: str) -> list[tuple[str, int]]:
+    """CHANNEL_OPTIONS; for this machine's own addresses without the environment's proxy, which cannot reach them."""
+    return [*CHANNEL_OPTIONS, *([("grpc.enable_http_proxy", 0)] if is_loopback(address) else [])]
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version such as 2.51.0, to be compared."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+SERVICE = "inference.GRPCInferenceService"
+INFER = f"{SERVICE}/ModelInfer"
+
+COPIED_INLINE_BYTES = 2**20
+"""Before a larger message is sent, other tasks may run."""
+ABANDONED_SECONDS = 30.0
+"""How long past its deadline a call may run at a Triton that does not support cancellation."""
+
+
+class GrpcEndpoint:
+    """A Triton's gRPC interface; see gateway.triton.endpoint.
+
+    Create it inside the event loop that uses it, after any fork: a gRPC channel does not survive a fork.
+    """
+
+    def __init__(self, address: str, tls: "Tls | None" = None) -> None:
+        self.address = address
+        self.supports_cancellation = False
+        """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""
+        if tls is None:
+            self._channel = grpc.aio.insecure_channel(address, options=channel_options(address))
+        else:
+            options = [*channel_options(address), *tls.options()]
+            self._channel = grpc.aio.secure_channel(address, tls.credentials, options=options)
+        self._stub = GRPCInferenceServiceStub(self._channel)
+        # The stub's own method takes a message; this one takes serialised bytes.
+        self._infer = self._channel.unary_unary(f"/{INFER}", response_deserializer=pb.ModelInferResponse.FromString)
+        self._abandoned: set[asyncio.Task[Any]] = set()
+
+    async def infer(
+        self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
+    ) -> InferResult:
+        """See TritonEndpoint.infer.
+
+        The call carries the trace context of the current request, so that Triton's spans join its trace.
+        """
+        timeout_seconds = call.deadline.left_seconds
+        request = codec.request(call, class_count, timeout_seconds, embeddings=embeddings)
+        if len(request) > COPIED_INLINE_BYTES:
+            await TimeSlice().pause()  # gRPC makes another copy of what may be 20 MB
+        rows, to_completion = len(call.batch.images), call.run_to_completion
+        headers = tracing.headers_of() if tracing.current() else None
+        response = await self._model_infer(request, timeout_seconds, headers, run_to_completion=to_completion)
+        return await codec.read(response, rows=rows, class_count=class_count, embeddings=embeddings)
+
+    async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
+        """Run one step of a sequence; see TritonEndpoint.infer_sequence."""
+        timeout_seconds = step.deadline.left_seconds
+        request = step_request(step, timeout_seconds).SerializeToString()
+        return read_step(await self._model_infer(request, timeout_seconds), step)
+
+    async def call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
+        """See TritonEndpoint.call; the caller must not cancel it if the Triton does not support that."""
+        call = self._channel.unary_unary(f"/{SERVICE}/{method}")
+        abandoned_seconds = 0 if self.supports_cancellation else ABANDONED_SECONDS
+        return await self._send(call(request, timeout=timeout_seconds + abandoned_seconds))
+
+    async def fetch_server_metadata(self) -> str:
+        """Triton's version, such as 2.51.0; it also sets `supports_cancellation`."""
+        metadata = await self._send(
+            self._stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=METADATA_TIMEOUT_SECONDS)
+        )
+        numbers = version_numbers(metadata.version)
+        self.supports_cancellation = numbers >= CANCELLATION_SINCE
+        return str(metadata.version)
+
+    async def index(self) -> pb.RepositoryIndexResponse:
+        """Every model of the repository with its versions, state and reason."""
+        return await self._send(
+            self._stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=METADATA_TIMEOUT_SECONDS)
+        )
+
+    async def config(self, name: str, version: str = "") -> ModelConfig:
+        """A model's configuration; raises ModelNotFound or ModelUnavailable."""
+        request = pb.ModelConfigRequest(name=name, version=version)
+        return (await self._send(self._stub.ModelConfig(request, timeout=METADATA_TIMEOUT_SECONDS))).config
+
+    async def statistics(self, name: str) -> pb.ModelStatisticsResponse:
+        """The statistics of a model's versions since they were loaded."""
+        request = pb.ModelStatisticsRequest(name=name)
+        return await self._send(self._stub.ModelStatistics(request, timeout=METADATA_TIMEOUT_SECONDS))
+
+    async def load(self, name: str) -> None:
+        """Load a model, or reload it if its files have changed."""
+        request = pb.RepositoryModelLoadRequest(model_name=name)
+        await self._send(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
+
+    async def force_reload(self, name: str) -> None:
+        """Reload a model whose files have not changed; its old instances answer until the new ones are loaded."""
+        config = await self.config(name)
+        # Triton reloads a model whose configuration has changed; a new value of this parameter is such a change.
+        config.parameters[FORCE_RELOAD_PARAMETER].string_value = secrets.token_hex(8)
+        request = pb.RepositoryModelLoadRequest(model_name=name)
+        request.parameters["config"].string_param = MessageToJson(config, preserving_proto_field_name=True)
+        await self._send(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
+
+    async def unload(self, name: str) -> None:
+        """Unload a model; its requests in progress are finished first."""
+        request = pb.RepositoryModelUnloadRequest(model_name=name)
+        await self._send(self._stub.RepositoryModelUnload(request, timeout=LOAD_TIMEOUT_SECONDS))
+
+    async def close(self) -> None:
+        """Close the channel; calls in flight are cancelled."""
+        for task in self._abandoned:
+            task.cancel()
+        await asyncio.gather(*self._abandoned, return_exceptions=True)
+        await self._channel.close()
+
+    async def _send(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except grpc.RpcError as exc:
+            error = triton_error(exc)
+            raise translate(error) from error
+
+    async def _model_infer(
+        self,
+        request: bytes,
+        timeout_seconds: float,
+        headers: Mapping[str, str] | None = None,
+        *,
+        run_to_completion: bool = False,
+    ) -> pb.ModelInferResponse:
+        """Send a ModelInferRequest; raises DeadlineExceeded after `timeout_seconds`.
+
+        A call to a Triton that does not support cancellation runs on without its caller after a timeout or a
+        cancellation. With `run_to_completion` the caller never cancels it and waits for its end.
+        """
+        cancellable = self.supports_cancellation
+        call = self._infer(
+            request,
+            timeout=timeout_seconds + (0 if cancellable else ABANDONED_SECONDS),
+            metadata=tuple(headers.items()) if headers else None,
+        )
+        if cancellable or run_to_completion:
+            try:
+                return await call
+            except grpc.RpcError as exc:
+                error = triton_error(exc)
+                raise translate(error) from error
+        task = asyncio.ensure_future(self._send(call))
+        self._abandoned.add(task)
+        task.add_done_callback(self._forget)
+        await asyncio.wait({task}, timeout=timeout_seconds)
+        if not task.done():
+            raise DeadlineExceeded
+        return task.result()
+
+    def _forget(self, task: "asyncio.Task[Any]") -> None:
+        self._abandoned.discard(task)
+        if not task.cancelled():
+            task.exception()  # marks the exception as retrieved: the caller may be gone
+
+
+def triton_error(exc: grpc.RpcError) -> InferenceServerException:
+    """What Triton says of a failed call."""
+    return InferenceServerException(exc.details(), status=str(exc.code()))
+
+
+class Connect(Protocol):
+    """Makes the endpoint of an address."""
+
+    def __call__(self, address: str) -> GrpcEndpoint:
+        """The endpoint of host:port."""
+        ...
+
+
+def connector(settings: Settings) -> Connect:
+    """Makes endpoints for the settings: with TLS if a CA is set; raises TlsError.
+
+    The files are read once, as Triton reads its own: after they were renewed, both have to be restarted.
+    """
+    if settings.triton_ca_file is None:
+        return GrpcEndpoint
+    return partial(GrpcEndpoint, tls=read_tls(settings, settings.triton_ca_file))
