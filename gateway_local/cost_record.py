@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 from gateway.triton.footprint import version_files
+from gateway.values.files import whole_file
 from gateway_local.paths import default_cache_dir
 from gateway_machine.capacity import Costs
-from gateway_plugins.shared.files import whole_file
 
 RECORD = "costs.json"
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
 
+from gateway.values.files import whole_file
 from gateway_local.paths import DEFAULT_BACKENDS
-from gateway_plugins.shared.files import whole_file
 
 
 def _load() -> ModuleType:

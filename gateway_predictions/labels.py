@@ -19,9 +19,9 @@ from typing import Any
 from xml.sax.saxutils import quoteattr
 
 from gateway.errors import UserError
+from gateway.values.safe_path import SafePath
 from gateway.values.text_files import read_text
 from gateway_client.csv_cells import csv_line, restored
-from gateway_plugins.shared.safe_path import SafePath
 from gateway_predictions.layout import SAMPLE, order_of
 from gateway_predictions.reader import LogReader, Row, key_of
 

@@ -11,7 +11,7 @@ import secrets
 from datetime import UTC, date, datetime
 from urllib.parse import quote
 
-from gateway_plugins.shared.safe_path import SafePath, UnsafePath
+from gateway.values.safe_path import SafePath, UnsafePath
 
 ROWS, FEEDBACK, IMAGES = "rows", "feedback", "images"
 NO_MODEL = "unknown"

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from gateway_plugins.shared.safe_path import UnsafePath
+from gateway.values.safe_path import UnsafePath
 from gateway_predictions.layout import FEEDBACK as FEEDBACK_FOLDER
 from gateway_predictions.layout import ROWS, day_in, model_folder, stored_image
 from gateway_predictions.schema import FEEDBACK, PREDICTIONS, SCHEMA_VERSION, VERSION_KEY

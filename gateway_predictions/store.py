@@ -7,9 +7,9 @@ from typing import Any
 
 from gateway.errors import UserError
 from gateway.settings import variable
-from gateway_plugins.shared.extras import install
-from gateway_plugins.shared.files import whole_file
-from gateway_plugins.shared.safe_path import SafePath
+from gateway.values.extras import install
+from gateway.values.files import whole_file
+from gateway.values.safe_path import SafePath
 
 BUCKETS = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
 """The package of each kind of bucket, in addition to fsspec."""

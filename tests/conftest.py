@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 from pydantic import ConfigDict, TypeAdapter
 from tritonclient.grpc import InferenceServerClient
 
+from gateway.values.files import locked
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.wheel import ensure_runtime
@@ -29,7 +30,6 @@ from gateway_local.server import EmbeddedTriton
 from gateway_models.networks import isolation, served_memory
 from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
-from gateway_plugins.shared.files import locked
 from gateway_predictions import writer
 from tests import counts, postponed, workers
 from tests.affected import DURATIONS

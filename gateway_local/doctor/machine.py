@@ -18,6 +18,7 @@ from gateway.plugins import settings_class
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Need, size
+from gateway.values.extras import install
 from gateway_local.hosts import reachable
 from gateway_local.memory_plan import fit
 from gateway_local.paths import PROJECT
@@ -33,7 +34,6 @@ from gateway_local.server import SHARED_MEMORY, SHM_BYTES
 from gateway_machine.child_environment import PIP, child_environment
 from gateway_machine.gpus import Gpus
 from gateway_machine.memory import usable_memory
-from gateway_plugins.shared.extras import install
 
 SHM_RECOMMENDED_BYTES = 256 * MIB
 """Shared memory for regions that grow with large batches; Docker gives a container 64 MiB by default."""

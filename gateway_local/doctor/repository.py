@@ -20,9 +20,9 @@ from gateway.triton.contract import (
     read_model_config,
     steps,
 )
+from gateway.values.safe_path import SafePath, UnsafePath, safe_name
 from gateway_machine.capacity import Plan
 from gateway_plugins.rollouts.settings import RolloutSettings
-from gateway_plugins.shared.safe_path import SafePath, UnsafePath, safe_name
 
 CONFIG = "config.pbtxt"
 LIMITED = "nothing, if they do not matter; gateway model add writes a model without them"

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gateway.values.files import locked_where_writable, whole_folder
 from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_local.runtime.base import (
     RuntimeFetchFailed,
@@ -25,7 +26,6 @@ from gateway_local.runtime.base import (
     python_version,
 )
 from gateway_machine.child_environment import PIP, child_environment
-from gateway_plugins.shared.files import locked_where_writable, whole_folder
 
 WHEEL_VERSION = "0.7.0"
 WHEEL_SHA256 = "21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df"

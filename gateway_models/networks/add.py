@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from gateway.values.labels import read_label_file
 from gateway_models.networks.add_checks import (
     check_devices,
     check_features,
@@ -35,7 +36,6 @@ from gateway_models.repository.entry import Entry, EntryError, Version, check_na
 from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.spec import Format, ModelSpec
 from gateway_models.repository.writing import extend, staging, write
-from gateway_plugins.shared.labels import read_label_file
 
 OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION}
 """By kind of source; other kinds are TorchScript by default."""

@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gateway.values.extras import install
+from gateway.values.labels import read_labels
 from gateway_client.bulk.outputs import EMBEDDING
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import CODE, FunctionSource, adapter_of, find_function
@@ -21,8 +23,6 @@ from gateway_models.networks.model_source import digest
 from gateway_models.repository.after import AfterStep, DeclaredStep, FunctionStep, StepError, Unknown, resolved
 from gateway_models.repository.entry import EntryError, Outcome
 from gateway_models.repository.spec import ModelSpec
-from gateway_plugins.shared.extras import install
-from gateway_plugins.shared.labels import read_labels
 
 STEP, MODEL, ADAPTER = "step.json", "model.py", "served_step.py"
 DECLARED, NUMBERS, KNOWN = "declared.py", "declared.json", "known.npy"

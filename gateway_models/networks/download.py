@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gateway.errors import UserError
+from gateway.values.files import whole_file
+from gateway.values.safe_path import UnsafePath, safe_name
 from gateway_local import redirects
 from gateway_local.paths import default_cache_dir
-from gateway_plugins.shared.files import whole_file
-from gateway_plugins.shared.safe_path import UnsafePath, safe_name
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 """The package that fsspec needs for each bucket protocol."""

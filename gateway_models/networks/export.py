@@ -20,6 +20,7 @@ from gateway.triton.contract import (
     read_model_config,
 )
 from gateway.triton.footprint import MemoryRecord
+from gateway.values.extras import install
 from gateway_local import cpu_network
 from gateway_local.config_text import with_parameter
 from gateway_local.cpu_network import CpuRuntime
@@ -27,7 +28,6 @@ from gateway_machine.capacity import MIB, NetworkRuntime
 from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
-from gateway_plugins.shared.extras import install
 
 if TYPE_CHECKING:
     from torch import nn

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
-from gateway_plugins.shared.extras import install
+from gateway.values.extras import install
 
 
 class FrameworkError(UserError):

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import UserError
+from gateway.values.extras import install
+from gateway.values.labels import numbered
 from gateway.values.text_files import read_text
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file, from_mapping
-from gateway_plugins.shared.extras import install
-from gateway_plugins.shared.labels import numbered
 
 HUGGING_FACE, TIMM = "huggingface:", "timm:"
 CONFIG, WEIGHTS = "config.json", "*.safetensors*"

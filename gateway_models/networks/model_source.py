@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.errors import UserError
+from gateway.values.labels import LabelsError, label_text, read_labels
 from gateway_models.networks.file_kinds import FileKind, ModelFileError, alone, kind_of, refuse
 from gateway_models.networks.frameworks import Framework, with_members
 from gateway_models.networks.functions import FunctionSource, find_function, is_function
@@ -24,7 +25,6 @@ from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
 from gateway_models.repository.spec import ModelSpec
-from gateway_plugins.shared.labels import LabelsError, label_text, read_labels
 
 KINDS = {
     FileKind.TORCHSCRIPT: "torchscript",

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
+from gateway.values.files import whole_file
+from gateway.values.safe_path import UnsafePath, safe_name
 from gateway_models.networks.adapted import GRAY_ADVICE, LUMA, PIXELS, Form
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.networks.other_tasks import check_task
 from gateway_models.networks.probe import Ending
-from gateway_plugins.shared.files import whole_file
-from gateway_plugins.shared.safe_path import UnsafePath, safe_name
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

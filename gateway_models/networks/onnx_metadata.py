@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.values.labels import LabelsError, numbered
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
-from gateway_plugins.shared.labels import LabelsError, numbered
 
 CLASSIFY = "classify"
 TASKS = {

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import UserError
+from gateway.values.extras import install
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_plugins.shared.extras import install
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,14 +4,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from gateway.values.files import whole_file
+from gateway.values.labels import read_label_file
 from gateway_models.networks.cpu_choice import with_cpu_form
 from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, work
 from gateway_models.networks.served_memory import with_memory
 from gateway_models.repository.entry import LABELS, Entry, EntryError, Version, read_entry
 from gateway_models.repository.retired import retire, retired
 from gateway_models.repository.writing import rewrite, staging
-from gateway_plugins.shared.files import whole_file
-from gateway_plugins.shared.labels import read_label_file
 
 
 def relabel(

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
 from gateway.errors import UserError
+from gateway.values.files import whole_file
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_plugins.shared.files import whole_file
 
 TOLERANCE = 1e-4
 """The largest allowed difference between exported and eager probabilities: float32 sums in another order."""

@@ -5,13 +5,13 @@ from enum import StrEnum
 from importlib.util import find_spec
 
 from gateway.errors import UserError
+from gateway.values.extras import install
 from gateway_local.cpu_features import has_bf16
 from gateway_local.cpu_network import CpuRuntime
 from gateway_machine.gpus import gpu_count
 from gateway_models.networks.model_source import framework_of
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Format, OpenVino, Precision, Serving
-from gateway_plugins.shared.extras import install
 
 
 class NetworkRuntime(StrEnum):

@@ -18,10 +18,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gateway.errors import UserError
+from gateway.values.files import whole_file
+from gateway.values.safe_path import SafePath, UnsafePath
 from gateway_local import sizing
 from gateway_local.sizing import CONFIG
-from gateway_plugins.shared.files import whole_file
-from gateway_plugins.shared.safe_path import SafePath, UnsafePath
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "as": "adlfs"}
 """The package that fsspec needs for each scheme."""

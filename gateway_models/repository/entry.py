@@ -18,14 +18,14 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from gateway.errors import UserError
 from gateway.triton.contract import pinned
 from gateway.triton.footprint import MemoryRecord
+from gateway.values.files import whole_file
+from gateway.values.safe_path import UnsafePath, safe_name
 from gateway.values.validation import fault
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import ORIGIN
 from gateway_models.repository.after import own_labels
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
-from gateway_plugins.shared.files import whole_file
-from gateway_plugins.shared.safe_path import UnsafePath, safe_name
 
 RECORD = ORIGIN
 LABELS = "labels.txt"

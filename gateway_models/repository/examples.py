@@ -13,8 +13,8 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from gateway.errors import UserError
+from gateway.values.files import whole_file
 from gateway_plugins.page.model_examples import EXAMPLES_FILE, MAX_EXAMPLES
-from gateway_plugins.shared.files import whole_file
 
 MAX_SIDE = 1024
 """Pixels of the longer side; larger pictures are scaled down."""

@@ -17,6 +17,8 @@ import httpx
 
 from gateway.errors import UserError
 from gateway.triton.endpoint import pause_seconds
+from gateway.values.files import whole_file
+from gateway.values.safe_path import SafePath
 from gateway_client.direct import DIRECT
 from gateway_local.sizing import CONFIG
 from gateway_models.repository.bucket import (
@@ -28,8 +30,6 @@ from gateway_models.repository.bucket import (
     ensembles_of,
     in_order,
 )
-from gateway_plugins.shared.files import whole_file
-from gateway_plugins.shared.safe_path import SafePath
 
 ATTEMPTS = 10
 """How often a bucket is listed for a copy while it keeps changing."""

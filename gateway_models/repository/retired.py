@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from gateway.values.files import whole_file
 from gateway_models.repository.entry import EntryError, first_fault
-from gateway_plugins.shared.files import whole_file
 
 FILE = "retired.json"
 _NUMBERS = TypeAdapter(dict[str, list[int]])

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.triton.contract import PREPROCESSOR
+from gateway.values.files import whole_file
 from gateway_local import cpu_network
 from gateway_local.memory_plan import size_models
 from gateway_local.paths import SHIPPED_MODELS
@@ -15,7 +16,6 @@ from gateway_models.repository.after import own_labels
 from gateway_models.repository.entry import LABELS, Entry, EntryError, write_record
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format
-from gateway_plugins.shared.files import whole_file
 
 STEP_VERSION = "1"
 PREPROCESSOR_CODE = SHIPPED_MODELS / PREPROCESSOR / "1"

@@ -31,11 +31,11 @@ from gateway.metrics import series
 from gateway.settings import MIB
 from gateway.triton.health.expected import LOADING, READY, UNLOADING
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
+from gateway.values.files import machine_lock
 from gateway.values.quantities import size
 from gateway_plugins.demand import metrics
 from gateway_plugins.demand.memory import HOST, Budget, ModelDescriptions, to_unload, total
 from gateway_plugins.demand.models import Models, in_state
-from gateway_plugins.shared.files import machine_lock
 
 log = structlog.get_logger("gateway")
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import structlog
 
 from gateway.errors import UserError
+from gateway.values.files import locked, whole_file
 from gateway.values.text_files import decoded
 from gateway_plugins.keys.quota import NO_QUOTA, InvalidQuota, Quota, read_quota
-from gateway_plugins.shared.files import locked, whole_file
 
 log = structlog.get_logger("gateway")
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gateway.errors import UserError
+from gateway.values.extras import install
 from gateway_plugins.keys.quota import Rate
-from gateway_plugins.shared.extras import install
 
 TOLERANCE_SECONDS = 1e-6
 """A shorter wait is none: the state is a sum of many intervals, and the store has microseconds."""

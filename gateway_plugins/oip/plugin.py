@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from gateway.errors import UserError
 from gateway.hooks import ErrorFormat, Plugin, Port, Runtime
 from gateway.settings import Settings
+from gateway.values.extras import install
 from gateway_plugins.oip import settings as oip_settings
 from gateway_plugins.oip.settings import ProtocolSettings
-from gateway_plugins.shared.extras import install
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

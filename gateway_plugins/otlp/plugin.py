@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.errors import UserError
 from gateway.hooks import Plugin, Runtime
 from gateway.settings import Settings
-from gateway_plugins.shared.extras import install
+from gateway.values.extras import install
 
 if TYPE_CHECKING:
     from starlette.middleware import Middleware

@@ -13,8 +13,8 @@ from gateway.errors import GatewayError
 from gateway.inference.backend import ModelState
 from gateway.triton.endpoint import LoadNotAllowed, TritonEndpoint
 from gateway.triton.health.expected import LOADING, READY, faults
+from gateway.values.files import machine_lock
 from gateway_plugins.recovery import metrics
-from gateway_plugins.shared.files import machine_lock
 
 log = structlog.get_logger("gateway")
 

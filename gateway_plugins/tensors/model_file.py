@@ -9,9 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from gateway.errors import UserError
 from gateway.ingest.resizing import INTERPOLATIONS, Resize, TensorInput
+from gateway.values.labels import LabelsError, read_labels
 from gateway.values.text_files import read_text
 from gateway.values.validation import fault
-from gateway_plugins.shared.labels import LabelsError, read_labels
 
 if TYPE_CHECKING:
     from gateway_plugins.tensors.tensor_codec import TensorModel

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway_plugins.shared.extras import install
+from gateway.values.extras import install
 from gateway_predictions import store
 from gateway_predictions.drift import LEAST_IMAGES, TooFewImages, compare, psi, sample_from, sample_of, version_in
 from gateway_predictions.image_measures import measures_of, pixels_of

@@ -15,10 +15,10 @@ from gateway.triton.health.expected import ExpectedModels, Shares
 from gateway.triton.health.state import HealthState, Schedule
 from gateway.triton.pool import ReplicaFactory, TritonPool
 from gateway.triton.wire import Seal
+from gateway.values.files import machine_lock
 from gateway_plugins.recovery.plugin import repair
 from gateway_plugins.recovery.recovery import ModelRecovery
 from gateway_plugins.recovery.reloading import ModelReloader
-from gateway_plugins.shared.files import machine_lock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 MODEL = "ensemble_model"

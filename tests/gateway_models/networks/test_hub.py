@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torchvision import models
 
 from gateway.errors import UserError
+from gateway.values.labels import LabelsError
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.hub import HubError, fetch_folder, read_folder, timm_config, timm_preprocessing
 from gateway_models.networks.jobs import do
@@ -25,7 +26,6 @@ from gateway_models.networks.weights import read_state_dict
 from gateway_models.repository.preprocessing import PreprocessingError, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_file
 from gateway_models.repository.spec import ModelSpec
-from gateway_plugins.shared.labels import LabelsError
 from tests.gateway_models.networks.builders import Head, job
 from tests.gateway_models.networks.pretrained import LABELS, save_vit, timm_network
 from tests.gateway_models.networks.pretrained import vit as vit_network

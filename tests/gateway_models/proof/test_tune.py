@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import UserError
+from gateway.values.extras import install
 from gateway_local import cpu_network
 from gateway_local.tuning import machine
 from gateway_models.proof import variants
@@ -17,7 +18,6 @@ from gateway_models.proof.variants import NetworkRuntime, Variant, variants_of
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.spec import Format, OpenVino, Precision, Serving
 from gateway_models.repository.writing import rewrite
-from gateway_plugins.shared.extras import install
 from tests.commands import gateway
 from tests.gateway_models.networks.framework_files import FILES
 from tests.gateway_models.repository.entries import entry, with_outcome

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.values.safe_path import SafePath
 from gateway_models.repository.bucket import (
     MAX_OBJECT_BYTES,
     MAX_OBJECTS,
@@ -18,7 +19,6 @@ from gateway_models.repository.bucket import (
     working_copy,
 )
 from gateway_models.repository.follow import Follower, Following
-from gateway_plugins.shared.safe_path import SafePath
 from tests.buckets import S3, s3_server
 
 URL = "s3://models/team/production"

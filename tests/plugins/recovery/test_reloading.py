@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.values.files import lock_folder, machine_lock
 from gateway_plugins.recovery.plugin import Recovery, repair
 from gateway_plugins.recovery.reloading import (
     FIRST_BACKOFF_SECONDS,
@@ -16,7 +17,6 @@ from gateway_plugins.recovery.reloading import (
     ModelReloader,
     ReloadOutcome,
 )
-from gateway_plugins.shared.files import lock_folder, machine_lock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.settings import Settings
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from gateway_plugins.shared.files import locked, locked_where_writable, whole_file, whole_folder
+from gateway.values.files import locked, locked_where_writable, whole_file, whole_folder
 
 
 @pytest.mark.parametrize(("name", "left"), [("lock", ["lock"]), (".", [])], ids=["file", "folder"])

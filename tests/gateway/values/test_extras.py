@@ -1,4 +1,4 @@
-from gateway_plugins.shared.extras import PROJECT, install
+from gateway.values.extras import PROJECT, install
 
 
 def test_messages_name_the_command_that_installs_an_extra(tmp_path):

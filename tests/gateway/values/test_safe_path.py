@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_plugins.shared.safe_path import MAX_NAME_BYTES, MAX_PATH_BYTES, SafePath, UnsafePath, safe_name
+from gateway.values.safe_path import MAX_NAME_BYTES, MAX_PATH_BYTES, SafePath, UnsafePath, safe_name
 
 
 @pytest.mark.parametrize("text", ["a", "flowers/1/model.pt", "..a/b..", ".keep", "a b", "größe/1", "ab:c", "%2e%2e/x"])
