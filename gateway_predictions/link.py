@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from gateway_predictions import metrics, writer
-from gateway_predictions.frames import WriterOptions
 
 log = structlog.get_logger("gateway")
 
@@ -39,7 +38,7 @@ class WriterLink:
     Every row that `add` accepts is counted once: as written, or as dropped by a reason.
     """
 
-    def __init__(self, options: WriterOptions, max_queue_bytes: int) -> None:
+    def __init__(self, options: writer.WriterOptions, max_queue_bytes: int) -> None:
         self._options = options
         self._max_bytes = max_queue_bytes
         self._queue: deque[tuple[Encode, int]] = deque()

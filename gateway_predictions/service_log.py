@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 
 import anyio
 import numpy as np
-from pydantic_core import to_json
 
 from gateway.errors import ImageError, Overloaded
 from gateway.inference.observer import Observer, Observers
@@ -28,17 +27,24 @@ from gateway.ingest.upload import Upload
 from gateway.settings import DecodeMode, Settings
 from gateway.time_slices import TimeSlice
 from gateway.values.setting_values import ALL_MODELS
-from gateway_predictions.frames import RowKind, WriterOptions, encode
 from gateway_predictions.image_measures import MEASURED_SIDE, measures_of, pixels_of
-from gateway_predictions.layout import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, NO_MODEL, SAMPLE
+from gateway_predictions.layout import (
+    DISAGREEMENT,
+    ERROR,
+    FEEDBACK,
+    LOW_MARGIN,
+    LOW_SCORE,
+    NO_MODEL,
+    SAMPLE,
+    model_folder,
+)
 from gateway_predictions.link import Pieces, WriterLink
 from gateway_predictions.live_drift import LiveDrift
 from gateway_predictions.settings import FILE_BYTES, FILE_ROWS, FILE_SECONDS, QUEUE_BYTES, PredictionLogSettings
+from gateway_predictions.writer import ROW_BYTES, WriterOptions, encode
 
 LOGGED_CLASSES = 5
 """The log keeps the scores of this many best classes, whatever the client selects, so that rows can be compared."""
-ROW_BYTES = 1_024
-"""What a row without its image and embedding counts in the queue."""
 HASHED_INLINE_BYTES = 2**20
 """A larger image is hashed on a thread, so that it does not block the event loop."""
 MEASURE_SECONDS = 1.0
@@ -115,10 +121,10 @@ class ServiceLog(Observer):
 
     def add_feedback(self, feedback: Mapping[str, object]) -> bool:
         """Log a client's feedback, the columns of `schema.FEEDBACK` but the time; False if the queue is full."""
-        row = to_json({"time": _now(), **feedback})
+        row = {"time": _now(), **feedback}
 
         async def pieces() -> Pieces:
-            return encode(RowKind.FEEDBACK, row)
+            return encode(FEEDBACK, row)
 
         return self._link is not None and self._link.add(pieces, ROW_BYTES)
 
@@ -186,7 +192,7 @@ class ServiceLog(Observer):
             # What is not an image, or not known to be one, is not stored.
             image = record.data if self._settings.log_predictions_images and record.format else b""
             await time_slice.pause_if_over()
-            return encode(RowKind.PREDICTION, to_json(row), embedding, image)
+            return encode(model_folder(model), row, embedding, image)
 
         embedding_bytes = 0 if record.embedding is None else record.embedding.nbytes
         self._link.add(pieces, ROW_BYTES + len(record.data) + embedding_bytes)

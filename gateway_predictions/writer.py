@@ -1,37 +1,86 @@
 """The writer: a process that receives rows from a gateway process and writes them, so that no request waits for it.
 
-`python -m gateway_predictions.writer HANDLE OPTIONS` reads messages (see `frames`) from a socket, and sends lines of
+`python -m gateway_predictions.writer HANDLE OPTIONS` reads messages (see `encode`) from a socket, and sends lines of
 JSON: {"written": ROWS}, {"failed": TEXT} for each attempt that failed, or {"kept": TEXT} for old files that cannot be
 deleted. It ends when the service closes the socket, however that ends, after a last attempt to write what it has.
 """
 
 import io
 import json
+import queue
 import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any, BinaryIO
+
+from pydantic_core import to_json
 
 from gateway_machine.child_environment import BUCKETS, child_environment
-from gateway_predictions.frames import FrameReader, LogMessage, RowKind, WriterOptions
-from gateway_predictions.layout import FEEDBACK, day_in, day_of, image_path, model_folder, new_file
+from gateway_predictions.layout import FEEDBACK, day_in, day_of, image_path, new_file
 from gateway_predictions.store import Store, folder_of
 
 FINAL_SECONDS = 5.0
 """Time to write the last rows after the service has ended."""
 RETRY_SECONDS = (0.5, 30.0)
 """Pause after the first failure, which doubles with each further one, and the longest pause."""
-RECEIVED_BYTES = 2**18
 SHORTEN_SECONDS = 3600.0
 """Time between two attempts to delete old days."""
+ROW_BYTES = 1_024
+"""What a row without its image and embedding counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """What the writer has to know of the settings."""
+
+    url: str
+    keep_days: int
+    keep_bytes: int
+    file_rows: int
+    file_bytes: int
+    file_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """A row for a folder. `embedding` is fp32, little-endian; `image` is the uploaded file, if images are stored."""
+
+    folder: str
+    row: dict[str, Any]
+    embedding: bytes = field(repr=False)
+    image: bytes = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """What it counts towards the size of a file."""
+        return ROW_BYTES + len(self.embedding) + len(self.image)
+
+
+def encode(folder: str, row: dict[str, object], embedding: bytes = b"", image: bytes = b"") -> list[bytes]:
+    """The pieces of a message: a line of JSON with the folder, the row and two lengths; the embedding and the image."""
+    return [to_json([folder, row, len(embedding), len(image)]), b"\n", embedding, image]
+
+
+def _read(stream: BinaryIO, messages: "queue.Queue[LogMessage | None]") -> None:
+    """Queue each message of a stream, and None at its end, where a part of a message is left out."""
+    with stream, suppress(ConnectionError):
+        while (line := stream.readline()).endswith(b"\n"):
+            folder, row, *lengths = json.loads(line)
+            embedding, image = (stream.read(length) for length in lengths)
+            if [len(embedding), len(image)] != lengths:
+                break
+            messages.put(LogMessage(folder, row, embedding, image))
+    messages.put(None)
 
 
 class Writer:
@@ -41,8 +90,9 @@ class Writer:
         self._socket = connection
         self._options = options
         self._store = Store(options.url)
-        self._reader = FrameReader()
-        self._frames: list[LogMessage] = []
+        # Of one message: while files are written, the service's queue has to fill, and not this process.
+        self._received: queue.Queue[LogMessage | None] = queue.Queue(1)
+        self._messages: list[LogMessage] = []
         self._nbytes = 0
         self._due = 0.0
         self._ending = False
@@ -50,6 +100,8 @@ class Writer:
 
     def run(self) -> None:
         """Read and write until the service ends."""
+        reader = (self._socket.makefile("rb"), self._received)
+        threading.Thread(target=_read, args=reader, daemon=True).start()
         while self._receive():
             if self._is_due():
                 self._write()
@@ -57,24 +109,22 @@ class Writer:
         self._write()
 
     def _receive(self) -> bool:
-        """Receive what there is, or wait for it until a file is due; False at the end."""
-        self._socket.settimeout(max(0.001, self._due - time.monotonic()) if self._frames else None)
+        """Receive a message, or wait for it until a file is due; False at the end."""
         try:
-            data = self._socket.recv(RECEIVED_BYTES)
-        except TimeoutError:
+            message = self._received.get(timeout=max(0, self._due - time.monotonic()) if self._messages else None)
+        except queue.Empty:
             return True
-        except ConnectionError:
+        if message is None:
             return False
-        for frame in self._reader.feed(data):
-            if not self._frames:
-                self._due = time.monotonic() + self._options.file_seconds
-            self._frames.append(frame)
-            self._nbytes += frame.nbytes
-        return bool(data)
+        if not self._messages:
+            self._due = time.monotonic() + self._options.file_seconds
+        self._messages.append(message)
+        self._nbytes += message.nbytes
+        return True
 
     def _is_due(self) -> bool:
-        return bool(self._frames) and (
-            len(self._frames) >= self._options.file_rows
+        return bool(self._messages) and (
+            len(self._messages) >= self._options.file_rows
             or self._nbytes >= self._options.file_bytes
             or time.monotonic() >= self._due
         )
@@ -82,7 +132,7 @@ class Writer:
     def _write(self) -> None:
         """Write all rows; while that fails, try again until the service ends."""
         pause, longest = RETRY_SECONDS
-        while self._frames:
+        while self._messages:
             try:
                 self._write_files()
                 self._shorten()
@@ -101,25 +151,25 @@ class Writer:
 
         from gateway_predictions import schema
 
-        self._frames.sort(key=_place)
-        while self._frames:
-            folder, day = place = _place(self._frames[0])
-            part = [frame for frame in self._frames if _place(frame) == place]
+        self._messages.sort(key=_place)
+        while self._messages:
+            folder, day = place = _place(self._messages[0])
+            part = [each for each in self._messages if _place(each) == place]
             columns = schema.FEEDBACK if folder == FEEDBACK else schema.PREDICTIONS
             rows = [{**each.row, "embedding": each.embedding, "image": self._image(each, day)} for each in part]
             data = io.BytesIO()
             pq.write_table(schema.table_of(rows, columns), data, compression="zstd")
             self._store.write(new_file(folder, day), data.getvalue())
-            del self._frames[: len(part)]
+            del self._messages[: len(part)]
             self._report({"written": len(part)})
 
-    def _image(self, frame: LogMessage, day: str) -> str | None:
+    def _image(self, message: LogMessage, day: str) -> str | None:
         """Write the image of a row unless it is there; returns its path."""
-        if not frame.image:
+        if not message.image:
             return None
-        path = image_path(day, frame.row["sha256"], frame.row["format"])
+        path = image_path(day, message.row["sha256"], message.row["format"])
         if not self._store.exists(path):
-            self._store.write(path, frame.image)
+            self._store.write(path, message.image)
         return path
 
     def _shorten(self) -> None:
@@ -134,7 +184,6 @@ class Writer:
 
     def _report(self, message: dict[str, object]) -> None:
         try:
-            self._socket.settimeout(None)
             self._socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
             self._ending = True  # the service has ended
@@ -175,10 +224,9 @@ def _nbytes(folder: Path) -> int:
     return total
 
 
-def _place(frame: LogMessage) -> tuple[str, str]:
+def _place(message: LogMessage) -> tuple[str, str]:
     """The folder and the day of a row's file."""
-    folder = model_folder(frame.row["model"]) if frame.kind is RowKind.PREDICTION else FEEDBACK
-    return folder, day_of(frame.row["time"])
+    return message.folder, day_of(message.row["time"])
 
 
 def _closed(connection: socket.socket, seconds: float) -> bool:

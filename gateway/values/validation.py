@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 VERSION_PATTERN = r"^[0-9]{1,18}$"
@@ -69,6 +70,13 @@ def fault(error: ErrorDetails | Mapping[str, Any]) -> str:
     # Errors of our own validators, and error types that no model here produces today.
     words = str(error["msg"]).removeprefix("Value error, ")
     return re.sub(r"^(Input|Value|String|List) should (be|have)", r"must \2", words)
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first error in a document and its location: "unknown.keep: must be at most 1, not 2"."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"]))
+    return f"{where}: {fault(first)}" if where else fault(first)
 
 
 def near(name: str, known: Iterable[str], most: int = 1) -> str:

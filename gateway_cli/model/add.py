@@ -1,7 +1,6 @@
 """`gateway model export|add`: from a trained network to Triton's model repository."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -52,16 +51,6 @@ def add(
             rich_help_panel=SERVING,
         ),
     ] = False,
-    example: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--example",
-            help="A picture that the web page offers to try; may be repeated. The name of its folder is its label.",
-            dir_okay=False,
-            exists=True,
-            show_default=False,
-        ),
-    ] = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
@@ -91,12 +80,9 @@ def add(
     from gateway_local.memory_plan import warn_of_memory
     from gateway_machine.memory import usable_memory
     from gateway_models.networks.add import add as add_model
-    from gateway_models.networks.model_source import labels_of
-    from gateway_models.repository.examples import read_examples, write_examples
     from gateway_models.repository.manage import provide_stateful
     from gateway_models.repository.summary import added
 
-    examples = read_examples(example or [])
     if stream or spec.serving.sequence_model:
         stateful = spec.serving.sequence_model or SEQUENCE_MODEL
         if provide_stateful(stateful, model_repository):
@@ -104,9 +90,6 @@ def add(
         reload(address, load=(stateful,))
     spec = replace(spec, trust=spec.trust or _trusts(spec))
     entry = add_model(spec, model_repository, print_status)
-    if examples:
-        labels = labels_of(entry, model_repository, spec.version or entry.in_use)
-        write_examples(examples, model_repository / entry.name, labels)
     # For the streams of every model. One that is there may be the user's own: --stream checks it.
     stateful_models = () if (model_repository / SEQUENCE_MODEL).exists() else (SEQUENCE_MODEL,)
     for name in stateful_models:

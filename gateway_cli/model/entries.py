@@ -1,6 +1,5 @@
 """`gateway model list|show|remove|versions`: the models of a repository, and the version in use of each."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -62,31 +61,6 @@ def remove(
     entry = check_removable(model_repository, name, load_settings().model)
     reload(address, unload=entry.folders)
     emit(f"removed {name}: {', '.join(remove_model(entry, model_repository))}")
-
-
-@model_app.command("labels")
-def labels(
-    name: Name,
-    file: Annotated[Path, typer.Argument(help="File with one label per line.", show_default=False, dir_okay=False)],
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option("--prompt", help="A text with {} for the label; may be repeated. By default as before."),
-    ] = None,
-    address: Triton = None,
-    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
-) -> None:
-    """Replace the labels of a model that was added with --zero-shot.
-
-    Versions share their labels: the result is a new version in place of all others.
-    """
-    from gateway_models.networks.relabel import relabel
-    from gateway_models.repository.spec import read_prompts
-
-    entry, gone = relabel(model_repository, name, file, read_prompts(prompt or []), print_status)
-    # With the ensemble Triton loads its steps, whose outputs have other sizes than before: all at once.
-    reload(address, load=entry.ensembles, unload=gone)
-    emit(f"{name} version {entry.in_use} has {entry.classes} labels, in place of the versions before")
-    explain_how_to_load(name, address)
 
 
 @model_app.command("versions")

@@ -49,7 +49,7 @@ def _options(owner: type) -> Iterator[tuple[type, "Field[Any]", Option, inspect.
         for inner in (kind, *get_args(kind)):
             if is_dataclass(inner) and isinstance(inner, type):
                 yield from _options(inner)
-        for option in metadata:
+        for option in (each for each in metadata if isinstance(each, Option)):
             yield owner, field, option, _parameter(owner, field, kind, option)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import exp, lgamma, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,6 +130,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
     Images that both have right, or neither, carry no information. If neither is better, each of the others is a coin
     toss, and this is the probability of tosses at least as one-sided (Q. McNemar, Psychometrika 12, 1947).
     """
-    tosses, fewer = only_first + only_second, min(only_first, only_second)
-    ways = (lgamma(tosses + 1) - lgamma(heads + 1) - lgamma(tosses - heads + 1) for heads in range(fewer + 1))
-    return min(1.0, 2 * sum(exp(each - tosses * log(2)) for each in ways))
+    from scipy.stats import binomtest
+
+    tosses = only_first + only_second
+    return float(binomtest(only_first, tosses).pvalue) if tosses else 1.0

@@ -4,16 +4,16 @@ A step belongs to a version of a model. It is a Triton model of its own, a folde
 of the version's ensemble.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict
+from pydantic import BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
 from gateway.errors import UserError
 from gateway.values.text_files import read_text
+from gateway.values.validation import first_fault
 from gateway_models.repository.class_names import ClassNames
 
 OTHER = "other"
@@ -30,14 +30,28 @@ class StepError(UserError):
     """A step after the network cannot be used; the message names the file, the entry and what to do."""
 
 
+def _label(value: object) -> str:
+    """A label of YAML; raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
+        raise ValueError(f"{value!r} is no label; YAML reads words such as no and null otherwise, so quote it")
+    text = str(value).strip()
+    if not text.isprintable():
+        raise ValueError(f"the label {text!r} has a control character")
+    return text
+
+
+Label = Annotated[str, BeforeValidator(_label)]
+Number = Annotated[float, Strict()]
+
+
 @dataclass(frozen=True, slots=True)
 class OwnClass:
     """A class made of the network's, or of other own classes, whose `parent` it is."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    label: str
-    members: tuple[str, ...] = ()
+    label: Label
+    members: tuple[Label, ...] = ()
     """Classes of the network: labels, numbers, or ranges of numbers such as 151-268; () if it has own classes in it."""
     parent: str = ""
     numbers: tuple[int, ...] = ()
@@ -52,8 +66,8 @@ class Unknown:
 
     embeddings: Path
     """An .npy file with the embeddings of known images, fp32 [images, size]."""
-    label: str = UNKNOWN
-    keep: float = KEEP
+    label: Label = UNKNOWN
+    keep: Annotated[Number, Field(ge=0.5, le=1)] = KEEP
     """The share of the known images that are not refused."""
     sha256: str = ""
 
@@ -67,14 +81,14 @@ class DeclaredStep:
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    temperature: float = 1.0
+    temperature: Annotated[Number, Field(ge=0.01, le=100)] = 1.0
     """Scores become softmax(log(score) / temperature + bias)."""
-    bias: tuple[float, ...] = ()
+    bias: tuple[Annotated[Number, Field(ge=-100, le=100)], ...] = ()
     """One number for each class of the network; () is 0 for all."""
     classes: tuple[OwnClass, ...] = ()
-    other: str = ""
+    other: Annotated[str, BeforeValidator(lambda value: value if value == "" else _label(value))] = ""
     """The label of the network's classes that no own class has, and of images below the threshold; "" is none."""
-    threshold: float = 0.0
+    threshold: Annotated[Number, Field(ge=0, le=1)] = 0.0
     unknown: Unknown | None = None
     labels: tuple[str, ...] = ()
 
@@ -131,6 +145,7 @@ class FunctionStep:
 
 
 AfterStep = DeclaredStep | FunctionStep
+_DECLARED = TypeAdapter(DeclaredStep)
 
 
 def read_step(text: str) -> AfterStep:
@@ -155,91 +170,56 @@ def read_declaration(path: Path) -> DeclaredStep:
     except (yaml.YAMLError, RecursionError) as exc:
         raise StepError(f"{path} is no YAML: {' '.join(str(exc).split())}") from exc
     try:
-        return _declared(_mapping(document, "the file", KEYS), path.absolute().parent)
-    except StepError as exc:
+        return _declared(document, path.absolute().parent)
+    except ValidationError as exc:
+        raise StepError(f"{path}: {first_fault(exc)}") from exc
+    except ValueError as exc:
         raise StepError(f"{path}: {exc}") from exc
 
 
-def _declared(document: Mapping[str, Any], folder: Path) -> DeclaredStep:
-    if not document:
-        raise StepError(f"it declares nothing: use {', '.join(KEYS)}")
-    classes = tuple(_own_classes(document.get("classes", {}), "", "classes"))
-    unknown = _unknown(document["unknown"], folder) if "unknown" in document else None
-    threshold = _number(document.get("threshold", 0.0), "threshold", 0, 1)
-    step = DeclaredStep(
-        _number(document.get("temperature", 1.0), "temperature", 0.01, 100),
-        tuple(_number(each, "bias", -100, 100) for each in _sequence(document.get("bias", ()), "bias")),
-        classes,
-        _label(document["other"], "other") if "other" in document else OTHER if threshold else "",
-        threshold,
-        unknown,
-    )
-    if step.other and not threshold and not classes:
-        raise StepError("other is for images below a threshold, or beside own classes: add threshold or classes")
-    if step.inner and not threshold:
-        raise StepError(
+def _declared(document: Any, folder: Path) -> DeclaredStep:  # noqa: ANN401  # YAML
+    """The step of a document; raises ValueError."""
+    given = _entries(document, "the file", KEYS)
+    if not given:
+        raise ValueError(f"it declares nothing: use {', '.join(KEYS)}")
+    if "classes" in given:
+        given["classes"] = tuple(_own_classes(given["classes"], "", "classes"))
+    if "unknown" in given:
+        given["unknown"] = unknown = _entries(given["unknown"], "unknown", UNKNOWN_KEYS)
+        if "embeddings" in unknown:
+            unknown["embeddings"] = folder / Path(str(unknown["embeddings"])).expanduser()
+    step = _DECLARED.validate_python(given)
+    if step.threshold and not step.other:
+        step = replace(step, other=OTHER)
+    if step.other and not step.threshold and not step.classes:
+        raise ValueError("other is for images below a threshold, or beside own classes: add threshold or classes")
+    if step.inner and not step.threshold:
+        raise ValueError(
             f"{step.inner[0].label} has classes in it, which needs a threshold: the answer is the innermost class "
             "whose score reaches it"
         )
     return step
 
 
-def _own_classes(value: Any, parent: str, where: str) -> Iterator[OwnClass]:  # noqa: ANN401  # YAML
-    for label, content in _mapping(value, where).items():
-        label = _label(label, where)
-        inside = f"{where}.{label}"
-        if isinstance(content, Mapping):
-            if not content:
-                raise StepError(f"{inside} has no classes")
-            yield OwnClass(label, (), parent)
-            yield from _own_classes(content, label, inside)
-            continue
-        members = tuple(_label(each, inside) for each in _sequence(content, inside))
-        if not members:
-            raise StepError(f"{inside} has no classes of the network")
-        yield OwnClass(label, members, parent)
-
-
-def _unknown(value: Any, folder: Path) -> Unknown:  # noqa: ANN401  # YAML
-    given = _mapping(value, "unknown", UNKNOWN_KEYS)
-    if "embeddings" not in given:
-        raise StepError("unknown needs embeddings: an .npy file with the embeddings of known images")
-    keep = _number(given.get("keep", KEEP), "unknown.keep", 0.5, 1)
-    path = folder / Path(str(given["embeddings"])).expanduser()
-    return Unknown(path, _label(given.get("label", UNKNOWN), "unknown.label"), keep)
-
-
-def _mapping(value: Any, where: str, keys: Sequence[str] = ()) -> Mapping[Any, Any]:  # noqa: ANN401  # YAML
+def _entries(value: Any, where: str, keys: Sequence[str] = ()) -> dict[Any, Any]:  # noqa: ANN401  # YAML
     if not isinstance(value, Mapping):
-        raise StepError(f"{where} must have entries NAME: VALUE, not {value!r}")
+        raise ValueError(f"{where} must have entries NAME: VALUE, not {value!r}")  # noqa: TRY004
     if keys and (wrong := [key for key in value if key not in keys]):
-        raise StepError(f"{where} has {wrong[0]!r}; it can have {', '.join(keys)}")
-    return value
+        raise ValueError(f"{where} has {wrong[0]!r}; it can have {', '.join(keys)}")
+    return dict(value)
 
 
-def _sequence(value: Any, where: str) -> Sequence[Any]:  # noqa: ANN401  # YAML
-    if isinstance(value, (list, tuple)):
-        return value
-    if isinstance(value, (str, int)) and not isinstance(value, bool):
-        return (value,)
-    raise StepError(f"{where} must be a list, not {value!r}")
-
-
-def _label(value: Any, where: str) -> str:  # noqa: ANN401  # YAML
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
-        raise StepError(f"{where}: {value!r} is no label; YAML reads words such as no and null otherwise, so quote it")
-    text = str(value).strip()
-    if not text.isprintable():
-        raise StepError(f"{where}: the label {text!r} has a control character")
-    return text
-
-
-def _number(value: Any, where: str, least: float, most: float) -> float:  # noqa: ANN401  # YAML
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise StepError(f"{where} must be a number, not {value!r}")
-    if not least <= value <= most:
-        raise StepError(f"{where}: {value:g} is not between {least:g} and {most:g}")
-    return float(value)
+def _own_classes(value: Any, parent: str, where: str) -> Iterator[dict[str, Any]]:  # noqa: ANN401  # YAML
+    """The fields of each OwnClass of a tree of labels; the innermost ones have a list of members, or one member."""
+    for label, content in _entries(value, where).items():
+        inside = f"{where}.{label}"
+        if not content and content != 0:
+            raise ValueError(f"{inside} has no classes of the network")
+        if isinstance(content, Mapping):
+            yield {"label": label, "parent": parent}
+            yield from _own_classes(content, str(label).strip(), inside)
+        else:
+            yield {"label": label, "parent": parent, "members": content if isinstance(content, list) else [content]}
 
 
 def resolved(step: DeclaredStep, labels: Sequence[str], *, multi_label: bool) -> DeclaredStep:

@@ -20,7 +20,7 @@ from gateway.triton.contract import pinned
 from gateway.triton.footprint import MemoryRecord
 from gateway.values.files import whole_file
 from gateway.values.safe_path import UnsafePath, safe_name
-from gateway.values.validation import fault
+from gateway.values.validation import first_fault
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import ORIGIN
 from gateway_models.repository.after import own_labels
@@ -202,13 +202,6 @@ class Entry:
 
 
 _RECORD = TypeAdapter(Entry)
-
-
-def first_fault(error: ValidationError) -> str:
-    """The first error in a JSON file and its location."""
-    first = error.errors(include_url=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    return f"{where}: {fault(first)}" if where else fault(first)
 
 
 def preprocessor_of(name: str) -> str:

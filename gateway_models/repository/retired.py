@@ -10,7 +10,8 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.values.files import whole_file
-from gateway_models.repository.entry import EntryError, first_fault
+from gateway.values.validation import first_fault
+from gateway_models.repository.entry import EntryError
 
 FILE = "retired.json"
 _NUMBERS = TypeAdapter(dict[str, list[int]])

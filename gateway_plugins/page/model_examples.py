@@ -1,6 +1,7 @@
 """Pictures to try that lie beside a model in Triton's repository, where the gateway can read it.
 
-`gateway model add --example` writes them; see gateway_models/repository/examples.py for the files.
+NAME/examples.json          [{"file": "example-1.jpg", "label": "poppy"}]; the label is null where it is not known
+NAME/example-1.jpg, …       JPEG or PNG
 """
 
 import re

@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import asdict
 from typing import cast
 
-from gateway_predictions.frames import WriterOptions
+from gateway_predictions.writer import WriterOptions
 from tests import warm
 
 PROGRAM = """

@@ -8,7 +8,7 @@ import pytest
 
 from gateway_models.networks.function_process import OriginalProcess
 from gateway_models.networks.isolation import start_process
-from gateway_predictions.frames import WriterOptions
+from gateway_predictions.writer import WriterOptions
 from gateway_predictions.writer import start as start_writer
 from tests.processes import wait_for
 
