@@ -256,10 +256,6 @@ def key_add(
     name: Annotated[str, typer.Argument(help="Name of the key's holder, for log and metrics.", show_default=False)],
     file: KeysFile = None,
     rate: Annotated[str | None, typer.Option(help="Images per s, min or h, such as 100/s.", show_default=False)] = None,
-    burst: Annotated[
-        int | None,
-        typer.Option(help="Images at once, after a pause; by default those of one second.", show_default=False),
-    ] = None,
     share: Annotated[
         float | None,
         typer.Option(
@@ -280,7 +276,7 @@ def key_add(
 
     Its options are its quota; to change them later, edit its line in the file.
     """
-    options = {"rate": rate, "burst": burst, "share": share, "priority": priority, "models": models, "routes": routes}
+    options = {"rate": rate, "share": share, "priority": priority, "models": models, "routes": routes}
     try:
         quota = read_quota({option: str(value) for option, value in options.items() if value is not None})
     except InvalidQuota as exc:

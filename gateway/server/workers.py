@@ -8,12 +8,10 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.metrics import SHARED_FOLDER
 
-WORKERS_FOLDER = "TRITON_IMAGE_GATEWAY_WORKERS"
 PR_SET_PDEATHSIG = 1  # prctl(2)
 METRICS_BYTES = 8 * 2**20
 """Space for one worker's files of metrics, 1 MiB for each kind of metric, and as many of a worker that replaces it."""
@@ -39,7 +37,7 @@ def die_with_supervisor() -> None:
 
 @contextmanager
 def sharing(workers: int) -> Iterator[None]:
-    """A temporary folder in which several workers share metrics and the rates of API keys; none for one worker."""
+    """A temporary folder in which several workers share metrics; none for one worker."""
     if workers == 1:
         yield
         return
@@ -50,14 +48,5 @@ def sharing(workers: int) -> Iterator[None]:
                 f"{folder} has {free // 2**20} MiB of free space, and the metrics of {workers} workers need "
                 f"{wanted // 2**20} MiB: free some, set TMPDIR to another folder, or run one worker (GATEWAY_WORKERS=1)"
             )
-        for variable, name in ((SHARED_FOLDER, "metrics"), (WORKERS_FOLDER, "shared")):
-            path = Path(folder) / name
-            path.mkdir()
-            os.environ[variable] = str(path)
+        os.environ[SHARED_FOLDER] = folder
         yield
-
-
-def shared_file(name: str) -> Path | None:
-    """A file that all workers share; None if there is only one worker."""
-    folder = os.environ.get(WORKERS_FOLDER)
-    return Path(folder) / name if folder else None

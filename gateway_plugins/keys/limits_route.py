@@ -32,9 +32,9 @@ class LimitOut(Schema):
 class RateOut(Schema):
     """The rate of an API key."""
 
-    images_per_second: float
-    burst: int
-    """Images at once, after a pause."""
+    images: int
+    window_seconds: int
+    """The time in which this number of images may come."""
     remaining: int | None
     """Images that could be sent at once after the last one; null before the first one."""
 
@@ -106,7 +106,7 @@ def _quota(tenant: Tenant) -> KeyQuotaOut:
         name=tenant.name,
         rate=None
         if rate is None
-        else RateOut(images_per_second=rate.per_second, burst=rate.burst, remaining=tenant.remaining),
+        else RateOut(images=rate.images, window_seconds=rate.seconds, remaining=tenant.remaining),
         share=quota.share or 1.0,
         max_images_in_flight=tenant.max_images_in_flight,
         priority=quota.priority,

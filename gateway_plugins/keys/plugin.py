@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from gateway.findings import Finding
 from gateway.hooks import Authenticator, Plugin, Runtime
-from gateway.server.workers import shared_file
 from gateway.settings import Settings
 from gateway_plugins.keys.key_file import read_admin_keys, read_keys
-from gateway_plugins.keys.rates import require_client
 from gateway_plugins.keys.settings import KeySettings
 
 if TYPE_CHECKING:
@@ -23,11 +21,12 @@ class ApiKeys(Plugin):
     metrics = "gateway_plugins.keys.metrics"
 
     def __init__(self, settings: Settings) -> None:
-        from gateway_plugins.keys.opening import open_rates
+        from gateway_plugins.keys.rates import Rates
         from gateway_plugins.keys.tenant import Tenants
 
         self._settings = settings
-        self._rates = open_rates(settings, shared_file("rates"))
+        url = KeySettings.of(settings).rate_store_url
+        self._rates = Rates(None if url is None else url.get_secret_value())
         self._tenants = Tenants(settings, self._rates)
 
     @classmethod
@@ -39,6 +38,8 @@ class ApiKeys(Plugin):
         if own.admin_keys_file is not None:
             read_admin_keys(own.admin_keys_file)
         if own.rate_store_url is not None:
+            from gateway_plugins.keys.rates import require_client
+
             require_client()
 
     @classmethod

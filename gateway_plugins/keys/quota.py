@@ -1,30 +1,31 @@
 """What the requests of one API key may take: the options behind a key in the key file, and of `gateway key add`.
 
 rate=100/s          images per s, min or h
-burst=200           images at once, after a pause; as many as in one second by default
 share=0.5           part of the images in flight
 priority=bulk       interactive (the default) or bulk
 models=cats,dogs    models that requests may name
 routes=/predict     paths, with all below them
 """
 
-import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 SECONDS = {"s": 1, "min": 60, "h": 3_600}
-"""The units of time of a rate."""
-MAX_RATE, MAX_BURST = 1_000_000, 1_000_000
-"""Images per second, and images at once."""
+"""The windows of a rate."""
 MAX_NAMES, MAX_NAME_CHARACTERS = 100, 256
 """Models or routes of one quota, and characters of each."""
 
-_RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)/(s|min|h)")
-_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?")
-_MODEL = re.compile(r"[^\s,#]+")
-_ROUTE = re.compile(r"/[A-Za-z0-9._{}/-]*[A-Za-z0-9._{}-]")
+_RULES = {
+    "rate": "rate is a whole number of images per s, min or h, such as 100/s, and at most 999999999",
+    "share": "share is a part of the images in flight: above 0 and at most 1, such as 0.5",
+    "priority": "priority is interactive or bulk",
+    "models": f"models has up to {MAX_NAMES} names, separated by commas, such as cats,dogs",
+    "routes": f"routes has up to {MAX_NAMES} paths, separated by commas, such as /predict,/v2",
+}
+_UNKNOWN = f"an option is none of {', '.join(_RULES)}"
 
 
 class InvalidQuota(ValueError):
@@ -38,47 +39,56 @@ class Priority(StrEnum):
     BULK = "bulk"
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """At most `burst` images at once, and `per_second` on average."""
+class Rate(NamedTuple):
+    """A number of images in a window of time."""
 
-    per_second: float
-    burst: int
-    text: str
-    """The rate as it was written, such as 100/s."""
+    images: int
+    unit: str
+    """The window: a key of SECONDS."""
 
     @property
-    def full_seconds(self) -> float:
-        """Time in which `burst` images become available again."""
-        return self.burst / self.per_second
+    def seconds(self) -> int:
+        """Length of the window."""
+        return SECONDS[self.unit]
+
+    def __str__(self) -> str:
+        return f"{self.images}/{self.unit}"
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+def _rate(text: str) -> Rate:
+    images, _, unit = text.partition("/")
+    if not (images.isascii() and images.isdigit() and len(images) <= 9 and int(images) and unit in SECONDS):
+        raise ValueError
+    return Rate(int(images), unit)
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(text.split(",")))
+
+
+_Name = StringConstraints(max_length=MAX_NAME_CHARACTERS, pattern=r"^[^\s,#]+$")
+_Path = StringConstraints(max_length=MAX_NAME_CHARACTERS, pattern=r"^/[A-Za-z0-9._{}/-]*[A-Za-z0-9._{}-]$")
+_Listed = (BeforeValidator(_names), Field(max_length=MAX_NAMES))
+
+
+class Quota(BaseModel):
     """The quota of one key; the default one limits nothing."""
 
-    rate: Rate | None = None
-    share: float | None = None
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    rate: Annotated[Rate | None, BeforeValidator(_rate)] = None
+    share: Annotated[float | None, Field(gt=0, le=1, allow_inf_nan=False)] = None
     priority: Priority = Priority.INTERACTIVE
-    models: tuple[str, ...] = ()
+    models: Annotated[tuple[Annotated[str, _Name], ...], *_Listed] = ()
     """The models that requests may name; empty for all."""
-    routes: tuple[str, ...] = ()
+    routes: Annotated[tuple[Annotated[str, _Path], ...], *_Listed] = ()
     """The paths that requests may use, each with all below it; empty for all."""
 
     def __str__(self) -> str:
         """The options, as in the key file."""
-        options = []
-        if self.rate is not None:
-            options += [f"rate={self.rate.text}", f"burst={self.rate.burst}"]
-        if self.share is not None:
-            # As `_NUMBER` reads it: no exponent, up to six decimals.
-            options.append(f"share={self.share:.6f}".rstrip("0").rstrip("."))
-        if self.priority is not Priority.INTERACTIVE:
-            options.append(f"priority={self.priority}")
-        options += [
-            f"{name}={','.join(names)}" for name, names in (("models", self.models), ("routes", self.routes)) if names
-        ]
-        return " ".join(options)
+        given = self.model_dump(exclude_defaults=True)
+        texts = {name: ",".join(value) for name, value in given.items() if name in {"models", "routes"}}
+        return " ".join(f"{name}={texts.get(name, getattr(self, name))}" for name in given)
 
     def allows_model(self, name: str) -> bool:
         """Whether requests may use a model."""
@@ -94,50 +104,7 @@ NO_QUOTA = Quota()
 
 def read_quota(options: Mapping[str, str]) -> Quota:
     """The quota of some options; raises InvalidQuota."""
-    if unknown := options.keys() - {"rate", "burst", "share", "priority", "models", "routes"}:
-        raise InvalidQuota(f"{len(unknown)} of its options are none of rate, burst, share, priority, models and routes")
-    if "burst" in options and "rate" not in options:
-        raise InvalidQuota("burst is the number of images at once within a rate: it needs a rate, too")
-    return Quota(
-        rate=_rate(options["rate"], options.get("burst")) if "rate" in options else None,
-        share=_share(options["share"]) if "share" in options else None,
-        priority=_priority(options.get("priority", Priority.INTERACTIVE)),
-        models=_names("models", options["models"], _MODEL) if "models" in options else (),
-        routes=_names("routes", options["routes"], _ROUTE) if "routes" in options else (),
-    )
-
-
-def _rate(text: str, burst: str | None) -> Rate:
-    match = _RATE.fullmatch(text)
-    per_second = float(match[1]) / SECONDS[match[2]] if match else 0.0
-    if not 0 < per_second <= MAX_RATE:
-        raise InvalidQuota(f"rate is a number of images per s, min or h, such as 100/s, and at most {MAX_RATE}/s")
-    if burst is None:
-        return Rate(per_second, max(1, math.ceil(per_second)), text)
-    if not burst.isascii() or not burst.isdigit() or not 1 <= int(burst[:9]) <= MAX_BURST or len(burst) > 9:
-        raise InvalidQuota(f"burst is a whole number of images, from 1 to {MAX_BURST}")
-    return Rate(per_second, int(burst), text)
-
-
-def _share(text: str) -> float:
-    share = float(text) if _NUMBER.fullmatch(text) else 0.0
-    if not 0 < share <= 1:
-        raise InvalidQuota("share is a part of the images in flight: above 0 and at most 1, such as 0.5")
-    return share
-
-
-def _priority(text: str) -> Priority:
     try:
-        return Priority(text)
-    except ValueError:
-        raise InvalidQuota("priority is interactive or bulk") from None
-
-
-def _names(option: str, text: str, pattern: re.Pattern[str]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(",")))
-    if len(names) > MAX_NAMES or not all(
-        len(name) <= MAX_NAME_CHARACTERS and pattern.fullmatch(name) for name in names
-    ):
-        example = "cats,dogs" if option == "models" else "/predict,/v2"
-        raise InvalidQuota(f"{option} has up to {MAX_NAMES} names, separated by commas, such as {example}")
-    return names
+        return Quota.model_validate(options)
+    except ValidationError as exc:
+        raise InvalidQuota(_RULES.get(str(exc.errors(include_input=False)[0]["loc"][0]), _UNKNOWN)) from None

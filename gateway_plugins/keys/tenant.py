@@ -4,6 +4,8 @@ import asyncio
 import math
 from collections.abc import Mapping
 
+import structlog
+
 from gateway.errors import Forbidden, GatewayError, RateLimited
 from gateway.limits.caller import ANYONE, Caller, Stages
 from gateway.limits.fair_share import FairShare
@@ -14,6 +16,9 @@ from gateway_plugins.keys import metrics
 from gateway_plugins.keys.key_file import Keys
 from gateway_plugins.keys.quota import NO_QUOTA, Priority, Quota, Rate
 from gateway_plugins.keys.rates import Grant, Rates
+from gateway_plugins.keys.settings import KeySettings
+
+log = structlog.get_logger("gateway")
 
 BULK_WEIGHT = 0.1
 """Weight of bulk images: while interactive ones wait, one in eleven permits is for a bulk image of an equal share."""
@@ -21,6 +26,11 @@ LIMITS_PATH = "/limits"
 """The route that every key may use: it reports what the key may do."""
 POLICY = "images"
 """Name of the rate in the headers RateLimit and RateLimit-Policy."""
+WINDOW_WORDS = {"s": "second", "min": "minute", "h": "hour"}
+TURNS = 4
+"""Images of one key that ask for their turn at once, in the order of arrival; further ones wait for these."""
+PAUSE_SECONDS = 0.001
+"""Shortest time between two attempts for the same image."""
 
 
 class Tenant(Caller):
@@ -38,6 +48,9 @@ class Tenant(Caller):
         """The bytes of uploads that may wait, if the key has a share: at least one file."""
         self._rates = rates
         self._rate_state: Grant | None = None
+        self._waiting = 0
+        """Images that wait for the rate."""
+        self._turns = asyncio.Semaphore(TURNS)
         for outcome in ("ok", "failed"):
             metrics.KEY_IMAGES.labels(name, outcome)
         for reason in ("rate", "forbidden"):
@@ -71,18 +84,40 @@ class Tenant(Caller):
             await self._take(rate, most_seconds)
 
     async def _take(self, rate: Rate, most_seconds: float) -> None:
-        self._rate_state = grant = await self._rates.take(self.name, rate, most_seconds)
-        if not grant.admitted:
-            series(metrics.KEY_REFUSALS, self.name, "rate").inc()
-            raise RateLimited(
-                f"This key may send {_in_words(rate)} and {rate.burst} at once; retry later.",
-                retry_after_seconds=math.ceil(grant.wait_seconds),
-                limit="rate",
-                value=rate.per_second,
-                policy=POLICY,
-            )
-        if grant.wait_seconds:
-            await asyncio.sleep(grant.wait_seconds)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + most_seconds
+        if self._waiting:
+            self._check_wait(rate, self._waiting * rate.seconds / rate.images, most_seconds)
+        elif (grant := await self._attempt(rate)).admitted:
+            return
+        else:
+            self._check_wait(rate, grant.next_seconds, most_seconds)
+        self._waiting += 1
+        try:
+            async with self._turns:
+                while not (grant := await self._attempt(rate)).admitted:
+                    self._check_wait(rate, grant.next_seconds, deadline - clock())
+                    await asyncio.sleep(max(grant.next_seconds, PAUSE_SECONDS))
+        finally:
+            self._waiting -= 1
+
+    async def _attempt(self, rate: Rate) -> Grant:
+        self._rate_state = grant = await self._rates.take(self.name, rate)
+        return grant
+
+    def _check_wait(self, rate: Rate, wait_seconds: float, most_seconds: float) -> None:
+        """Raise RateLimited if an image cannot wait until its turn."""
+        if wait_seconds <= most_seconds:
+            return
+        series(metrics.KEY_REFUSALS, self.name, "rate").inc()
+        images = "1 image" if rate.images == 1 else f"{rate.images} images"
+        raise RateLimited(
+            f"This key may send {images} per {WINDOW_WORDS[rate.unit]}; retry later.",
+            retry_after_seconds=math.ceil(wait_seconds),
+            limit="rate",
+            value=rate.images,
+            policy=POLICY,
+        )
 
     def count(self, error: GatewayError | None) -> None:
         """Count the result of an image."""
@@ -97,7 +132,7 @@ class Tenant(Caller):
         if rate is None or state is None:
             return []
         return [
-            (b"ratelimit-policy", f'"{POLICY}";q={rate.burst};w={math.ceil(rate.full_seconds)}'.encode()),
+            (b"ratelimit-policy", f'"{POLICY}";q={rate.images};w={rate.seconds}'.encode()),
             (b"ratelimit", f'"{POLICY}";r={state.remaining};t={math.ceil(state.next_seconds)}'.encode()),
         ]
 
@@ -111,18 +146,13 @@ class Tenant(Caller):
         return Forbidden(f"The key {self.name!r} cannot be used for {what}.")
 
 
-def _in_words(rate: Rate) -> str:
-    """The rate as a text such as `100 images per s`."""
-    count, _, unit = rate.text.partition("/")
-    return f"{count} {'image' if float(count) == 1 else 'images'} per {unit}"
-
-
 class Tenants:
     """The tenant of each key in a file; a key without a quota has no limits. A changed quota makes a new tenant."""
 
     def __init__(self, settings: Settings, rates: Rates) -> None:
         self._settings = settings
         self._rates = rates
+        self._counts_alone = settings.workers > 1 and KeySettings.of(settings).rate_store_url is None
         self._keys: Keys | None = None
         self._tenants: Mapping[str, Tenant] = {}
 
@@ -146,7 +176,8 @@ class Tenants:
             if known is None or known.quota != quota:
                 known = Tenant(name, quota, self._settings, self._rates)
             tenants[name] = known
+        if self._counts_alone and any(quota.rate for quota in keys.quotas.values()):
+            log.warning("rates_not_shared", workers=self._settings.workers)
         for name in before.keys() - tenants.keys():
-            self._rates.forget(name)
             metrics.forget_key(name)
         self._keys, self._tenants = keys, tenants

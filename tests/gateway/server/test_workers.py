@@ -23,7 +23,7 @@ from gateway.server.allocator import VARIABLES
 from gateway.server.draining import Draining
 from gateway.server.open_files import OWN_FILES
 from gateway.server.serve import ACCEPTED, listening_sockets
-from gateway.server.workers import METRICS_BYTES, WORKERS_FOLDER, NoSpaceForWorkers, sharing
+from gateway.server.workers import METRICS_BYTES, NoSpaceForWorkers, sharing
 from gateway.settings import variable
 from gateway_local.children import is_ok
 from gateway_local.hosts import LOOPBACK, free_port
@@ -62,8 +62,7 @@ def test_worker_ends_when_its_supervisor_is_killed(tmp_path):
 
 @pytest.mark.parametrize(("missing", "starts"), [(0, True), (1, False)])
 def test_workers_start_only_with_space_for_their_metrics(tmp_path, monkeypatch, missing, starts):
-    for name in (SHARED_FOLDER, WORKERS_FOLDER):
-        monkeypatch.setenv(name, "")
+    monkeypatch.setenv(SHARED_FOLDER, "")
     usage = type("usage", (), {"free": 2 * METRICS_BYTES - missing})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     if starts:

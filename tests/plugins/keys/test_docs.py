@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gateway.limits.caller import REFUSAL_SECONDS
-from gateway_plugins.keys import rate_store, tenant
+from gateway_plugins.keys import rates, tenant
 from gateway_plugins.keys.key_file import read_keys
 from gateway_plugins.keys.quota import Priority
 from tests.processes import PROJECT
@@ -31,8 +31,8 @@ def test_figures_are_those_of_the_code():
     assert f"({1:g} for {Priority.INTERACTIVE}, {tenant.BULK_WEIGHT:g} for {Priority.BULK})" in GUIDE
     assert REFUSAL_SECONDS == 1
     assert "after a pause of one second" in GUIDE
-    assert f"takes at most {rate_store.TIMEOUT_SECONDS:g} s" in GUIDE
-    assert rate_store.RETRY_SECONDS == 1
+    assert f"takes at most {rates.TIMEOUT_SECONDS:g} s" in GUIDE
+    assert rates.RETRY_SECONDS == 1
 
 
 @pytest.mark.parametrize("name", ["gateway_rate_store_up", "gateway_key_images_total", "gateway_key_refusals_total"])

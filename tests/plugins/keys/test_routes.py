@@ -156,7 +156,7 @@ def test_models(service, path):
 @pytest.mark.parametrize("path", ENTRIES)
 def test_rate(service, path):
     entry = ENTRIES[path]
-    key = service.key(name_of("rate", path), rate="1/h", burst=str(entry.images or 1))
+    key = service.key(name_of("rate", path), rate=f"{entry.images or 1}/h")
     statuses = [entry.send(service.address, key) for _ in range(2)]
     limits = httpx.get(f"http://{service.address}/limits", headers=key, timeout=60).json()
     remaining = limits["key"]["rate"]["remaining"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from gateway.settings import MIB
 from gateway_plugins.keys.key_file import remove_key
@@ -38,16 +39,16 @@ def metric(client: Client, name: str) -> float:
 def test_request_past_the_rate_is_refused_with_the_time_to_wait(path):
     key, other = key_of(path, rate="3/h"), key_of(path, "other")
     with limited(path) as client:
-        burst = predict(client, key)
-        assert burst.status_code == 200
+        first = predict(client, key, files=3)
+        assert first.status_code == 200
         refused = predict(client, key)
         assert predict(client, other).status_code == 200
-    assert burst.headers["ratelimit-policy"] == '"images";q=1;w=1200'
-    assert burst.headers["ratelimit"] == '"images";r=0;t=1200'
+    assert first.headers["ratelimit-policy"] == '"images";q=3;w=3600'
+    assert first.headers["ratelimit"].startswith('"images";r=0;t=')
     problem = refused.json()
     assert (refused.status_code, problem["code"], problem["violated-policies"]) == (429, "rate_limited", ["images"])
-    assert 1190 < int(refused.headers["retry-after"]) <= 1200
-    assert "3 images per h" in problem["detail"]
+    assert 0 < int(refused.headers["retry-after"]) <= 3600
+    assert "3 images per hour" in problem["detail"]
     remaining, reset = re.fullmatch(r'"images";r=(\d+);t=(\d+)', refused.headers["ratelimit"]).groups()
     assert int(remaining) == 0
     assert int(reset) <= int(refused.headers["retry-after"])
@@ -55,7 +56,7 @@ def test_request_past_the_rate_is_refused_with_the_time_to_wait(path):
 
 def test_each_file_is_charged(path):
     """A file that is no image is charged, too."""
-    key = key_of(path, rate="1/h", burst="6")
+    key = key_of(path, rate="6/h")
     with limited(path) as client:
         assert client.post("/predict", files={"files": ("a.txt", b"text")}, headers=key).status_code == 415
         assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 5
@@ -67,10 +68,12 @@ def test_each_file_is_charged(path):
 
 
 def test_images_of_a_begun_request_wait_for_the_rate(path):
-    key = key_of(path, rate="50/s", burst="1")
+    key = key_of(path, rate="4/s")
+    began = time.monotonic()
     with limited(path) as client:
-        answer = predict(client, key, files=5).json()
-    assert answer["summary"] == {"ok": 5, "failed": 0}
+        answer = predict(client, key, files=7).json()
+    assert answer["summary"] == {"ok": 7, "failed": 0}
+    assert time.monotonic() - began > 0.4
 
 
 def test_refusal_comes_after_a_pause(path, monkeypatch):
@@ -116,12 +119,12 @@ def test_key_may_use_the_routes_of_its_quota_only(path):
 
 
 def test_limits_have_the_quota_of_the_key(path):
-    key = key_of(path, rate="120/min", burst="7", share="0.25", priority="bulk", models="a,b", routes="/predict")
+    key = key_of(path, rate="120/min", share="0.25", priority="bulk", models="a,b", routes="/predict")
     plain, smallest = key_of(path, "plain"), key_of(path, "smallest", share="0.001")
     with limited(path, max_images_in_flight=32) as client:
         assert client.get("/limits", headers=key).json()["key"] == {
             "name": "app",
-            "rate": {"images_per_second": 2.0, "burst": 7, "remaining": None},
+            "rate": {"images": 120, "window_seconds": 60, "remaining": None},
             "share": 0.25,
             "max_images_in_flight": 8,
             "priority": "bulk",
@@ -147,18 +150,18 @@ def test_keys_without_any_quota_and_admins_are_no_tenants(path, tmp_path):
         assert client.get("/limits").json()["key"] is None
 
 
-def test_changed_quota_takes_effect_and_keeps_what_is_spent(path):
+def test_changed_quota_takes_effect_and_its_rate_begins_anew(path):
     key = key_of(path, "changed", rate="1/h")
     with limited(path) as client:
         assert [predict(client, key).status_code for _ in range(2)] == [200, 429]
-        path.write_text(path.read_text().replace("burst=1", "burst=2"))
-        assert [predict(client, key).status_code for _ in range(2)] == [200, 429]
+        path.write_text(path.read_text().replace("rate=1/h", "rate=2/h"))
+        assert [predict(client, key).status_code for _ in range(3)] == [200, 200, 429]
         path.write_text(path.read_text().partition(" ")[0] + "\n")
         assert [predict(client, key).status_code for _ in range(3)] == [200] * 3
 
 
 def test_usage_of_each_key_is_counted(path):
-    key = key_of(path, "counted", rate="1/h", burst="2", models="ensemble_model")
+    key = key_of(path, "counted", rate="2/h", models="ensemble_model")
     with limited(path) as client:
         predict(client, key)
         client.post("/predict", files={"files": ("a.txt", b"text")}, headers=key)
@@ -172,6 +175,17 @@ def test_usage_of_each_key_is_counted(path):
         other = key_of(path, "another", rate="1/h")
         predict(client, other)
         assert 'gateway_key_images_in_flight{key="counted"}' not in client.get("/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("workers", "rate", "url", "count"),
+    [(2, "1/h", None, 1), (1, "1/h", None, 0), (2, "1/h", "redis://127.0.0.1:1/0", 0), (2, "", None, 0)],
+)
+def test_workers_that_count_for_themselves_are_logged(path, workers, rate, url, count):
+    key = key_of(path, **({"rate": rate} if rate else {"share": "1"}))
+    with limited(path, workers=workers, rate_store_url=url) as client, capture_logs() as events:
+        assert predict(client, key).status_code == 200
+    assert [event["event"] for event in events].count("rates_not_shared") == count
 
 
 @pytest.mark.parametrize(

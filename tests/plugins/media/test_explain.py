@@ -265,8 +265,8 @@ def test_explanation_that_waits_for_its_rate_delays_no_other(tmp_path, monkeypat
     """One image at a time is open for explanations, and the slow key's has to wait for most of its copies."""
     monkeypatch.setattr("gateway_plugins.media.open_files.KEEP_MASKED_SECONDS", 0.1)
     path = tmp_path / "keys"
-    slow = key_of(path, "slow", rate="4/s", burst="2")
-    other = key_of(path, "other", rate="1000/s", burst="1000")
+    slow = key_of(path, "slow", rate="4/s")
+    other = key_of(path, "other", rate="1000/s")
     order = []
 
     backend = quarters_backend()

@@ -129,7 +129,7 @@ def test_frame_limit_applies_to_the_whole_request(monkeypatch):
 @pytest.mark.parametrize("frames", ["all", "every:0.01s", "3"])
 def test_each_frame_is_charged_once_to_the_key(tmp_path, frames):
     """Six images at once suffice for two animations of three frames, and the last one needs no seventh."""
-    key = key_of(tmp_path / "keys", rate="1/h", burst="6")
+    key = key_of(tmp_path / "keys", rate="6/h")
     with client_of(StubBackend(shades), api_keys_file=tmp_path / "keys") as client:
         answer = ask(client, *[animated("GIF", range(3))] * 2, frames=frames, **key)
         remaining = client.get("/limits", headers=key).json()["key"]["rate"]["remaining"]
