@@ -29,7 +29,7 @@ from gateway.inference.uncancelled import Uncancelled
 from gateway.limits.lease import Bound
 from gateway.metrics import series
 from gateway.settings import MIB
-from gateway.triton.health.expected import LOADING, READY, UNLOADING
+from gateway.triton.health.expected import READY, UNLOADING
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.values.files import machine_lock
 from gateway.values.quantities import size
@@ -47,8 +47,6 @@ DRAIN_SECONDS = 2.0
 """Longest wait for the images in flight of a model before it is unloaded; if they take longer, it stays."""
 UNLOAD_SECONDS = 10.0
 """Longest wait for an unloaded model's memory before the next one is loaded."""
-OTHERS_LOAD_SECONDS = 120.0
-"""Longest wait for a model that another gateway is loading."""
 FAILED_SECONDS = 10.0
 """Time before a model that could not be loaded is tried again; until then requests get the same error."""
 LOCK_SECONDS = 15.0
@@ -98,8 +96,6 @@ class DemandLoader:
         """The load in progress of each model; it returns its error."""
         self._failed: dict[str, tuple[float, GatewayError]] = {}
         """Models that could not be loaded: until when they are not tried again, and the error."""
-        self._refused: set[str] = set()
-        """Names in the repository that are no models for clients, as their load has shown."""
 
     async def close(self) -> None:
         """Wait for the loads in progress, for a limited time."""
@@ -115,8 +111,7 @@ class DemandLoader:
             with suppress(GatewayError):
                 await self.models.read(replica)
                 break
-        names = self.models.listed - self.models.fixed - self._refused
-        return sorted(filter(self.models.is_for_clients, names))
+        return sorted(filter(self.models.is_for_clients, self.models.listed - self.models.fixed))
 
     async def loaded(
         self,
@@ -162,7 +157,6 @@ class DemandLoader:
     def forget_failure(self, model_name: str) -> None:
         """Load a model that has failed again, since an administrator asks for it."""
         self._failed.pop(model_name, None)
-        self._refused.discard(model_name)
 
     def _is_loaded(self, unit: str) -> bool:
         """Whether a Triton that answers has a model; if the only one is away, the call reports that, or is held."""
@@ -241,8 +235,7 @@ class DemandLoader:
             except (TritonUnreachable, NoRoom) as error:
                 last = error
             except GatewayError as error:
-                if not isinstance(error, ModelNotFound) and unit in self.models.listed:
-                    # A name that a client has made up is not kept, whatever has failed.
+                if unit in self.models.listed:  # a name that a client has made up is not kept
                     self._failed[unit] = (time.monotonic() + FAILED_SECONDS, error)
                     metrics.MODEL_LOADS.labels("failed").inc()
                     log.warning("demand_load_failed", triton=replica.address, model=unit, cause=error.message)
@@ -257,14 +250,14 @@ class DemandLoader:
         began, loading = time.monotonic(), self.models.loading[replica.address]
         await self._check_name(replica, unit)
         async with self._index_while_deciding(replica) as index:
-            ours = unit not in in_state(index, READY, LOADING)
+            ours = unit not in in_state(index, READY)
             if ours:
                 await self._make_room(replica, unit, index)
             loading.add(unit)
         try:
             if ours:
                 await replica.models.load(unit)
-            await self._adopt(replica, unit, ours=ours)
+            await self._probe(replica, unit)
         except GatewayError as error:
             self._pool.forget(replica.address, self.models.versions(unit))  # recovery would try to load it for ever
             if isinstance(error.__cause__, TritonUnreachable):
@@ -295,20 +288,15 @@ class DemandLoader:
             with suppress(GatewayError):  # a failed hint must not replace the error
                 hint = await replica.models.suggestion(unit)
             raise ModelNotFound(f"There is no model {unit!r}; {hint or 'GET /models lists the models.'}")
-        if unit in self._refused or not self.models.is_for_clients(unit):
+        if not self.models.is_for_clients(unit):
             raise _no_model_for_clients(unit)
 
-    async def _adopt(self, replica: Replica, unit: str, *, ours: bool) -> None:
-        """Probe a model that is loaded; one that clients cannot use is refused, and unloaded if it was loaded here."""
-        until = time.monotonic() + OTHERS_LOAD_SECONDS
-        while not ours and unit in in_state(await replica.endpoint.index(), LOADING) and time.monotonic() < until:  # noqa: ASYNC110
-            await asyncio.sleep(POLL_SECONDS)
+    async def _probe(self, replica: Replica, unit: str) -> None:
+        """Probe a model that is loaded; one that clients cannot use is unloaded."""
         error = await replica.checker.add(unit)
         if isinstance(error, ContractBroken):
-            self._refused.add(unit)
-            if ours:
-                with suppress(GatewayError):
-                    await replica.models.unload(unit)
+            with suppress(GatewayError):
+                await replica.models.unload(unit)
             raise _no_model_for_clients(unit)
         if error is not None:
             raise error
