@@ -1,15 +1,12 @@
 """Checks of the settings, and of the machine: its Python, Triton, GPU and memory."""
 
-import http.client
 import importlib.util
-import json
-import os
 import platform as system
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+
+import httpx
 
 from gateway.environment import SettingsError, load_settings
 from gateway.findings import Finding, fail, ok, warn
@@ -19,25 +16,21 @@ from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Need, size
 from gateway.values.extras import install
-from gateway_local.hosts import reachable
+from gateway_local.hosts import authority
 from gateway_local.memory_plan import fit
 from gateway_local.paths import PROJECT
 from gateway_local.runtime.base import TritonRuntimeError, find_libpython
 from gateway_local.runtime.wheel import (
     TRITON_VERSION,
-    WHEEL_PLATFORM,
-    WHEEL_VERSION,
     check_platform,
     is_fetched,
 )
 from gateway_local.server import SHARED_MEMORY, SHM_BYTES
-from gateway_machine.child_environment import PIP, child_environment
 from gateway_machine.gpus import Gpus
 from gateway_machine.memory import usable_memory
 
 SHM_RECOMMENDED_BYTES = 256 * MIB
 """Shared memory for regions that grow with large batches; Docker gives a container 64 MiB by default."""
-TIMEOUT_SECONDS = 60.0
 
 
 def settings() -> tuple[Settings, Finding]:
@@ -63,15 +56,12 @@ def api_port(settings: Settings) -> Finding:
 
 
 def _is_gateway(settings: Settings) -> bool:
-    connection = http.client.HTTPConnection(reachable(settings.host), settings.port, timeout=2.0)
+    url = f"http://{authority(settings.host, settings.port)}/health/live"
     try:
-        connection.request("GET", "/health/live")
-        answer = json.loads(connection.getresponse().read(1_000))
-    except (OSError, http.client.HTTPException, ValueError):
+        answer = httpx.get(url, timeout=2.0, trust_env=False)
+        return bool(answer.json() == {"status": "live"})
+    except (httpx.HTTPError, ValueError):
         return False
-    finally:
-        connection.close()
-    return bool(answer == {"status": "live"})
 
 
 def platform() -> Finding:
@@ -96,44 +86,9 @@ def platform() -> Finding:
 
 
 def triton(cache_dir: Path, faults: str, advice: str) -> Finding:
-    """Whether the Triton that `gateway up` starts is in the cache, or can be fetched; `faults` are those of it."""
-    if is_fetched(cache_dir):
-        return warn("Triton", f"{TRITON_VERSION} is in {cache_dir}\n{faults}", advice)
-    # Lists the versions that could be installed, and installs nothing.
-    command = [sys.executable, "-m", "pip", "index", "versions", "nvidia-pytriton", "--disable-pip-version-check"]
-    command += ["--only-binary=:all:", f"--platform={WHEEL_PLATFORM}"]
-    try:
-        found = subprocess.run(
-            command,
-            env=child_environment(*PIP),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-        reason = (found.stderr.strip().splitlines() or [f"the package index has no nvidia-pytriton {WHEEL_VERSION}"])[
-            -1
-        ]
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        return fail("Triton", f"pip does not answer: {exc}")
-    if found.returncode or WHEEL_VERSION not in found.stdout:
-        return fail(
-            "Triton",
-            f"it is not in {cache_dir}, and pip cannot fetch it: {reason}",
-            "make a package index reachable (PIP_INDEX_URL, PIP_FIND_LINKS), install pip (python -m ensurepip), or run "
-            f"gateway triton fetch elsewhere and copy {cache_dir}",
-        )
-    text = f"{TRITON_VERSION} is not in {cache_dir} yet; the first start fetches it (55 MB)"
-    return warn("Triton", f"{text}\n{faults}", advice)
-
-
-def proxies() -> Iterator[Finding]:
-    """The variables that name proxies, if there are any."""
-    found = [name for name in os.environ if name.lower() in {"http_proxy", "https_proxy", "all_proxy", "grpc_proxy"}]
-    if found:
-        excepted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "nothing"
-        text = f"{', '.join(sorted(found))}; NO_PROXY excepts {excepted}, and this machine is always asked directly"
-        yield ok("proxies", text)
+    """Whether the Triton that `gateway up` starts is in the cache; `faults` are those of it."""
+    where = f"is in {cache_dir}" if is_fetched(cache_dir) else "is not here yet; the first start fetches it (55 MB)"
+    return warn("Triton", f"{TRITON_VERSION} {where}\n{faults}", advice)
 
 
 def gpu(gpus: Gpus) -> Finding:

@@ -11,10 +11,7 @@ from gateway.triton.contract import (
     CLASSIFIER,
     HOLDS_BACK,
     REMEDY,
-    DataType,
     ModelConfig,
-    ModelInput,
-    ModelOutput,
     has_queue_policy,
     pinned,
     read_model_config,
@@ -53,7 +50,7 @@ def models(repository: Path) -> tuple[Configs, Finding]:
     if not configs and not faults:
         return configs, fail("models", f"{repository} has no */{CONFIG}", "name the folder with --model-repository")
     for name, config in configs.items():
-        faults += [*_names(repository, name, config), *_mismatches(name, configs)]
+        faults += _names(repository, name, config)
         # `gateway up` exports the default model at its first start.
         if not _is_exported_later(repository, name):
             try:
@@ -109,25 +106,6 @@ def _labels(repository: Path, name: str, config: ModelConfig) -> Iterator[str]:
             continue
         if classes > 0 and lines != classes:
             yield f"{path} has {lines} lines, and {output.name} has {classes} classes"
-
-
-def _mismatches(name: str, configs: Configs) -> Iterator[str]:
-    """Steps of an ensemble whose input differs from the output of the step before, one message each."""
-    given: dict[str, tuple[str, str]] = {}
-    for step in configs[name].ensemble_scheduling.step:
-        if step.model_name not in configs:
-            continue
-        for tensor in configs[step.model_name].input:
-            giver, what = given.get(step.input_map.get(tensor.name, ""), ("", _described(tensor)))
-            if what != _described(tensor):
-                takes = f"{step.model_name} takes it as {tensor.name}, {_described(tensor)}"
-                yield f"{name}: {giver} gives {what}, and {takes}"
-        for tensor in configs[step.model_name].output:
-            given[step.output_map.get(tensor.name, "")] = (f"{step.model_name}'s {tensor.name}", _described(tensor))
-
-
-def _described(tensor: ModelInput | ModelOutput) -> str:
-    return f"{DataType.Name(tensor.data_type)} {list(tensor.dims)}"
 
 
 def contract(configs: Configs, model: str, codecs: Codecs) -> Finding:

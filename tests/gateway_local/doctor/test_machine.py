@@ -4,7 +4,6 @@ import importlib.util
 import os
 import platform
 import socket
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -86,30 +85,11 @@ def test_missing_resize_kernel_is_a_warning(monkeypatch):
 
 
 @pytest.mark.usefixtures("runtime")
-def test_cached_triton_needs_no_package_index(monkeypatch):
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: pytest.fail(f"{command} was run"))
+def test_triton_of_the_machine_has_faults(tmp_path):
     found = machine.triton(default_cache_dir(), "it is old", "take another")
     assert (found.level, found.advice) == (Level.WARN, "take another")
     assert found.text.endswith("it is old")
-
-
-@pytest.mark.parametrize(
-    ("version", "level", "words"),
-    [
-        ("0.7.0", Level.WARN, "the first start fetches it"),
-        ("0.6.0", Level.FAIL, "the package index has no nvidia-pytriton 0.7.0"),
-        (None, Level.FAIL, "PIP_FIND_LINKS"),
-    ],
-)
-def test_triton_is_looked_for_in_the_package_index(tmp_path, monkeypatch, version, level, words):
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    if version:
-        (tmp_path / f"nvidia_pytriton-{version}-py3-none-manylinux_2_35_x86_64.whl").touch()
-        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    finding = machine.triton(tmp_path / "cache", "", "")
-    assert finding.level is level
-    assert words in finding.text + finding.advice
+    assert "the first start fetches it" in machine.triton(tmp_path / "cache", "", "").text
 
 
 def test_missing_torch_fails_with_install_command(monkeypatch):
@@ -200,15 +180,3 @@ def test_port_of_the_api_is_free_or_that_of_a_gateway():
         finding = checked(port)
     assert finding.level is Level.WARN
     assert "in use by a gateway" in finding.text
-
-
-def test_proxies_are_named_by_their_variables(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    assert not list(machine.proxies())
-    monkeypatch.setenv("HTTPS_PROXY", "http://user:password@proxy:3128")
-    monkeypatch.setenv("NO_PROXY", "triton.local")
-    (finding,) = machine.proxies()
-    assert finding.text.startswith("HTTPS_PROXY; NO_PROXY excepts triton.local")
-    assert "password" not in finding.text

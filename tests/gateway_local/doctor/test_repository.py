@@ -60,14 +60,10 @@ def remove(path: str) -> Callable[[Path], None]:
     return change
 
 
-FP32, UINT8 = (f'IMAGE"\n    data_type: TYPE_{name}' for name in ("FP32", "UINT8"))
-TENSORS = edit(PREPROCESSOR, FP32, UINT8)
 STEP = edit(ENSEMBLE_MODEL, f'model_name: "{PREPROCESSOR}"', 'model_name: "elsewhere"')
 POLICY = "dynamic_batching { default_queue_policy { max_queue_size: 1024 }"
 FAIL, WARN, OK = Level.FAIL, Level.WARN, Level.OK
 FAULTS = [
-    (TENSORS, "models", FAIL, "preprocessor's PREPROCESSED_IMAGE gives TYPE_UINT8 [3, 224, 224]"),
-    (TENSORS, "models", FAIL, "classifier takes it as input__0, TYPE_FP32 [3, 224, 224]"),
     (
         misspell,
         "models",
