@@ -16,7 +16,6 @@ from gateway.logs import LogStream, lost_as_text
 from gateway.plugins import check_settings
 from gateway.settings import LogFormat, Settings
 from gateway_cli.addresses import WrongAddress, advice_for_triton
-from gateway_cli.capacity import capacity
 from gateway_cli.classify import classify
 from gateway_cli.log import log_app
 from gateway_cli.model import model_app
@@ -246,9 +245,6 @@ def _run_service(model_repository: Path, photo: Path | None) -> "list[Finding]":
     runtime = ensure_runtime(default_cache_dir(), print_status)
     display = Lines(print_status, lambda _: None)
     return list(prove(settings, model_repository, runtime, photo or SHIPPED_EXAMPLES / SAMPLE, display))
-
-
-app.command("capacity")(capacity)
 
 
 @key_app.command("add")

@@ -185,11 +185,6 @@ class Plan:
         return QUEUE_DELAY_US if self.gpus else 0
 
     @property
-    def shared_memory_bytes(self) -> int:
-        """Shared memory of the Python-backend processes under load."""
-        return SHARED_BYTES * (self.preprocessors + self.networks * max(1, self.gpus))
-
-    @property
     def models_bytes(self) -> int:
         """Memory of the models' processes under load, if one network with one version is served."""
         preprocessor, network = (

@@ -9,10 +9,8 @@ from gateway_cli import live
 from gateway_cli.live import LiveDisplay, log_path
 from gateway_local.console import PlainConsole
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from gateway_machine.capacity import plan
 from tests.commands import gateway
 from tests.processes import wait_for
-from tests.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -108,36 +106,9 @@ def test_log_path_follows_the_xdg_specification(monkeypatch, tmp_path):
     assert log_path(1) == Path(tmp_path, ".local/state/triton-image-gateway/triton-1.log")
 
 
-def test_report_has_throughput_bottleneck_and_settings_of_the_machine():
-    output = gateway("capacity", "--cores", 16, "--gpus", 1).output
-    assert output.startswith("sized for 16 cores, 1 GPU: about 4,571 images/s, limited by all cores together")
-    for line in (
-        "GATEWAY_WORKERS=7",
-        "--preprocessor-instances 9 --instances 2 --preferred 8,16,32 --queue-delay-us 1000",
-        "--grpc-infer-thread-count=3",
-    ):
-        assert line in output
-    assert gateway("capacity", "--cores", 2, "--gpus", 0).output.startswith("sized for 2 cores, no GPU: ")
-    assert "limited by network" in gateway("capacity", "--cores", 16, "--gpus", 1, "--gpu-ms", 5).output
-
-
-def test_env_format_prints_valid_settings(monkeypatch):
-    lines = gateway("capacity", "--cores", 32, "--gpus", 2, "--format", "env").output.splitlines()
-    for name, value in (line.split("=") for line in lines):
-        monkeypatch.setenv(name, value)
-    settings = Settings(_env_file=None)
-    assert {field: getattr(settings, field) for field in plan(32, 2).settings()} == plan(32, 2).settings()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(("capacity", "--cores", 0), ("capacity", "--gpus", -1), ("capacity", "--gpu-ms", 0)),
-        *(("triton", "run", f"--{port}-port=99999") for port in ("grpc", "http", "metrics")),
-    ],
-)
-def test_number_out_of_range_is_refused(words):
-    gateway(*words, code=2)
+@pytest.mark.parametrize("port", ["grpc", "http", "metrics"])
+def test_number_out_of_range_is_refused(port):
+    gateway("triton", "run", f"--{port}-port=99999", code=2)
 
 
 def test_model_repository_of_the_settings_is_the_default_of_commands(tmp_path, monkeypatch):
