@@ -75,7 +75,14 @@ def plan_start(
         values = ", ".join(f"{name}={size(value)}" for name, value in lowered.items())
         say(f"lower than their defaults, to fit {size(found.limit_bytes)} of memory ({found.where}): {values}")
     beside = settings.triton_cache_bytes + (needed(settings) if with_gateway else 0)
-    _warn(fit(wanted, found, beside_bytes=beside), "memory may run out", say, refuse=True)
+    finding = fit(wanted, found, beside_bytes=beside)
+    lines = [*finding.text.splitlines(), f"To need less: {finding.advice}"]
+    if finding.level is Level.FAIL:
+        raise MemoryShort(*lines)
+    if finding.level is Level.WARN:
+        say(f"warning: memory may run out: {lines[0]}")
+        for line in lines[1:]:
+            say(line)
     return StartPlan(settings, sizes, {**chosen, **lowered})
 
 
@@ -145,17 +152,6 @@ def _smallest_need(settings: Settings) -> int:
     return needed(settings.model_copy(update=held)) + held["triton_cache_bytes"]
 
 
-def warn_of_memory(repository: Path, settings: Settings, say: Say, *, gpus: int) -> None:
-    """Warn if all models of a repository and the gateway need more memory than this machine has."""
-    limit = memory_limit()
-    if limit is None:
-        return
-    wanted = _need(repository, machine_plan(settings, repository, gpus=gpus, free_bytes=limit), settings)
-    beside = needed(settings) + settings.triton_cache_bytes
-    found = fit(wanted, Memory(limit, limit, MACHINE), beside_bytes=beside)
-    _warn(found, "on a machine with the memory of this one it may run out", say)
-
-
 def fit(wanted: Need, memory: Memory, *, beside_bytes: int) -> Finding:
     """Compare the need of models with the free memory; `beside_bytes` is for the gateway and the response cache.
 
@@ -178,14 +174,3 @@ def fit(wanted: Need, memory: Memory, *, beside_bytes: int) -> Finding:
     if wanted.usual_bytes + beside_bytes > NEAR * memory.free_bytes:
         return warn("memory", text, ADVICE)
     return ok("memory", text)
-
-
-def _warn(found: Finding, text: str, say: Say, *, refuse: bool = False) -> None:
-    if found.level is Level.OK:
-        return
-    lines = [*found.text.splitlines(), f"To need less: {found.advice}"]
-    if refuse and found.level is Level.FAIL:
-        raise MemoryShort(*lines)
-    say(f"warning: {text}: {lines[0]}")
-    for line in lines[1:]:
-        say(line)

@@ -16,7 +16,6 @@ from gateway_cli.model.spec_options import takes_spec
 from gateway_cli.terminal import Repository, print_status
 from gateway_local.hosts import authority
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from gateway_machine.gpus import gpu_count
 from gateway_models.networks.functions import is_function
 from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.option import SERVING
@@ -77,7 +76,6 @@ def add(
         gateway model add torchvision:resnet50 --name pets --after pets.yaml
     """
     from gateway.triton.footprint import check_load
-    from gateway_local.memory_plan import warn_of_memory
     from gateway_machine.memory import usable_memory
     from gateway_models.networks.add import add as add_model
     from gateway_models.repository.manage import provide_stateful
@@ -95,7 +93,6 @@ def add(
     for name in stateful_models:
         provide_stateful(name, model_repository)
     settings = load_settings()
-    warn_of_memory(model_repository, settings, print_status, gpus=gpu_count())
     if address is not None and is_loopback(address):
         try:
             check_load(spec.name, model_repository, usable_memory())

@@ -12,7 +12,7 @@ from gateway.triton.contract import read_model_configs
 from gateway.triton.footprint import NEAR, need
 from gateway_local import memory_plan
 from gateway_local.cost_record import RECORD, record_costs, recorded_costs
-from gateway_local.memory_plan import MemoryShort, fit, models_to_start, plan_start, sized_configs, warn_of_memory
+from gateway_local.memory_plan import MemoryShort, fit, models_to_start, plan_start, sized_configs
 from gateway_machine import capacity
 from gateway_machine.memory import MACHINE, Memory
 from tests.gateway.triton.test_footprint import ONNX, model
@@ -124,18 +124,6 @@ def test_costs_that_were_measured_change_the_counts(repository):
 def test_damaged_costs_are_ignored(repository, tmp_path, text):
     (tmp_path / RECORD).write_text(text)
     assert recorded_costs(repository, tmp_path) == capacity.Costs()
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "warns"),
-    [(64 * GIB, False), (GIB // 4, True), (50 * MIB, True)],
-)
-def test_added_models_that_may_not_fit_are_a_warning(repository, monkeypatch, nbytes, warns):
-    said: list[str] = []
-    monkeypatch.setattr(memory_plan, "memory_limit", lambda: nbytes)
-    warn_of_memory(repository, settings(), said.append, gpus=0)
-    assert bool(said) is warns
-    assert not warns or said[0].startswith("warning: on a machine with the memory of this one")
 
 
 def test_models_on_demand_need_their_budget(repository):
