@@ -289,7 +289,7 @@ def test_labels_are_counted_and_the_slider_hides_those_below_the_threshold(page:
 def test_viewer_shows_the_crop_and_requests_every_label(page: Page):
     add(page, photos(blue=2))
     page.get_by_role("button", name="Open blue-0.png").click()
-    expect(page.locator("#viewer-seen-words")).to_have_text("What is in the frame, at 32 × 32")
+    expect(page.locator(".seen span")).to_have_text("What is in the frame, at 32 × 32")
     image, frame = (box(page.locator(each)) for each in ("#viewer-image", "#viewer-frame"))
     assert frame["width"] == pytest.approx(image["width"] / 2, abs=1)
     assert frame["x"] - image["x"] == pytest.approx(image["width"] / 4, abs=1)

@@ -1,8 +1,9 @@
 // The camera tab: sends frames of a camera to WS /stream, and shows the predictions over the picture.
 
 import { Capture, cameras } from "./capture.js";
-import { element, scores } from "./cards.js";
+import { scores } from "./cards.js";
 import { cameraQuery, least } from "./choice.js";
+import { $, element } from "./dom.js";
 import { onKey, UNAUTHORIZED } from "./key.js";
 import { factsOf } from "./service.js";
 import { seen } from "./filters.js";
@@ -15,8 +16,6 @@ const WINDOW_MS = 3_000;
 const ANNOUNCE_MS = 4_000;
 /** On a phone the picture fills the screen from the beginning. */
 const TOUCH = matchMedia("(pointer: coarse) and (max-width: 860px)");
-
-const $ = (id) => document.getElementById(id);
 
 const capture = new Capture($("camera-picture"), stop);
 let stream = null;

@@ -1,5 +1,6 @@
 // One card for each file: its picture, drawn small and only while it is near the window, and its answer.
 
+import { element } from "./dom.js";
 import { verdictNode } from "./feedback.js";
 import { differs } from "./filters.js";
 import { bytes, count, percent } from "./words.js";
@@ -7,16 +8,8 @@ import { bytes, count, percent } from "./words.js";
 const THUMB_WIDTH = 640;
 const THUMBS_AT_ONCE = 2;
 const LARGEST_PREVIEW_BYTES = 64 * 2 ** 20;
-const SKELETON_ROWS = 1;
 /** Pixels of a side below which a picture is not cropped. */
 const SMALL = 160;
-
-export function element(tag, className, text) {
-  const node = document.createElement(tag);
-  node.className = className;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
 
 const part = (card, name) => card.querySelector(`.${name}`);
 
@@ -145,7 +138,7 @@ export function answerNode(answer, { least = 0, folded = false, words = answer.m
   const predictions = answer.result?.predictions;
   const node = element("div", "answer");
   node.dataset.state = answer.state;
-  if (words) node.append(element("p", "model", words));
+  if (words) node.append(element("p", "fine model", words));
   if (answer.state === "error") {
     const code = element("code", "", answer.error.code);
     if (answer.requestId) code.title = `Request ${answer.requestId}`;
@@ -153,7 +146,6 @@ export function answerNode(answer, { least = 0, folded = false, words = answer.m
   } else if (answer.state !== "ok") {
     const skeleton = element("div", "skeleton");
     skeleton.append(element("span", "unseen", answer.inWords));
-    for (let row = 0; row < SKELETON_ROWS; row += 1) skeleton.append(element("i", ""));
     node.append(skeleton);
   } else {
     const likely = predictions.filter(({ score }) => score >= least);

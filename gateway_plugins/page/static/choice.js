@@ -1,16 +1,16 @@
-// The choice of parameters: the model, a second one to compare, the number of labels; as code and in the URL.
+// The choice: images or a camera, the model, a second one to compare, the number of labels; as code and in the URL.
 
+import { $ } from "./dom.js";
 import { keyWanted } from "./key.js";
-import { tabShown } from "./tabs.js";
 import { curl, javascript, percent, pythonClient } from "./words.js";
 
 const NAMES = 3;
 const PRESET = "top_k=5";
 const SMOOTHING = "hold";
 const COPIED = "Copied";
-const NARROW = matchMedia("(max-width: 640px)");
 
-const $ = (id) => document.getElementById(id);
+const TABS = ["images", "camera"];
+const tabs = TABS.map((name) => $(`tab-${name}`));
 
 let language = "curl";
 let wheel = new URL("client/", document.baseURI).href;
@@ -68,12 +68,10 @@ export function drawAsked(all) {
   $("model-facts").textContent = $("model").selectedOptions[0]?.dataset.facts ?? "";
   $("least-value").textContent = least() ? percent(least()) : "any";
   $("least").setAttribute("aria-valuetext", least() ? percent(least()) : "any score");
-  const onCamera = tabShown() === "camera";
-  $("choice").textContent = choiceInWords(onCamera);
+  $("choice").textContent = choiceInWords(tabShown() === "camera");
   const code = imagesCode(all.length ? all.slice(0, NAMES) : ["cat.jpg"]);
   if ($("code").value !== code) $("code").value = code;
-  const lines = code.split("\n").length;
-  $("code").rows = NARROW.matches && lines === 1 ? 2 : lines;
+  $("code").rows = code.split("\n").length;
   $("code-label").textContent = all.length > NAMES && language !== "javascript" ? "The first three in code" : "The same in code";
   for (const button of $("languages").children) button.setAttribute("aria-pressed", String(button.dataset.language === language));
 }
@@ -161,4 +159,34 @@ export function onChoice(changed) {
   }
   $("copy").addEventListener("click", () => copy($("code").value, $("copy")));
   $("link").addEventListener("click", () => copy(location.href, $("link")));
+}
+
+export const tabShown = () => $("main").dataset.tab;
+
+/** Listen to the tabs (WAI-ARIA Authoring Practices, "Tabs"), and show the one in the page's URL; `shown` is called with the name of each tab that is opened. */
+export function watchTabs(shown) {
+  watchTabs.shown = shown;
+  for (const [position, tab] of tabs.entries()) {
+    tab.addEventListener("click", () => showTab(TABS[position]));
+    tab.addEventListener("keydown", ({ key }) => {
+      const to = { ArrowLeft: position - 1, ArrowRight: position + 1, Home: 0, End: -1 }[key];
+      if (to === undefined) return;
+      showTab(TABS.at(to % TABS.length));
+      $(`tab-${tabShown()}`).focus();
+    });
+  }
+  const tab = new URLSearchParams(location.search).get("tab");
+  if (TABS.includes(tab)) showTab(tab);
+}
+
+export function showTab(name) {
+  if (name === tabShown()) return;
+  $("main").dataset.tab = name;
+  for (const [position, tab] of tabs.entries()) {
+    const selected = TABS[position] === name;
+    tab.setAttribute("aria-selected", String(selected));
+    tab.tabIndex = selected ? 0 : -1;
+    $(TABS[position]).hidden = !selected;
+  }
+  watchTabs.shown(name);
 }

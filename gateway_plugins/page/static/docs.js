@@ -17,7 +17,7 @@ const readable = ({ React }) => ({
       React.createElement(
         React.Fragment,
         null,
-        React.createElement("h2", { className: "endpoints" }, "Endpoints"),
+        React.createElement("h2", { className: "unseen" }, "Endpoints"),
         React.createElement(Operations, props),
       ),
   },

@@ -1,13 +1,12 @@
 // The pictures that lie beside a model, with their answers, shown until there are files of the user's own.
 
-import { answerNode, element } from "./cards.js";
+import { answerNode } from "./cards.js";
 import { least, queries } from "./choice.js";
+import { $, button, element } from "./dom.js";
 import { Entry } from "./entry.js";
 import { withKey } from "./key.js";
 import { Run } from "./run.js";
 import { chosenModel } from "./service.js";
-
-const $ = (id) => document.getElementById(id);
 
 /** Whether the page has a place for an example: there are no files of the user's own. */
 let wanted = false;
@@ -59,7 +58,7 @@ async function takePictures(model) {
   [entry, asked, run, drawn] = [null, "", null, []];
   pictures = found;
   $("example-answer").replaceChildren();
-  $("samples").replaceChildren(...pictures.map(button));
+  $("samples").replaceChildren(...pictures.map(sample));
   $("samples").hidden = pictures.length < 2;
   showExample(wanted);
 }
@@ -84,10 +83,8 @@ async function fetchPicture({ url, label }) {
   return { label, url: URL.createObjectURL(content), file };
 }
 
-function button({ label, url }, position) {
-  const node = element("button", "");
-  node.type = "button";
-  node.dataset.position = position;
+function sample({ label, url }, position) {
+  const node = button("", () => classifyExample({ position, again: true }));
   const picture = element("img", "");
   Object.assign(picture, { src: url, width: 56, height: 48, alt: label ?? `Picture ${position + 1}` });
   node.append(picture);
@@ -99,7 +96,7 @@ function drawPictures() {
   $("example-title").textContent = label ? `An example: ${label}` : "An example";
   $("example-picture").src = url;
   $("example-picture").alt = label ?? "The example";
-  for (const node of $("samples").children) node.setAttribute("aria-pressed", String(Number(node.dataset.position) === chosen));
+  [...$("samples").children].forEach((node, position) => node.setAttribute("aria-pressed", String(position === chosen)));
 }
 
 /** Draw the answer with the lowest score that is chosen now. */
@@ -111,12 +108,4 @@ export function drawExample() {
   if (now.every((each, position) => each === drawn[position])) return;
   drawn = now;
   $("example-answer").replaceChildren(answerNode(entry.first, { least: least() }));
-}
-
-/** Listen to the pictures. */
-export function onSamples() {
-  $("samples").addEventListener("click", (event) => {
-    const { position } = event.target.closest("button")?.dataset ?? {};
-    if (position !== undefined) classifyExample({ position: Number(position), again: true });
-  });
 }

@@ -50,3 +50,12 @@ export function post(url, form, { headers, signal, sent, line }) {
     if (signal.aborted) abort();
   });
 }
+
+/** A response's JSON object; {} for anything else, such as a proxy's page. */
+export function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return {};
+  }
+}

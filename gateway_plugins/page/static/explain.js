@@ -1,7 +1,7 @@
 // Why a model gave a label: which parts of the picture carry its score, by POST /explain.
 
-import { element } from "./cards.js";
-import { post } from "./exchange.js";
+import { element } from "./dom.js";
+import { parsed, post } from "./exchange.js";
 import { askForKey, withKey } from "./key.js";
 import { percent } from "./words.js";
 
@@ -37,17 +37,9 @@ export async function explain(answer, { signal, progress }) {
   const headers = withKey({ Accept: "application/x-ndjson" });
   const response = await post(`explain?${parameters}`, form, { headers, signal, sent: () => {}, line });
   askForKey(response);
-  const { explanation, error } = response.streamed ? (last ?? {}) : { error: problemOf(response.text) };
+  const { explanation, error } = response.streamed ? (last ?? {}) : { error: parsed(response.text) };
   if (!explanation) throw new Error(error?.detail ?? `The gateway answered ${response.status}.`);
   explanations.set(answer, explanation);
-}
-
-function problemOf(text) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null; // a proxy's page, perhaps
-  }
 }
 
 /** Whether hiding any part changes the score. */
@@ -63,7 +55,7 @@ export function mapNode(answer, picture) {
   heat.alt = `Heat map: the parts of the picture that raise the score of ${label}`;
   const box = element("div", "picture-box");
   box.append(...(picture.naturalWidth ? [copy] : []), heat);
-  const words = element("figcaption", "");
+  const words = element("figcaption", "fine");
   words.append(element("strong", "", `${label}, ${percent(score)}`), element("span", "of-model", answer.modelInWords));
   if (!matters(values)) {
     const nothing = element("span", "nothing", "No part matters: whatever is hidden, the score stays within 2%.");

@@ -1,7 +1,9 @@
 // Whether an answer is right: on each card, if the service logs predictions and takes feedback (GET /models).
 
+import { button, element, searchField, tellFailure } from "./dom.js";
 import { withKey } from "./key.js";
 import { factsOf, takesFeedback } from "./service.js";
+import { count } from "./words.js";
 
 const OFFERED = 6;
 
@@ -11,7 +13,7 @@ const drawers = new WeakMap();
 /** The buttons that say whether an answer's best label is right; null where there is nothing to say. */
 export function verdictNode(answer) {
   if (!takesFeedback() || !answer.best || !answer.requestId) return null;
-  const node = made("div", "verdict");
+  const node = element("div", "row verdict");
   const draw = () => node.replaceChildren(...(answer.reported ? given(answer) : asked(answer, node)));
   if (!drawers.has(answer)) drawers.set(answer, new Set());
   drawers.get(answer).add(draw);
@@ -40,7 +42,7 @@ function asked(answer, node) {
 }
 
 function given(answer) {
-  const words = made("span", "said-verdict", answer.reported);
+  const words = element("span", "said-verdict", answer.reported);
   words.setAttribute("role", "status");
   const undo = button("Undo", async () => {
     undo.disabled = true;
@@ -52,15 +54,11 @@ function given(answer) {
 
 /** The other labels: the likeliest ones, or those that contain what is typed; and none of them. */
 function chooser(answer, close) {
-  const node = made("div", "chooser");
+  const node = element("div", "chooser");
   const labels = factsOf(answer.model?.name).labels ?? [];
-  const find = made("input", "find");
-  Object.assign(find, { type: "search", placeholder: labels.length ? `Search ${labels.length.toLocaleString("en")} labels` : "Search" });
-  find.setAttribute("aria-label", "Find the right label");
-  const list = made("div", "choices");
+  const list = element("div", "row choices");
   const choose = (label, class_id) => report(answer, { class_id }, `Labelled ${label}`, node);
-  const fill = () => {
-    const part = find.value.trim().toLowerCase();
+  const fill = (part) => {
     const likely = answer.result.predictions.slice(1);
     const found = part ? matches(labels, part, answer.best.class_id) : likely.slice(0, OFFERED);
     list.replaceChildren(
@@ -68,7 +66,7 @@ function chooser(answer, close) {
       button("None of these", () => report(answer, { wrong: true }, "Reported as wrong", node)),
     );
   };
-  find.addEventListener("input", fill);
+  const find = searchField("Find the right label", `Search ${count(labels.length)} labels`, fill);
   find.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || !find.value.trim()) return;
     event.preventDefault();
@@ -81,7 +79,7 @@ function chooser(answer, close) {
     event.stopPropagation();
     close();
   });
-  fill();
+  fill("");
   node.append(...(labels.length ? [find] : []), list);
   return node;
 }
@@ -100,10 +98,7 @@ async function report(answer, members, words, node) {
     return;
   }
   for (const each of node.querySelectorAll("button")) each.disabled = false;
-  node.querySelector(".problem")?.remove();
-  const problem = made("p", "problem", "Not reported. Try again.");
-  problem.setAttribute("role", "alert");
-  node.append(problem);
+  tellFailure(node.lastElementChild, "Not reported. Try again.");
 }
 
 /** Draw an answer's feedback wherever it is shown. */
@@ -120,18 +115,4 @@ async function send({ requestId, result, model }, members) {
   } catch {
     return false;
   }
-}
-
-function made(tag, className, text) {
-  const node = document.createElement(tag);
-  node.className = className;
-  if (text !== undefined) node.textContent = text;
-  return node;
-}
-
-function button(text, clicked) {
-  const node = made("button", "", text);
-  node.type = "button";
-  node.addEventListener("click", clicked);
-  return node;
 }

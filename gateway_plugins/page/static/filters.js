@@ -20,26 +20,19 @@ export const differs = (entry, least) => {
  * there are several models, and the version of a model that answered with several.
  */
 export function modelWords(entries) {
-  const versions = new Map();
-  for (const { answers } of entries) {
-    for (const { model } of answers) {
-      if (!model?.version) continue;
-      if (!versions.has(model.name)) versions.set(model.name, new Set());
-      versions.get(model.name).add(model.version);
-    }
-  }
+  const models = entries.flatMap(({ answers }) => answers.flatMap(({ model }) => (model?.version ? [model] : [])));
+  const byName = Map.groupBy(models, ({ name }) => name);
   return ({ model }) => {
-    const several = versions.get(model?.name)?.size > 1;
-    if (several) return `${model.name} version ${model.version}`;
-    return versions.size > 1 && model?.version ? model.name : "";
+    if (!model?.version) return "";
+    const several = byName.get(model.name).some(({ version }) => version !== model.version);
+    return several ? `${model.name} version ${model.version}` : byName.size > 1 ? model.name : "";
   };
 }
 
 /** Names of entries: with the folder where several have the same name. */
 export function entryNames(entries) {
-  const times = new Map();
-  for (const { name } of entries) times.set(name, (times.get(name) ?? 0) + 1);
-  return ({ name, folder }) => (folder && times.get(name) > 1 ? `${folder}/${name}` : name);
+  const byName = Map.groupBy(entries, ({ name }) => name);
+  return ({ name, folder }) => (folder && byName.get(name)?.length > 1 ? `${folder}/${name}` : name);
 }
 
 const KINDS = {
@@ -59,21 +52,11 @@ export function filterEntries(entries, { kind = "all", label = "", least = 0 } =
     Object.entries(KINDS).map(([name, holds]) => [name, entries.filter((entry) => holds(entry, least)).length]),
   );
   const ofKind = entries.filter((entry) => KINDS[kind](entry, least));
-  const byLabel = groupBy(ofKind, least);
+  const byLabel = Map.groupBy(ofKind, (entry) => labelOf(entry, least));
   byLabel.delete(null);
   const sorted = [...byLabel].sort(([a, one], [b, other]) => other.length - one.length || (a < b ? -1 : 1));
   const labels = sorted.map(([name, files]) => [name, files.length]);
   return { counts, labels, files: label ? (byLabel.get(label) ?? []) : ofKind };
-}
-
-function groupBy(entries, least) {
-  const groups = new Map();
-  for (const entry of entries) {
-    const label = labelOf(entry, least);
-    if (!groups.has(label)) groups.set(label, []);
-    groups.get(label).push(entry);
-  }
-  return groups;
 }
 
 /**

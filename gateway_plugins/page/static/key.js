@@ -1,6 +1,6 @@
 // The API key, if the gateway requires one: requested after the first refusal, and kept until the page is closed.
 
-const $ = (id) => document.getElementById(id);
+import { $ } from "./dom.js";
 
 let key = "";
 

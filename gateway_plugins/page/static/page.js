@@ -1,22 +1,19 @@
 // The gateway's page: files in, cards out, and the parameters. No dependencies; works offline.
 
-import { drawAsked, onChoice, queries, share, takeAddress } from "./choice.js";
-import { droppedFiles } from "./drop.js";
-import { Entry } from "./entry.js";
+import { drawAsked, onChoice, queries, share, showTab, takeAddress, watchTabs } from "./choice.js";
+import { $ } from "./dom.js";
+import { droppedFiles, Entry } from "./entry.js";
 import { entryNames } from "./filters.js";
-import { classifyExample, drawExample, onSamples, showExample } from "./example.js";
+import { classifyExample, drawExample, showExample } from "./example.js";
 import { keyMissing, onKey, UNAUTHORIZED } from "./key.js";
 import { announce, Results } from "./results.js";
 import { LOST, Run } from "./run.js";
 import { saveCsv, saveJson } from "./save.js";
 import { offerDefault, watchHealth } from "./service.js";
-import { showTab, watchTabs } from "./tabs.js";
 import { Viewer } from "./viewer.js";
 import { count, duration } from "./words.js";
 
 const CLOCK_MS = 200;
-
-const $ = (id) => document.getElementById(id);
 
 let entries = [];
 let run = null;
@@ -162,7 +159,6 @@ onChoice(() => {
   draw();
   exemplify();
 });
-onSamples();
 onKey(() => {
   watchHealth();
   exemplify({ again: true });

@@ -1,7 +1,8 @@
 // The results: progress, filters, and a card for each file.
 
-import { Cards, element } from "./cards.js";
+import { Cards } from "./cards.js";
 import { least, queries } from "./choice.js";
+import { $, element } from "./dom.js";
 import { entryNames, filterEntries, modelWords } from "./filters.js";
 import { bytes, count, duration, images, milliseconds, rate } from "./words.js";
 
@@ -10,8 +11,6 @@ const CHIPS = 14;
 const ANNOUNCE_MS = 5_000;
 /** Share of the window's height above which the first card must begin to count as seen. */
 const LOWEST = 0.7;
-
-const $ = (id) => document.getElementById(id);
 
 export function announce(text) {
   $("live").textContent = text;
@@ -89,12 +88,11 @@ export class Results {
   #drawProgress(entries, run, { ok, error }) {
     const running = run?.running ?? false;
     const done = run?.answered ?? 0;
-    const total = run?.answers.size ?? 1;
-    $("progress").max = total;
-    $("progress").value = done;
-    const upload = run?.bytes ?? { sent: 0, total: 1 };
-    $("upload").max = upload.total || 1;
-    $("upload").value = upload.sent;
+    const total = run?.answers.size || 1;
+    const upload = run?.bytes ?? { sent: 0, total: 0 };
+    Object.assign($("progress"), { max: total, value: done });
+    Object.assign($("upload"), { max: upload.total || 1, value: upload.sent });
+    for (const id of ["progress", "upload"]) $("results").style.setProperty(`--${id}`, `${$(id).position * 100}%`);
     $("tally").textContent = running
       ? `${count(done)} of ${count(total)}`
       : `${count(ok)} classified${error ? `, ${count(error)} failed` : ""}`;
@@ -178,7 +176,7 @@ function stages({ timing, streamed }) {
   const rows = (timing ?? "").split(",").flatMap((stage) => {
     const [name, value] = stage.split(";dur=");
     if (value === undefined) return [];
-    const row = element("span", "stage", name.trim());
+    const row = element("span", "time", name.trim());
     row.append(element("span", "", milliseconds(Number(value))));
     return [row];
   });

@@ -1,7 +1,7 @@
 // Sends files to POST /predict in requests of moderate size, and reports each result as it arrives.
 
 import { withoutFrames } from "./entry.js";
-import { post } from "./exchange.js";
+import { parsed, post } from "./exchange.js";
 import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 
 // Browsers read a response only once the whole request is sent, so the results of many files arrive sooner from several
@@ -260,14 +260,6 @@ export class Run {
       signal.addEventListener("abort", () => resolve(clearTimeout(timer)), { once: true });
     });
     return !signal.aborted;
-  }
-}
-
-function parsed(text) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return {}; // a proxy's page, perhaps
   }
 }
 

@@ -1,13 +1,12 @@
 // The state of the service: readiness and models.
 
+import { $ } from "./dom.js";
 import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 import { count, duration } from "./words.js";
 
 const READY_POLL_MS = 15_000;
 const UNREADY_POLL_MS = 3_000;
 const WORDS = { ready: "Ready", unready: "Not ready", away: "Not reachable" };
-
-const $ = (id) => document.getElementById(id);
 
 let timer = 0;
 let modelsKnown = false;

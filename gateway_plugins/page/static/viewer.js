@@ -1,7 +1,8 @@
 // The dialog with one image in full, the part that the model saw, all labels, and the maps that explain them.
 
-import { answerNode, element, scores } from "./cards.js";
+import { answerNode, scores } from "./cards.js";
 import { least } from "./choice.js";
+import { $, button, element, searchField, whileWorking } from "./dom.js";
 import { withoutFrames } from "./entry.js";
 import { explain, isExplained, mapNode } from "./explain.js";
 import { withKey } from "./key.js";
@@ -13,9 +14,6 @@ const PREVIEW_WIDTH = 160;
 /** How many times a picture is enlarged before its pixels are shown as squares. */
 const PIXELATED = 4;
 const NARROW = matchMedia("(max-width: 860px)");
-const WHY = "Why?";
-
-const $ = (id) => document.getElementById(id);
 
 /** `entries` returns the entries to page through, `names` the function that gives the name of each. */
 export class Viewer {
@@ -61,7 +59,7 @@ export class Viewer {
     $("viewer-previous").disabled = !this.#neighbour(-1);
     $("viewer-next").disabled = !this.#neighbour(1);
     $("viewer-answers").replaceChildren(...entry.answers.map((answer) => this.#answer(answer)));
-    for (const figure of document.querySelectorAll(".seen")) figure.hidden = true;
+    $("viewer-seen").replaceChildren();
     this.#showPicture(true);
     $("viewer-image").src = URL.createObjectURL(entry.file);
     $("viewer-image").alt = entry.name;
@@ -89,126 +87,54 @@ export class Viewer {
     this.#arrange();
   }
 
-  /** An answer, with a button that requests all labels. */
+  /** An answer, with buttons that request all labels and the map of the best one. */
   #answer(answer) {
     const section = element("section", "viewer-answer");
-    const node = answerNode(answer, { least: least() });
-    section.append(node);
+    section.append(answerNode(answer, { least: least() }));
     const { frames = [] } = answer.result ?? {};
     if (frames.length > 1) section.append(framesNode(frames));
-    if (answer.state === "ok") {
-      const button = element("button", "small", "All labels");
-      button.type = "button";
-      button.addEventListener("click", () => this.#showAll(answer, button));
-      section.append(button);
-    }
-    if (answer.state === "ok" && answer.best && !isExplained(answer)) section.append(this.#whyButton(answer));
+    if (answer.state !== "ok") return section;
+    const buttons = element("div", "row");
+    buttons.append(button("All labels", ({ target }) => whileWorking(target, "Loading", () => showAll(answer, section)), "small"));
+    if (answer.best && !isExplained(answer)) buttons.append(this.#whyButton(answer));
+    section.append(buttons);
     return section;
   }
 
-  /** A button that requests the map of an answer's best label. */
   #whyButton(answer) {
-    const button = element("button", "small", WHY);
-    button.type = "button";
-    button.title = `Show which parts of the picture raise the score of “${answer.best.label}”`;
-    button.addEventListener("click", async () => {
-      const { signal } = this.#leaving;
-      button.disabled = true;
-      button.textContent = "Explaining";
-      button.parentElement.querySelector(".unexplained")?.remove();
-      try {
-        await explain(answer, {
-          signal,
-          progress: (share) => (button.textContent = `Explaining, ${Math.round(share * 100)}%`),
-        });
-        if (signal.aborted) return;
-        button.remove();
-        this.#drawMaps();
-      } catch (error) {
-        if (signal.aborted) return;
-        button.disabled = false;
-        button.textContent = WHY;
-        const words = error instanceof TypeError ? "The gateway does not answer." : error.message;
-        const problem = element("p", "problem unexplained", words);
-        problem.setAttribute("role", "alert");
-        button.after(problem);
-      }
-    });
-    return button;
+    const node = button("Why?", () => whileWorking(node, "Explaining", () => this.#explain(answer, node)), "small");
+    node.title = `Show which parts of the picture raise the score of “${answer.best.label}”`;
+    return node;
   }
 
-  async #showAll(answer, button) {
-    button.disabled = true;
-    button.textContent = "Loading";
-    try {
-      const all = element("div", "every");
-      const list = scores(await everyLabel(answer));
-      list.tabIndex = 0;
-      list.setAttribute("aria-label", `Every label of ${answer.entry.name}`);
-      const find = element("input", "find");
-      Object.assign(find, { type: "search", placeholder: `Search ${count(list.children.length)} labels` });
-      find.setAttribute("aria-label", "Find a label");
-      find.addEventListener("input", () => {
-        const part = find.value.trim().toLowerCase();
-        for (const row of list.children) row.hidden = !row.firstElementChild.textContent.toLowerCase().includes(part);
-      });
-      all.append(find, list);
-      button.parentElement.querySelector(".scores, .unsure")?.replaceWith(all);
-      button.remove();
-    } catch (error) {
-      button.disabled = false;
-      button.textContent = "All labels";
-      const problem = element("p", "problem", error.message);
-      problem.setAttribute("role", "alert");
-      button.parentElement.querySelector(".problem")?.remove();
-      button.after(problem);
-    }
+  async #explain(answer, node) {
+    const { signal } = this.#leaving;
+    const progress = (share) => (node.textContent = `Explaining, ${Math.round(share * 100)}%`);
+    await explain(answer, { signal, progress });
+    if (!signal.aborted) this.#drawMaps();
   }
 
-  /** Draw a frame around the part that the model saw, and the picture as the model received it. */
+  /** Draw a frame around the part that the model saw, and the picture as each model received it. */
   #drawSeen() {
-    const size = { width: $("viewer-image").naturalWidth, height: $("viewer-image").naturalHeight };
-    for (const figure of document.querySelectorAll(".seen.other")) figure.remove();
+    const image = $("viewer-image");
     const answers = this.#entry?.answers ?? [];
     const views = answers.flatMap(({ model }) => {
-      const facts = factsOf(model?.name);
-      const part = seen(size, facts);
-      return part ? [{ name: model.name, part, width: facts.input_width, height: facts.input_height }] : [];
+      const { input_width: width, input_height: height, ...facts } = factsOf(model?.name);
+      const part = seen({ width: image.naturalWidth, height: image.naturalHeight }, facts);
+      return part ? [{ name: model.name, part, width, height }] : [];
     });
     const [view, other] = views;
     if (!view) return;
-    const frame = $("viewer-frame");
-    frame.hidden = isWhole(view);
-    for (const [side, share] of Object.entries(view.part)) frame.style[side] = `${share * 100}%`;
+    $("viewer-frame").hidden = isWhole(view);
+    for (const [side, share] of Object.entries(view.part)) $("viewer-frame").style[side] = `${share * 100}%`;
     const alike = other ? same(view, other) : answers.length === 1;
-    this.#showSeen($("viewer-seen"), view, {
-      title: alike ? "What the model saw" : `What ${view.name} saw`,
-      words: isWhole(view) ? "The whole picture" : "What is in the frame",
-    });
-    if (alike || !other) return;
-    const figure = $("viewer-seen").cloneNode(true);
-    figure.classList.add("other");
-    for (const node of [figure, ...figure.querySelectorAll("[id]")]) node.removeAttribute("id");
-    const { width, height } = other.part;
-    const middle = `From the middle ${percent(width)} of the width, ${percent(height)} of the height`;
-    this.#showSeen(figure, other, { title: `What ${other.name} saw`, words: isWhole(other) ? "The whole picture" : middle });
-    $("viewer-seen").after(figure);
-  }
-
-  #showSeen(figure, { part, width, height }, { title, words }) {
-    const image = $("viewer-image");
-    const canvas = figure.querySelector("canvas");
-    canvas.width = width;
-    canvas.height = height;
-    canvas.style.width = `${Math.min(width, PREVIEW_WIDTH)}px`;
-    const [across, down] = [image.naturalWidth, image.naturalHeight];
-    const from = [part.left * across, part.top * down, part.width * across, part.height * down];
-    const context = canvas.getContext("2d");
-    context.imageSmoothingQuality = "high";
-    context.drawImage(image, ...from, 0, 0, width, height);
-    figure.querySelector("strong").textContent = title;
-    figure.querySelector("figcaption span").textContent = `${words}, at ${width} × ${height}`;
-    figure.hidden = false;
+    const figures = [seenNode(image, view, alike ? "the model" : view.name, "What is in the frame")];
+    if (!alike && other) {
+      const { width, height } = other.part;
+      const middle = `From the middle ${percent(width)} of the width, ${percent(height)} of the height`;
+      figures.push(seenNode(image, other, other.name, middle));
+    }
+    $("viewer-seen").replaceChildren(...figures);
   }
 
   #release() {
@@ -250,6 +176,23 @@ const isWhole = ({ part }) => part.width === 1 && part.height === 1;
 const same = (one, other) =>
   one.width === other.width && one.height === other.height && one.part.width === other.part.width && one.part.height === other.part.height;
 
+/** A picture as a model received it; `words` tell its part, unless it is the whole. */
+function seenNode(image, { part, width, height }, model, words) {
+  const canvas = element("canvas", "");
+  Object.assign(canvas, { width, height, role: "img", ariaLabel: "The picture as the model received it" });
+  canvas.style.width = `${Math.min(width, PREVIEW_WIDTH)}px`;
+  const [across, down] = [image.naturalWidth, image.naturalHeight];
+  const context = canvas.getContext("2d");
+  context.imageSmoothingQuality = "high";
+  context.drawImage(image, part.left * across, part.top * down, part.width * across, part.height * down, 0, 0, width, height);
+  const caption = element("figcaption", "fine");
+  const where = isWhole({ part }) ? "The whole picture" : words;
+  caption.append(element("strong", "", `What ${model} saw`), element("span", "", `${where}, at ${width} × ${height}`));
+  const figure = element("figure", "seen");
+  figure.append(canvas, caption);
+  return figure;
+}
+
 /** The predictions of an animation over time. */
 function framesNode(frames) {
   const node = element("div", "frames");
@@ -257,13 +200,26 @@ function framesNode(frames) {
   for (const { time_s: seconds, predictions, error } of frames) {
     const row = element("li", "");
     const best = predictions.find(({ score }) => score >= least());
-    row.append(element("span", "frame-time", seconds === null ? "–" : `${seconds.toFixed(1)} s`));
+    row.append(element("span", "fine", seconds === null ? "–" : `${seconds.toFixed(1)} s`));
     row.append(element("span", "label", error ? error.message : best ? best.label : "No label is likely enough"));
     if (best) row.append(element("span", "score", percent(best.score)));
     list.append(row);
   }
   node.append(element("h3", "", "Frames, evenly spread"), list);
   return node;
+}
+
+/** Show every label of an answer in its section, with a field to search them. */
+async function showAll(answer, section) {
+  const list = scores(await everyLabel(answer));
+  list.tabIndex = 0;
+  list.setAttribute("aria-label", `Every label of ${answer.entry.name}`);
+  const find = searchField("Find a label", `Search ${count(list.children.length)} labels`, (part) => {
+    for (const row of list.children) row.hidden = !row.firstElementChild.textContent.toLowerCase().includes(part);
+  });
+  const all = element("div", "every");
+  all.append(find, list);
+  section.querySelector(".scores, .unsure")?.replaceWith(all);
 }
 
 /** All classes of the model that answered, or as many as the service returns; throws Error with its reason. */
@@ -273,8 +229,7 @@ async function everyLabel({ entry, query, model }) {
   parameters.set("threshold", 0);
   const body = new FormData();
   body.append("files", entry.file, entry.name);
-  const response = await fetch(`predict?${parameters}`, { method: "POST", body, headers: withKey() }).catch(() => null);
-  if (!response) throw new Error("The gateway does not answer.");
+  const response = await fetch(`predict?${parameters}`, { method: "POST", body, headers: withKey() });
   const answer = await response.json().catch(() => ({}));
   const [result] = answer.results ?? [];
   if (result?.status !== "ok") throw new Error(result?.error.message ?? answer.detail ?? `The gateway answered ${response.status}.`);
