@@ -34,16 +34,12 @@ Parts = list[bytes | memoryview]
 
 @dataclass(frozen=True, slots=True)
 class InferCall:
-    """A request of `/v2`: its path, its JSON and the binary data after it.
-
-    `sequence` identifies the sequence of the request among those of its stream; None without one.
-    """
+    """A request of `/v2`: its path, its JSON and the binary data after it."""
 
     path: str
     id: str
     header: bytes
     contents: Sequence[bytes | memoryview] = field(repr=False)
-    sequence: tuple[str, object] | None = None
 
 
 def model_path(name: str, version: str) -> str:
@@ -81,8 +77,7 @@ def infer_call(raw: bytes, *, max_description_bytes: int, max_images: int) -> In
             for output in message.outputs
         ]
     path = f"{model_path(message.model_name, message.model_version)}/infer"
-    sequence = parameters.get("sequence_id") or None
-    return InferCall(path, message.id, to_json(document), contents, sequence and (message.model_name, sequence))
+    return InferCall(path, message.id, to_json(document), contents)
 
 
 def infer_response(response: Response) -> pb.ModelInferResponse:

@@ -15,11 +15,9 @@ from typing import Any
 import grpc
 import structlog
 
-from gateway import metrics
-from gateway.errors import Overloaded, UserError
+from gateway.errors import UserError
 from gateway.limits.lease import Bound
 from gateway.limits.pool_clients import IDLE_SECONDS
-from gateway.limits.pools import Pool, PoolLease
 from gateway.settings import Settings, variable
 from gateway_plugins.oip.grpc_api.asgi import App, Headers
 from gateway_plugins.oip.grpc_api.call import Call, ClientGone
@@ -74,24 +72,14 @@ class KeysRequired(UserError):
 
 
 class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """Serves methods by their paths, at most MAX_CALLS calls at once.
-
-    A call beyond the limit ends the one whose client has sent or read nothing for longest, or is refused.
-    """
+    """Serves methods by their paths, at most MAX_CALLS calls at once."""
 
     def __init__(self, state: Mapping[str, Any], methods: Mapping[str, Handler], upload_bound: UploadBound) -> None:
         self._settings: Settings = state["settings"]
         self._uploads, self._responses = state["uploads"], state["responses"]
         self._upload_bound = upload_bound
         self._methods = methods
-        refusal = "Too many calls are open: the limit grpc_max_calls is {}; retry later."
-        eviction = "Another call needs the place of this one, whose client sends or reads nothing: the limit "
-        eviction += "grpc_max_calls is {}."
-        evicted = metrics.CONNECTIONS_CLOSED.labels("slow")
-        self._slots, self._probe_slots = (
-            Pool(Bound("grpc_max_calls", most), evicted, refusal=refusal, eviction=eviction)
-            for most in (MAX_CALLS, MAX_PROBES)
-        )
+        self._open, self._probes = (Bound("grpc_max_calls", most) for most in (MAX_CALLS, MAX_PROBES))
         self._calls: set[Call] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._servers: list[Any] = []
@@ -160,9 +148,10 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
     async def _serve(self, path: str, context: Any) -> None:  # noqa: ANN401
         call = Call(context, self._settings, self._uploads, self._responses)
         self._calls.add(call)
-        slot = (self._probe_slots if path in PROBES else self._slots).lease(call)
+        slots = self._probes if path in PROBES else self._open
+        slots.add(1)
         try:
-            _take(slot)
+            _check(slots)
             call.check()
             call.bind(self._upload_bound(call.headers))
             context.set_trailing_metadata(await self._methods.get(path, partial(_unknown, path))(call))
@@ -174,7 +163,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
             return
         finally:
             self._calls.discard(call)
-            slot.release()
+            slots.add(-1)
             call.close()
         # The client has left, or has not even read headers: grpc sends those again with the status, which is an error.
         with suppress(grpc.aio.InternalError):
@@ -220,12 +209,11 @@ async def serving(
         await server.stop(state["draining"].left_seconds(most))
 
 
-def _take(slot: PoolLease) -> None:
-    """Take a slot for a call; raises Failure."""
-    try:
-        slot.hold(1)
-    except Overloaded as error:
-        raise failure_of(error, grpc.StatusCode.RESOURCE_EXHAUSTED) from error
+def _check(slots: Bound) -> None:
+    """Raise Failure if more calls are open than may be."""
+    if slots.free < 0:
+        full = slots.full("Too many calls are open: the limit grpc_max_calls is {}; retry later.")
+        raise failure_of(full, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 
 async def _unknown(path: str, _: Call) -> Metadata:

@@ -4,6 +4,7 @@ The service is the one of KServe and Triton, with Triton's stream; the methods t
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/open_inference_grpc.proto.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,19 +16,30 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.errors import InvalidBody, ModelNotFound, Overloaded, RequestTooLarge
-from gateway.settings import Settings
+from gateway.errors import (
+    GatewayError,
+    InvalidBody,
+    ModelNotFound,
+    Overloaded,
+    RequestTooLarge,
+    StreamIdle,
+    UploadTimeout,
+)
+from gateway.metrics import STREAMS_STOPPED
+from gateway.settings import STREAM_IDLE_SECONDS, Settings
 from gateway.values.quantities import size
 from gateway_plugins.oip.documents import HEADER_LENGTH
 from gateway_plugins.oip.grpc_api.asgi import App, Headers, Request, Response, send_request
-from gateway_plugins.oip.grpc_api.call import Call
+from gateway_plugins.oip.grpc_api.call import Arrived, Call
 from gateway_plugins.oip.grpc_api.messages import InferCall, infer_call, infer_response, model_path
-from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_in, trailing_of
-from gateway_plugins.oip.grpc_api.stream import InferStream
+from gateway_plugins.oip.grpc_api.status import Metadata, failed, failure_in, failure_of, trailing_of
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 NOT_READY = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE})
 """The statuses of `/v2/models/{name}/ready` and `/v2/health/ready` that say no."""
+
+ERROR_CODE = "error_code"
+"""Parameter of a failed request's response in a stream: the gateway's error code."""
 
 Handler = Callable[[Call], Awaitable[Metadata]]
 """Serves a call; returns its trailing metadata, and raises what becomes its status."""
@@ -77,8 +89,7 @@ class InferenceApi:
         self._state = state
         self._knows_key = knows_key
         self._settings: Settings = state["settings"]
-        self._is_stopping = False
-        self._streams: set[InferStream] = set()
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def methods(self) -> Mapping[str, Handler]:
         """The handlers by path."""
@@ -94,9 +105,7 @@ class InferenceApi:
 
     def stop(self) -> None:
         """End the streams, after the responses to the requests in progress."""
-        self._is_stopping = True
-        for stream in self._streams:
-            stream.stop(_stopping())
+        self._stopping.set_result(None)
 
     async def check_key(self, call: Call) -> None:
         """Raise Failure without a valid key; the application then refuses, counts and logs a request."""
@@ -144,29 +153,40 @@ class InferenceApi:
         return trailing_of(response)
 
     async def _model_stream_infer(self, call: Call) -> Metadata:
-        async def infer(inference: InferCall) -> pb.ModelInferResponse:
-            try:
-                return infer_response(await self._infer(call, inference))
-            except Failure:
-                raise
-            except Exception as error:
-                raise failed(error) from error
-
-        stream = InferStream(
-            call,
-            infer,
-            self._infer_call,
-        )
-        if self._is_stopping:
-            raise _stopping()
+        """Requests in, one response to each. One that fails does not end the stream, as in Triton."""
         await self.check_key(call)
-        with self._state["streams"].lease(stream, 1):
-            self._streams.add(stream)
-            try:
-                await stream.serve()
-            finally:
-                self._streams.discard(stream)
+        with self._state["streams"].lease(Arrived(), 1):
+            while (raw := await self._next(call)) is not None:
+                await call.send((await self._streamed(call, raw)).SerializeToString())
         return ()
+
+    async def _next(self, call: Call) -> bytes | None:
+        """The next request of a stream, None at its end; raises StreamIdle, and Overloaded if the server stops."""
+        if not self._stopping.done():
+            try:
+                return await call.receive_next(STREAM_IDLE_SECONDS, self._stopping)
+            except UploadTimeout:
+                pass
+        if self._stopping.done():
+            raise Overloaded("The server is stopping; call again.")
+        STREAMS_STOPPED.labels("idle").inc()
+        limit = "stream_idle_seconds"
+        raise StreamIdle(f"No request came for {STREAM_IDLE_SECONDS:g} s.", limit=limit, value=STREAM_IDLE_SECONDS)
+
+    async def _streamed(self, call: Call, raw: bytes) -> pb.ModelStreamInferResponse:
+        """The response to a request of a stream, whose error is in it."""
+        response = pb.ModelStreamInferResponse()
+        try:
+            inference = self._infer_call(raw)
+            response.infer_response.id = inference.id
+            response.infer_response.CopyFrom(infer_response(await self._infer(call, inference)))
+        except Exception as error:
+            failure = failure_of(error) if isinstance(error, GatewayError) else failed(error)
+            response.error_message = failure.message
+            response.infer_response.parameters[ERROR_CODE].string_param = failure.reason
+        finally:
+            call.release(len(raw))
+        return response
 
     def _infer_call(self, raw: bytes) -> InferCall:
         settings = self._settings
@@ -197,7 +217,7 @@ class InferenceApi:
         *headers: tuple[bytes, bytes],
     ) -> Response:
         request = Request(method, path, (*call.headers, *headers), call.address, body)
-        return await send_request(self._app, {**self._state, "reader": call}, request)
+        return await send_request(self._app, {**self._state, "reader": Arrived()}, request)
 
 
 async def receive(call: Call, kind: Any, seconds: float | None = None) -> Any:  # noqa: ANN401  # protobuf's classes
@@ -222,7 +242,3 @@ def _expect_ok(response: Response) -> Response:
     if response.status != HTTPStatus.OK:
         raise failure_in(response)
     return response
-
-
-def _stopping() -> Overloaded:
-    return Overloaded("The server is stopping; call again.")

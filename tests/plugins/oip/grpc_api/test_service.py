@@ -23,7 +23,6 @@ from gateway.errors import (
     SequenceUnknown,
     TritonUnreachable,
 )
-from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB
 from gateway_plugins.keys.key_file import add_key
@@ -31,7 +30,7 @@ from gateway_plugins.oip.grpc_api import health, server
 from gateway_plugins.oip.grpc_api.server import MAX_DESCRIPTION_BYTES, KeysRequired
 from gateway_plugins.oip.plugin import GrpcUnavailable
 from gateway_plugins.oip.routes.models import EXTENSIONS
-from tests.doubles.backend import PNG, StubBackend
+from tests.doubles.backend import PNG
 from tests.gateway.api.tensors import SCORES, TEXT, scorer
 from tests.gateway.triton.fleet import wait_until
 from tests.keys import key_of
@@ -289,23 +288,12 @@ async def test_failed_request_does_not_end_the_stream():
     assert (good.error_message, good.infer_response.id) == ("", "good")
 
 
-async def test_requests_of_a_sequence_are_served_one_after_the_other(monkeypatch):
-    """Though the first image takes longer than those after it."""
-    add = StubBackend.add_to_sequence
-
-    async def add_slowly(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
-        if step.start:
-            for _ in range(50):
-                await asyncio.sleep(0)
-        return await add(self, model_name, model_version, step)
-
-    monkeypatch.setattr(StubBackend, "add_to_sequence", add_slowly)
+async def test_requests_of_a_sequence_are_added_in_their_order():
     messages = [request(PNG) for _ in range(6)]
     for number, message in enumerate(messages):
         message.parameters["sequence_id"].int64_param = 7
         message.parameters["sequence_start"].bool_param = number == 0
         message.parameters["sequence_end"].bool_param = number == 5
-    monkeypatch.setattr("gateway_plugins.shared.ordered_stream.IN_FLIGHT", 4)
     async with connected() as channel:
         responses = await exchange(channel, messages)
     frames = [int.from_bytes(each.infer_response.raw_output_contents[3], "little") for each in responses]
@@ -313,7 +301,7 @@ async def test_requests_of_a_sequence_are_served_one_after_the_other(monkeypatch
 
 
 async def test_idle_stream_ends(monkeypatch):
-    monkeypatch.setattr("gateway_plugins.shared.ordered_stream.STREAM_IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("gateway_plugins.oip.grpc_api.service.STREAM_IDLE_SECONDS", 0.05)
     async with connected() as channel:
         stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
         error = await failure(stream.read())
