@@ -16,6 +16,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway import __version__
@@ -37,6 +38,10 @@ class Exporter:
         propagate.set_global_textmap(TraceContextTextMapPropagator())  # clients send Triton no baggage
         self._grpc = GrpcAioInstrumentorClient(filter_=_is_of_a_request)  # type: ignore[no-untyped-call]
         self._grpc.instrument(tracer_provider=self.provider)
+
+    def middleware(self) -> Middleware:
+        """Gives each POST request a span."""
+        return Middleware(RequestSpans, self.provider)
 
     def close(self) -> None:
         """Send the remaining spans, for at most FLUSH_SECONDS."""

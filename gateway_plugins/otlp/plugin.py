@@ -5,7 +5,7 @@ OpenTelemetry's own variables configure it; it is off unless one of ENDPOINTS is
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
@@ -34,18 +34,17 @@ class Otlp(Plugin):
 
     def middleware(self) -> "Sequence[Middleware]":
         """The span of each POST request."""
-        if self._exporter is None:
-            return ()
-        from starlette.middleware import Middleware
+        return () if self._exporter is None else (self._exporter.middleware(),)
 
-        from gateway_plugins.otlp.exporter import RequestSpans
-
-        return (Middleware(RequestSpans, self._exporter.provider),)
-
-    def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def lifespan(self, runtime: Runtime) -> AsyncIterator[None]:
         """Sends the remaining spans at the end."""
         del runtime
-        return nullcontext() if self._exporter is None else _closing(self._exporter)
+        try:
+            yield
+        finally:
+            if self._exporter is not None:
+                self._exporter.close()
 
 
 def _exporter() -> "Exporter | None":
@@ -58,11 +57,3 @@ def _exporter() -> "Exporter | None":
         msg = f"{endpoint} is set, but OpenTelemetry's packages are not installed: {install('otel')}, "
         raise TracingUnavailable(f"{msg}or unset the variable") from exc
     return Exporter()
-
-
-@asynccontextmanager
-async def _closing(exporter: "Exporter") -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        exporter.close()
