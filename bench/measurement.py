@@ -5,8 +5,6 @@ that alternate the order, and results are medians of the ratios within a round.
 """
 
 import statistics
-import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,8 +39,6 @@ class Measurement:
     """Processor time that everything else on the machine used meanwhile."""
     counted: float = 0.0
     """The increase of a counter of the measured service."""
-    statuses: Counter[int] = field(default_factory=Counter)
-    """Responses by status, where others than 200 are allowed; 0 for a connection without a response."""
 
     @property
     def rate(self) -> float:
@@ -96,34 +92,6 @@ class Series(list[Measurement]):
         """The ratios of the rate, or of another figure, to the rate of another series."""
         ratios = [of(mine) / of(other) for mine, other in zip(self, to, strict=True)]
         return Ratio(statistics.median(ratios), min(ratios), max(ratios))
-
-
-class Peak:
-    """The largest value of a figure while the context is open; a thread samples it."""
-
-    def __init__(self, sample: Callable[[], float], interval_seconds: float = 0.02) -> None:
-        self._sample = sample
-        self._interval_seconds = interval_seconds
-        self.before = self.most = sample()
-
-    @property
-    def growth(self) -> float:
-        """By how much the largest value exceeds the first one."""
-        return self.most - self.before
-
-    def __enter__(self) -> "Peak":
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._done.wait(self._interval_seconds):
-            self.most = max(self.most, self._sample())
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

@@ -10,9 +10,6 @@ import typer
 Progress = Callable[[str], None]
 """Called with a line of progress."""
 
-Beside = Annotated[
-    list[Path] | None, typer.Option(help="Another checkout to compare with, in turns; repeatable.", exists=True)
-]
 Into = Annotated[
     Path | None, typer.Option("--write", help="Put the table into this document as well.", show_default=False)
 ]

@@ -188,15 +188,3 @@ def write_counts(repository: Path) -> None:
     """Write the counts that `gateway up` would choose into a repository's config.pbtxt files."""
     for name, text in completed_texts(repository, machine_plan(Settings(), repository)).items():
         (repository / name / CONFIG).write_text(text)
-
-
-@contextmanager
-def gateway_serve(
-    triton_url: str, tree: Path | None = None, settings: Mapping[str, object] | None = None
-) -> Iterator[Service]:
-    """`gateway serve` alone in front of a Triton at a URL; the arguments are those of `gateway_up`."""
-    port = free_port()
-    command = [sys.executable, "-m", "gateway_cli", "serve"]
-    environment = environment_of({"triton_url": triton_url, "port": port, **(settings or {})})
-    with started(command, port, environment=environment, cwd=tree) as service:
-        yield service

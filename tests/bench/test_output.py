@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from bench.candidates import Load, cost_table
+from bench.candidates import Load
 from bench.measurement import Measurement, Series
-from bench.output import NoMarkers, put
-from bench.parts import report
+from bench.output import put
 from bench.peers.measure import brief, summary
 from bench.peers.measure import report as peers_report
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
@@ -56,14 +55,6 @@ def test_table_replaces_the_one_between_its_markers(tmp_path):
     assert document.read_text() == TEXT
 
 
-def test_document_without_markers_is_unchanged(tmp_path):
-    document = tmp_path / "page.md"
-    document.write_text(TEXT)
-    with pytest.raises(NoMarkers, match=r"has no lines <!-- bench\.curve: begin -->"):
-        put(document, "bench.curve", "| new |\n")
-    assert document.read_text() == TEXT
-
-
 @pytest.mark.parametrize(
     ("page", "commands"), COMMANDS.items(), ids=lambda value: value if isinstance(value, str) else ""
 )
@@ -74,27 +65,6 @@ def test_every_command_that_writes_a_table_has_markers(tmp_path, page, commands)
     for command in commands:
         put(document, command, "| new |\n")
     assert document.read_text().count("| new |") == len(commands)
-
-
-def test_parts_are_shares_of_the_bare_limit():
-    bare = Measurement(images=100, seconds=1.0, cpu_seconds={"bare": 0.4})
-    single = Measurement(50, 1.0, [0.01, 0.03], {"load": 0.01, "gateway": 0.1, "Triton": 0.3})
-    text = report({"a": Series([bare]), "c": Series([single])}, 1.0, 2)
-    header, limit, one = cells(text)
-    assert header[4:] == ["CPU: client", "CPU: gateway", "CPU: Triton", "in all", "share of (a)"]
-    assert limit == ["(a) bare processes in a loop", "100", "", "", "", "", "", "4.00 ms", "1.00"]
-    times = ["0.20 ms", "2.00 ms", "6.00 ms", "8.20 ms"]
-    assert one == ["(c) POST /predict, one file", "50", "0.50 (0.50 – 0.50)", "10, 30 ms", *times, "0.49"]
-    assert "Rounds: 1 of 1 s each, on 2 cores; other processes kept 0.0 of them busy at most." in text
-
-
-def test_costs_are_ratios_to_the_named_service():
-    measured = {Load("32 in flight", 32): {"this": series(200), "before": series(100, cpu_seconds=2.0)}}
-    header, this, before = cells(cost_table(measured, "before", "calls an image"))
-    assert header[3:6] == ["× before", "images/s a core", "calls an image"]
-    assert this[2:6] == ["150", "2.00 (2.00 – 2.00)", "133", "1.50"]
-    assert this[-2:] == ["7.50 ms", "0.25 (0.25 – 0.25)"]
-    assert (before[3], before[-1]) == ("1", "1")
 
 
 def test_peers_are_compared_within_a_round_with_the_faster_one():
