@@ -87,7 +87,6 @@ Constant = Annotated[T, Fixed()]
 
 Listed = Annotated[tuple[str, ...], NoDecode, BeforeValidator(setting_values.if_text(setting_values.listed))]
 """Several values, which a variable separates by commas."""
-HeaderName = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(setting_values.header_name)]
 TlsFile = Annotated[Path | None, BeforeValidator(setting_values.not_empty("a Triton without TLS"))]
 
 

@@ -40,11 +40,6 @@ class Account:
         self._settled: list[asyncio.Future[None]] = []
 
     @property
-    def allowed_seconds(self) -> float:
-        """Seconds that the images so far may take together."""
-        return self._allowed
-
-    @property
     def spent_seconds(self) -> float:
         """Seconds charged so far."""
         return self._spent

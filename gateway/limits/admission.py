@@ -95,9 +95,6 @@ class Permits:
         self.released: asyncio.Event | None = None
         """Set by each release while `wait_for_space` waits."""
 
-    def __len__(self) -> int:
-        return len(self.held)
-
     def __enter__(self) -> Self:
         return self
 

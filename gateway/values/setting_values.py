@@ -9,7 +9,6 @@ ALL_MODELS = "*"
 Shares = dict[str, dict[str, int]]
 """A number for each version of each model."""
 
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110, section 5.6.2
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _AMOUNT = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[A-Za-z]+)")
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
@@ -56,14 +55,6 @@ def number_of(field: str, text: str) -> str:
 def listed(text: str) -> tuple[str, ...]:
     """Split a text at commas."""
     return tuple(filter(None, map(str.strip, text.split(","))))
-
-
-def header_name(name: str) -> str:
-    """Check the name of an HTTP header."""
-    if not _HEADER_NAME.fullmatch(name):
-        msg = "is not a header name, such as X-Client-ID"
-        raise ValueError(msg)
-    return name
 
 
 def origins(given: tuple[str, ...]) -> tuple[str, ...]:
