@@ -10,14 +10,12 @@ import structlog
 
 from gateway import errors
 from gateway.plugins import errors_of
-from gateway.settings import variable
 from gateway_plugins.keys.key_file import add_key
 from tests.deploy.test_alerts import RULES as BY_NAME
 from tests.deploy.test_dashboards import SERIES
 from tests.doubles.backend import PNG, StubBackend
 from tests.processes import PROJECT
 from tests.services import client_of
-from tests.settings import Settings
 
 METRICS_PAGE, LOG_PAGE, ALERTS_PAGE, *OTHER_PAGES = (
     (PROJECT / "docs" / page).read_text()
@@ -72,10 +70,6 @@ def test_event_table_has_every_event():
     }
     told = {row[0].strip("`") for row in rows(LOG_PAGE, "event")}
     assert told | {"request"} == known
-
-
-def test_named_settings_exist():
-    assert set(re.findall(r"\bGATEWAY_[A-Z0-9_]+", TEXT)) <= {variable(field) for field in Settings.variables()}
 
 
 def test_every_alert_has_one_explanation():

@@ -2,8 +2,6 @@
 
 import ast
 
-import pytest
-
 from tests.processes import PACKAGES
 from tests.processes import PROJECT as ROOT
 
@@ -113,20 +111,3 @@ def test_every_join_is_checked():
 def test_no_reason_is_left_over():
     for module, reasons in ALLOWED.items():
         assert reasons.keys() <= set(joins(ast.parse((ROOT / module).read_text()))), module
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("folder / name", ["folder / name"]),
-        ("folder / f'{name}.pt'", ["folder / f'{name}.pt'"]),
-        ("(folder / 'a') / member.name", ["folder / 'a' / member.name"]),
-        ("folder.joinpath(name)", ["folder.joinpath(name)"]),
-        ("folder.with_name(name)", ["folder.with_name(name)"]),
-        ("os.path.join(folder, name)", ["os.path.join(folder, name)"]),
-        ("archive.extractall(folder)", ["archive.extractall(folder)"]),
-        *((text, []) for text in ("folder / 'a'", "folder / NAME", "size / 2**20", "folder / SafePath(name)")),
-    ],
-)
-def test_a_join_is_found_unless_it_is_checked(text, found):
-    assert joins(ast.parse(text)) == found

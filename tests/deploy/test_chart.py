@@ -201,16 +201,6 @@ def test_fetched_models_are_in_the_model_repository(releases):
     assert "fetch.py" in find(release, "ConfigMap", "-triton-scripts")["data"]
 
 
-def test_notes_have_a_working_command(releases):
-    assert "curl -F files=@cat.jpg http://127.0.0.1:8080/predict" in releases["as it comes"].files["NOTES.txt"]
-    assert "port-forward service/images-gateway 8080:80" in releases["as it comes"].files["NOTES.txt"]
-    assert "https://images.example.com/predict" in releases["cert-manager-mutual-tls"].files["NOTES.txt"]
-    assert "https://vision.example.com/predict" in releases["gateway-api"].files["NOTES.txt"]
-    assert "-H 'X-API-Key: YOUR KEY'" in releases["private-registry-by-digest"].files["NOTES.txt"]
-    (off,) = render([{"networkPolicy": {"enabled": False}}])
-    assert "WARNING" in off.files["NOTES.txt"]
-
-
 def test_prometheus_operator_gets_links_to_runbooks_and_dashboards(releases):
     (group,) = find(releases["autoscaled"], "PrometheusRule", "-gateway")["spec"]["groups"]
     urls = [rule["annotations"]["runbook_url"] for rule in group["rules"]]

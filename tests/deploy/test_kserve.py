@@ -1,6 +1,5 @@
 """The runtime for KServe: what KServe requires of it, Kubernetes' schemas, and agreement with the chart."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,9 +50,3 @@ def test_triton_serves_the_models_that_kserve_mounts():
     own = yaml.safe_load((CHART / "values.yaml").read_text())["profiles"]["gpu"]["tritonArgs"]
     args = CONTAINERS[SERVER]["args"]
     assert args[: len(own)] == [each.replace("=/models", "=/mnt/models") for each in own]
-
-
-def test_every_object_is_documented():
-    guide = (Path(DEPLOY).parent / "docs" / "guides" / "kubernetes.md").read_text()
-    for path in (DEPLOY / "kserve").iterdir():
-        assert f"deploy/kserve/{path.name}" in guide

@@ -74,19 +74,6 @@ def test_names_of_a_page_exist(page):
     assert named(r"\bGATEWAY_[A-Z0-9_]+[A-Z0-9]\b", page) <= SETTINGS
 
 
-def test_tests_that_the_guide_to_reliability_names_exist():
-    """A name may be abbreviated with …, and a file may be named without its folder."""
-    page = PROJECT / "docs" / "explanation" / "reliability.md"
-    files = list((PROJECT / "tests").rglob("test_*.py"))
-    defined = {name for path in files for name in named(r"(?m)^(?:async )?def (test_\w+)", path)}
-    tests, paths = named(r"`(test_\w+…?)`", page), named(r"`[\w/]*?(test_\w+\.py)", page)
-    assert tests | paths
-    assert paths <= {path.name for path in files}
-    for name in tests:
-        beginning, abbreviated, _ = name.partition("…")
-        assert name in defined or (abbreviated and any(each.startswith(beginning) for each in defined)), name
-
-
 def test_reference_names_every_route(tmp_path):
     """Routes that are not in the OpenAPI document belong to the web page."""
     keys = tmp_path / "keys"
@@ -175,15 +162,3 @@ def test_site_is_built_and_needs_no_network(tmp_path):
     assert len(pages) > 60
     assert not [page for page in pages if '<script src="http' in page or 'rel="stylesheet" href="http' in page]
     assert "POST" in (tmp_path / "site/_static/openapi/schema.js").read_text()
-
-
-@pytest.mark.long
-def test_broken_links_are_errors(tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/index.md").write_text(
-        "# Page\n[a](no-page.md) [b](#no-heading) [c](../no-file.py) [d](index.md#none)\n"
-    )
-    done = build(tmp_path, tmp_path / "site")
-    assert done.returncode == 1
-    for target in ("no-page.md", "no-heading", "../no-file.py", "'none'"):
-        assert target in done.stderr

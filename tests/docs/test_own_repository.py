@@ -13,7 +13,6 @@ from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from tests.deploy import test_scripts
 from tests.gateway_client.bulk.running import rows_of, run
 from tests.photos import PHOTOS, photo, undecodable, unlike_any
 from tests.processes import PROJECT, Gateway, running_gateway, wait_for
@@ -78,12 +77,6 @@ def gateway(own_triton: EmbeddedTriton, tmp_path_factory: pytest.TempPathFactory
 def client(gateway: Gateway) -> Iterator[httpx.Client]:
     with gateway.client() as http:
         yield http
-
-
-def test_classifier_is_the_one_of_the_deployment_guide():
-    config = files()["models/classifier/config.pbtxt"]
-    for line in ("max_batch_size: 4096", "gpus: [0, 1]", "max_queue_delay_microseconds: 100", "format: FORMAT_NCHW"):
-        assert line in config
 
 
 def test_scores_are_those_of_the_guides_own_client(own_triton, client, photos):
@@ -153,13 +146,6 @@ def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
     assert [row["status"] for row in rows] == ["ok"] * len(PHOTOS)
     with opened(gateway.url, "?smoothing=none&top_k=1") as stream:
         assert len(ask(stream, photo("cat"))["predictions"]) == 1
-
-
-def test_probe_of_the_chart_gets_its_inference(own_triton):
-    """The probe's image can be decoded, and the ensemble has no input for lengths."""
-    before = test_scripts.inferences(own_triton.http_url, "ensemble_model")
-    assert test_scripts.run("alive.py", "ensemble_model", "60", own_triton.http_url).stderr == ""
-    assert test_scripts.inferences(own_triton.http_url, "ensemble_model") > before
 
 
 @pytest.mark.parametrize("model", ["preprocessor", "classifier"])
