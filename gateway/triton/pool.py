@@ -72,10 +72,6 @@ class Replica:
     task: asyncio.Task[None] | None = None
 
 
-IMAGES_EACH = 8
-"""Images in flight that keep one Triton busy."""
-
-
 class HasLoad(Protocol):
     """Anything with a load, such as a replica."""
 

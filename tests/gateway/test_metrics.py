@@ -1,21 +1,16 @@
 """Metrics: named by the conventions, and right for several workers, also when one of them dies."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
 
 import httpx
-import pytest
-from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway import __version__, metrics
 from tests.photos import photo, unlike_any
 from tests.processes import PROJECT, Gateway, children, environment, running_gateway, wait_for
-
-OWN = [family for family in REGISTRY.collect() if family.name.startswith("gateway_")]
 
 
 def sample(text: str, name: str, **labels: str) -> float | None:
@@ -28,20 +23,6 @@ def sample(text: str, name: str, **labels: str) -> float | None:
     ]
     assert len(values) <= 1, values
     return values[0] if values else None
-
-
-@pytest.mark.parametrize("family", OWN, ids=lambda family: family.name)
-def test_names_follow_the_conventions(family):
-    assert re.fullmatch(r"gateway(_[a-z]+)+", family.name)
-    assert family.documentation.endswith(".")
-    exposed = metrics.exposition().decode()
-    if family.type == "counter":
-        assert f"# TYPE {family.name}_total counter" in exposed
-    if family.type == "histogram":
-        assert family.name.endswith(("_seconds", "_images", "_score"))
-    # Units are base units and stand at the end.
-    assert not re.search(r"_(ms|milliseconds|microseconds|kb|mb|percent)\b", family.name)
-    assert not re.search(r"_(seconds|bytes)_(?!total)", family.name)
 
 
 def test_metrics_have_the_version_and_no_creation_times():

@@ -1,7 +1,6 @@
 """Time: long tasks alternate, and short ones run between their time slices; deadlines."""
 
 import asyncio
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -43,29 +42,6 @@ async def test_short_tasks_run_between_time_slices():
     first_turns, rest = "".join(told)[:9], "".join(told)[9:]
     assert set(first_turns) == set(".abcdefgh")  # nobody had worked yet
     assert max(map(len, rest.split("."))) <= 1
-
-
-async def test_cancelled_task_does_not_block_others():
-    told: list[str] = []
-
-    async def all_of_them() -> None:
-        tasks = [asyncio.create_task(work(told, name, 100)) for name in "abc"]
-        await asyncio.sleep(0)
-        tasks[0].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    await asyncio.wait_for(all_of_them(), 30)
-    assert told.count("b") == told.count("c") == 100
-
-
-async def test_unfinished_time_slice_does_not_wait(monkeypatch):
-    monkeypatch.setattr(time_slices, "TIME_SLICE_SECONDS", 60.0)
-
-    turn, began = TimeSlice(), time.perf_counter()
-    pausing = turn.pause_if_over()
-    with pytest.raises(StopIteration):
-        pausing.send(None)
-    assert time.perf_counter() - began < 60
 
 
 async def test_late_event_loop_ends_short_time_slices(monkeypatch):

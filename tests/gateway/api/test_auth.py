@@ -9,7 +9,6 @@ import pytest
 from gateway.api.route_table import Access
 from gateway.app import create_app
 from gateway_plugins.keys.key_file import KeysError, add_key, remove_key
-from gateway_plugins.keys.quota import read_quota
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.in_child import logged
 from tests.services import ROUTES, Client, client_of
@@ -259,13 +258,6 @@ def test_readiness_details_need_a_key(client, key):
     assert "127.0.0.1:8001" not in client.get("/health/ready", headers=bearer("tig_unknown")).text
     with client_of() as open_to_all:
         assert open_to_all.get("/health/ready").json()["endpoints"]
-
-
-def test_key_of_one_route_reads_metrics_alone(path):
-    prometheus = add_key(path, "prometheus", read_quota({"routes": "/metrics"}))
-    with client_of(api_keys_file=path, metrics_access="key") as client:
-        assert client.get("/metrics", headers=bearer(prometheus)).status_code == 200
-        assert client.get("/models", headers=bearer(prometheus)).status_code == 403
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,12 @@ from fastapi import FastAPI, Query
 from fastapi.exceptions import RequestValidationError
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from gateway.api.openapi import LINES
 from gateway.api.parameters import PredictParameters, invalid_parameter, query_parameters
-from gateway.app import create_app, prepare
+from gateway.app import create_app
 from gateway.errors import InvalidParameter
 from tests.doubles.backend import PNG, StubBackend
 from tests.services import ROUTES, Client, client_of_app
@@ -96,24 +95,6 @@ def test_head_sends_no_body(client, path):
     """The test reads the messages of the application: httpx would drop a body."""
     _, *rest = client.ask("HEAD", path)
     assert not any(message.get("body") for message in rest)
-
-
-@pytest.mark.parametrize("prepared", [False, True])
-def test_first_request_builds_no_routes(monkeypatch, prepared):
-    """Without `prepare`, FastAPI builds them, with a TypeAdapter for each parameter."""
-    app = create_app(Settings(_env_file=None), StubBackend())
-    if prepared:
-        prepare(app)
-    made = []
-
-    def created(*arguments, **options):
-        made.append(arguments)
-        return TypeAdapter(*arguments, **options)
-
-    with client_of_app(app) as client:
-        monkeypatch.setattr("fastapi._compat.v2.TypeAdapter", created)
-        assert client.get("/models").status_code == 200
-    assert (made == []) == prepared
 
 
 VALUES = st.sampled_from(["", "0", "1", "7", "1.5", "cat", "a%2Cb", "%E2%98%83", "nan", "-1", "kserve-v1", "x+y", "%"])

@@ -14,7 +14,6 @@ from gateway.inference.backend import Embeddings, InferResult
 from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.oip.documents import InferenceBody, InferenceResponse
 from gateway_plugins.oip.routes.models import MAX_INDEX_BYTES
-from gateway_plugins.oip.sequences import ID_BITS, ClientSequence, triton_id
 from tests.doubles.backend import PNG, VECTOR, StubBackend, scored
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, prediction, refusal, result, scorer
 from tests.keys import key_of
@@ -323,18 +322,6 @@ def test_unknown_paths_and_methods_use_the_protocols_format(client, method, path
     assert client.get("/v2x").headers["content-type"] == "application/problem+json"
 
 
-@pytest.mark.parametrize("end", ["", "/ready"])
-def test_unreachable_triton_uses_the_protocols_format(monkeypatch, end):
-    async def model(self, name):
-        raise TritonUnreachable
-
-    monkeypatch.setattr(StubBackend, "model", model)
-    with client_of() as client:
-        answer = client.get(MODEL + end)
-        assert refusal(answer) == (503, TritonUnreachable().message)
-        assert answer.headers["Retry-After"] == "5"
-
-
 @pytest.mark.parametrize(
     ("body", "status"),
     [
@@ -399,22 +386,6 @@ def test_failed_image_has_no_state(client):
     assert answer.as_numpy("STATUS").tolist() == [b"unsupported_format", b"ok"]
     assert np.isnan(answer.as_numpy("SEQUENCE_PREDICTION")[0]).all()
     assert answer.as_numpy("SEQUENCE_FRAMES").tolist() == [0, 1]
-
-
-def test_sequence_in_json_has_its_best_classes(client):
-    asked = in_json(
-        PNG,
-        parameters={"sequence_id": "camera", "sequence_start": True},
-        outputs=[{"name": "SEQUENCE_PREDICTION", "parameters": {"classification": 1}}, {"name": "SEQUENCE_FRAMES"}],
-    )
-    (best, frames) = client.post(INFER, json=asked).json()["outputs"]
-    assert best == {
-        "name": "SEQUENCE_PREDICTION",
-        "datatype": "BYTES",
-        "shape": [1, 1],
-        "data": ["0.375000:1:dog: large"],
-    }
-    assert frames == {"name": "SEQUENCE_FRAMES", "datatype": "INT32", "shape": [1], "data": [1]}
 
 
 def test_smoothing_reaches_the_stateful_model(client, backend):
@@ -494,15 +465,3 @@ def test_sequences_of_two_keys_are_two(backend, tmp_path, monkeypatch):
         assert ask(client, PNG, headers=nightly, sequence_id=1).status_code == 409
         assert start(client, 2, app).status_code == 503
         assert start(client, 2, nightly).status_code == 200
-
-
-def test_ids_of_keys_models_and_types_differ():
-    ids = {
-        triton_id(ClientSequence(given), model, key)
-        for given in (7, "7", 8)
-        for model in ("flowers", "birds")
-        for key in ("", "app", "nightly")
-    }
-    assert len(ids) == 18
-    assert all(0 < each < 2**ID_BITS for each in ids)
-    assert triton_id(ClientSequence(7), "flowers", "app") == triton_id(ClientSequence(7, end=True), "flowers", "app")

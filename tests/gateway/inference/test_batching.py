@@ -18,7 +18,6 @@ from gateway.errors import (
     InferenceFailed,
     ModelNotFound,
     ModelUnavailable,
-    TritonUnreachable,
     UndecodableImage,
 )
 from gateway.inference.backend import CallLimits, Embeddings, InferResult, Row
@@ -209,30 +208,6 @@ def test_call_has_the_context_of_its_requests(loop):
     on.answer_all()
 
 
-def test_large_and_small_images_are_not_batched_together(loop):
-    on = busy(loop)
-    for data in (image(1), noise(60), image(2), noise(61)):
-        on.send(data)
-    on.answer_all()
-    assert [set(each.call.batch.images) for each in on.calls[1:]] == [
-        {image(1), image(2)},
-        {noise(60), noise(61)},
-    ]
-
-
-def test_single_image_waits_for_one_call_of_a_large_request(loop):
-    on = busy(loop)
-    bulk = on.send(*map(image, range(30)))
-    single = on.send(image(200))
-    on.answer()
-    assert single.done() is False
-    assert image(200) in on.calls[1].call.batch.images
-    on.answer()
-    assert labels(on, single) == [label_of(image(200))]
-    on.answer_all()
-    assert labels(on, bulk) == [label_of(image(number)) for number in range(30)]
-
-
 def test_requests_take_turns_in_calls(loop):
     on = busy(loop, batch_images=2)
     for first in (0, 20, 40):
@@ -254,14 +229,6 @@ def test_request_has_at_most_max_calls_in_flight(loop):
     on.answer_all()
     assert sum(on.sizes) == 13
     assert max(on.sizes) == 2
-
-
-def test_request_with_one_call_has_the_next_one_after_it(loop):
-    on = service(loop, calls=CallLimits(calls=9, images=8), batch_images=2, request_calls=1)
-    on.send(*map(image, range(3)))
-    for sent in (1, 2, 3):
-        assert on.sizes == [1] * sent
-        on.answer()
 
 
 @pytest.mark.parametrize(("calls", "most"), [(2, 1), (3, 1), (4, 2)])
@@ -294,16 +261,6 @@ def test_image_that_may_be_cached_leaves_alone_and_at_once(loop):
     assert on.sizes == [1, 1, 2]
 
 
-def test_images_that_travel_alone_count_as_calls_of_their_request(loop):
-    on = busy(loop)
-    on.backend.alone.update((image(number), "m", "") for number in range(10))
-    request = on.send(*map(image, range(10)))
-    assert on.sizes == [1] * 5
-    on.answer_all()
-    assert on.sizes == [1] * 11
-    assert labels(on, request) == [label_of(image(number)) for number in range(10)]
-
-
 def test_late_image_of_a_shared_call_does_not_affect_the_others(loop):
     on = busy(loop)
     hurried = on.send(image(1), timeout_seconds=2)
@@ -316,15 +273,6 @@ def test_late_image_of_a_shared_call_does_not_affect_the_others(loop):
     on.answer()
     assert labels(on, patient) == [label_of(image(2))]
     assert not on.calls[1].cancelled
-
-
-def test_image_whose_deadline_passes_while_it_waits_is_not_sent(loop):
-    on = busy(loop)
-    late = on.send(image(1), timeout_seconds=2)
-    loop.pass_time(2)
-    assert isinstance(loop.finish(late)[0].error, DeadlineExceeded)
-    on.answer_all()
-    assert on.sizes == [1]
 
 
 @pytest.mark.parametrize(("calls", "sent"), [(3, [1]), (1, [])], ids=["idle", "busy"])
@@ -369,14 +317,6 @@ def test_call_is_cancelled_once_every_client_has_left(loop, supports_cancellatio
     assert labels(on, waiting) == [label_of(image(9))]
 
 
-def test_waiting_images_of_a_request_that_ends_do_not_follow_its_call(loop):
-    on = service(loop, calls=ONE_CALL, supports_cancellation=False)
-    on.cancel(on.send(image(1), image(2)))
-    assert on.sizes == [1]
-    on.answer_all()
-    assert on.sizes == [1]
-
-
 def test_failure_of_a_shared_call_is_only_that_of_its_cause(loop):
     """An exception in a model fails the whole call; only sent alone do images show which one is the cause."""
     on = busy(loop)
@@ -391,23 +331,6 @@ def test_failure_of_a_shared_call_is_only_that_of_its_cause(loop):
             pending.answer()
     errors = [type(loop.finish(request)[0].error) for request in requests]
     assert errors == [type(None), InferenceFailed]
-
-
-def test_failure_of_one_requests_call_is_that_of_its_images(loop):
-    on = busy(loop)
-    request = on.send(*map(image, range(3)))
-    on.answer()
-    on.fail(InferenceFailed())
-    assert [type(result.error) for result in loop.finish(request)] == [InferenceFailed] * 3
-    assert on.sizes == [1, 3]
-
-
-def test_unreachable_triton_is_an_error_of_every_image(loop):
-    on = busy(loop)
-    requests = [on.send(image(number)) for number in range(3)]
-    on.answer()
-    on.fail(TritonUnreachable())
-    assert [type(loop.finish(request)[0].error) for request in requests] == [TritonUnreachable] * 3
 
 
 def test_request_error_ends_every_request_of_the_call(loop):

@@ -8,12 +8,9 @@ import pytest
 from gateway.errors import EmptyFile
 from gateway.inference.backend import Row
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS, ReadyResults
+from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS
 from gateway.inference.request_stats import Stage
-from gateway.inference.result import Answer, Result
 from gateway.inference.scope import AGAIN_SECONDS, Scope
-from gateway_plugins.media.animation import Frames
-from gateway_plugins.media.frames import FrameSelection
 from tests.doubles.backend import PNG
 from tests.doubles.clock import Clock
 from tests.doubles.scripted import Scripted, body_of, query, start
@@ -21,18 +18,6 @@ from tests.encoders import png_bomb
 from tests.samples import encode, photograph
 
 MANY = Predictions.of(Prediction("x", number, 0.5) for number in range(MAX_UNREAD_PREDICTIONS // 4))
-
-
-@pytest.mark.parametrize(("results", "waits"), [(4, False), (5, True)])
-async def test_queue_blocks_past_its_limit(results, waits):
-    ready = ReadyResults()
-    for number in range(results):
-        ready.put(Result(number, "x", answer=Answer(MANY)))
-    waiting = asyncio.ensure_future(ready.wait_for_space())
-    await asyncio.sleep(0)
-    assert waiting.done() is not waits
-    await anext(ready)
-    await waiting
 
 
 def test_request_stops_reading_until_results_are_taken(loop):
@@ -109,16 +94,6 @@ def test_task_that_swallows_its_cancellation_is_cancelled_again(loop):
     assert len(ended) == 2
 
 
-def test_cancellation_of_close_is_raised_after_all_tasks_end(loop):
-    ended: list[str] = []
-    task = start(loop, in_scope(stubborn(1, ended)))
-    loop.settle()
-    task.cancel()
-    loop.settle()
-    assert task.cancelled()
-    assert ended
-
-
 BLACK = png_bomb(2_000, 2_000)
 PHOTO = encode(photograph(), "JPEG")
 
@@ -153,8 +128,3 @@ def test_refused_files_are_charged_for_their_inspection(loop, monkeypatch):
     monkeypatch.setattr("gateway.inference.steps.time.thread_time", lambda: next(clock) / 2)
     codes = answered(loop, *[b"\x89PNG\r\n\x1a\n" + bytes(100)] * 10)
     assert codes == ["invalid_image"] * 7 + ["too_costly"] * 3
-
-
-def test_still_images_are_charged_when_frames_are_requested(loop):
-    codes = answered(loop, *[BLACK] * 200, expansion=Frames(FrameSelection(10, 3)))
-    assert set(codes) == {"ok", "too_costly"}

@@ -1,16 +1,12 @@
 """The classes that a request gets, and the memory that they take."""
 
 import difflib
-import gc
-import sys
-from types import SimpleNamespace
 
 import pytest
 
 from gateway.errors import InvalidParameter
-from gateway.inference.prediction import Prediction, Predictions
+from gateway.inference.prediction import Prediction
 from gateway.inference.selection import MAX_COMPARED, Selection
-from tests.settings import Settings
 
 LABELS = ("crane, bird", "crane", "bird", "cat", "dog", "mouse")
 SCORES = (0.9, 0.6, 0.5, 0.4999, 0.1, 0.0)
@@ -82,41 +78,3 @@ def test_unknown_label_is_compared_with_few_labels(monkeypatch):
     with pytest.raises(InvalidParameter, match="did you mean 'Egyptian cat'"):
         Selection(labels=("egyptain cat",)).apply([*many, Prediction("Egyptian cat", 21_000, 0.1)], multi_label=False)
     assert len(compared) <= MAX_COMPARED
-
-
-FEW = [Prediction("cat", 7, 0.5), Prediction("dog", 2, 0.25), Prediction("mouse", 0, 0.125)]
-
-
-def test_selection_is_shared_unless_it_has_labels():
-    """Labels are of any length, so no request's are kept for later ones."""
-    settings = Settings(_env_file=None)
-
-    def selected(top_k: int | None, *labels: str) -> Selection:
-        return Selection.of(SimpleNamespace(top_k=top_k, threshold=None, labels=labels), settings)
-
-    assert selected(3) is selected(3)
-    assert selected(3, "cat") == selected(3, "cat")
-    assert selected(3, "cat") is not selected(3, "cat")
-
-
-def test_predictions_behave_like_any_sequence():
-    known = Predictions.of(FEW)
-    assert list(known) == FEW == [known[number] for number in range(len(known))]
-    assert known[-1] == FEW[-1]
-    assert known[1:] == tuple(FEW[1:])
-    assert known.take([2, 0]) == [FEW[2], FEW[0]]
-    assert known == Predictions.of(iter(FEW))
-    assert known != FEW[:2]
-    assert hash(known) == hash(Predictions.of(FEW))
-    assert Predictions.of(known) is known
-    with pytest.raises(IndexError):
-        known[3]
-
-
-def test_thousand_predictions_are_small_and_untracked_by_gc():
-    labels = [f"label {number}" for number in range(1_000)]
-    known = Predictions.of(Prediction(label, number, 0.5) for number, label in enumerate(labels))
-    held = sum(map(sys.getsizeof, (known.labels, known.class_ids, known.scores)))
-    assert held < 25_000
-    gc.collect()
-    assert not gc.is_tracked(known.labels)

@@ -1,16 +1,13 @@
 """The service: tasks, permits and results of requests that end in any way."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
-from starlette.requests import ClientDisconnect
 
 from gateway.errors import (
     DamagedImage,
     DeadlineExceeded,
     GatewayError,
-    InvalidBody,
     InvalidParameter,
     LoadFailed,
     ModelNotFound,
@@ -19,11 +16,9 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.resizing import Resize
-from gateway.limits.admission import Admission
 from tests.doubles.backend import CAT, GIF, PNG
-from tests.doubles.scripted import Body, Scripted, ScriptedLoader, body_of, query, start
+from tests.doubles.scripted import Body, Scripted, ScriptedLoader, start
 
 with_and_without_cancellation = pytest.mark.parametrize("supports_cancellation", [True, False])
 
@@ -36,20 +31,6 @@ def test_request_error_ends_the_request_at_once(loop, error, supports_cancellati
     assert request.exception() is error
     assert on.idle
     assert len(on.calls) <= 4
-
-
-@with_and_without_cancellation
-def test_request_error_ends_the_request_during_other_calls(loop, supports_cancellation):
-    on = Scripted(loop, supports_cancellation=supports_cancellation)
-    request = on.send(*[PNG] * 200)
-    _, second = on.pending
-    on.fail(ModelNotFound())
-    assert isinstance(request.exception(), ModelNotFound)
-    assert second.cancelled is supports_cancellation
-    assert on.idle is supports_cancellation
-    on.answer_all()
-    assert on.idle
-    assert not on.service.uncancelled
 
 
 def test_uncancellable_call_keeps_its_permits_until_it_ends(loop):
@@ -66,45 +47,6 @@ def test_uncancellable_call_keeps_its_permits_until_it_ends(loop):
     assert not on.calls[0].cancelled
 
 
-def gate() -> Admission:
-    return Admission(max_images=1, max_bytes=100, max_images_waiting=1, max_wait_seconds=1)
-
-
-async def ended(event: asyncio.Event, outcome: str | Exception = "done") -> str:
-    await event.wait()
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
-
-
-def test_caller_of_uncancelled_work_gets_its_outcome(loop):
-    """A permit that the work has not released stays with its request."""
-    admission, owner, end = gate(), Uncancelled(), asyncio.Event()
-    with admission.permits() as permits:
-        result = start(loop, owner.run(ended(end), [permits.try_acquire(10)]))
-        error = start(loop, owner.run(ended(end, KeyError("x"))))
-        end.set()
-        assert loop.finish(result) == "done"
-        loop.settle()
-        assert isinstance(error.exception(), KeyError)
-        assert (len(owner), admission.images.held) == (0, 1)
-    assert admission.images.held == 0
-
-
-def test_abandoned_work_runs_on_with_its_permits(loop):
-    """The error of abandoned work is consumed; a permit that the request has released is free when the work ends."""
-    admission, owner, end = gate(), Uncancelled(), asyncio.Event()
-    with admission.permits() as permits:
-        waiting = start(loop, owner.run(ended(end, KeyError("x")), [permits.try_acquire(10)]))
-        waiting.cancel()
-        loop.settle()
-    assert waiting.cancelled()
-    assert (len(owner), admission.images.held) == (1, 1)
-    end.set()
-    loop.settle()
-    assert (len(owner), admission.images.held) == (0, 0)
-
-
 @with_and_without_cancellation
 def test_late_call_is_answered_at_the_deadline_and_cancelled_if_it_can_be(loop, supports_cancellation):
     """One that cannot be cancelled keeps its permit."""
@@ -115,74 +57,6 @@ def test_late_call_is_answered_at_the_deadline_and_cancelled_if_it_can_be(loop, 
     assert isinstance(result.error, DeadlineExceeded)
     assert (on.calls[0].cancelled, on.held) == ((True, 0) if supports_cancellation else (False, 1))
     on.answer_all()
-
-
-def test_images_of_a_call_have_deadlines_of_their_own(loop):
-    on, body = Scripted(loop), Body()
-    request = on.send(body=body, timeout_seconds=5)
-    for _ in range(3):  # two travel alone, the third waits for a call
-        body.send(PNG)
-        loop.settle()
-        loop.pass_time(1)
-    body.send(PNG)
-    body.end()
-    loop.settle()
-    on.answer()
-    assert on.sizes == [1, 1, 2]
-    assert [pending.call.deadline.at - 1_000 for pending in on.calls] == [5, 6, 8]
-    on.pass_time(4)
-    assert not on.calls[2].cancelled
-    on.answer(-1)
-    late = [type(None), DeadlineExceeded, DeadlineExceeded, type(None)]
-    assert [type(result.error) for result in on.results(request)] == late
-
-
-def test_disconnect_ends_the_request(loop):
-    on, gone = Scripted(loop), asyncio.Event()
-
-    async def leaving() -> None:
-        await gone.wait()
-        raise ClientDisconnect
-
-    request = on.send(PNG, leaving=leaving)
-    gone.set()
-    loop.settle()
-    assert isinstance(request.exception(), ClientDisconnect)
-    assert on.calls[0].cancelled
-
-
-def test_truncated_body_ends_the_request_and_is_closed(loop):
-    on, body = Scripted(loop), Body()
-    body.send(PNG)
-    request = on.send(body=body)
-    body.break_off(InvalidBody())
-    loop.settle()
-    assert isinstance(request.exception(), InvalidBody)
-    assert body.closed
-
-
-def test_leaving_the_result_iteration_ends_the_request(loop):
-    on, body = Scripted(loop, at_once=lambda call: call.answer()), Body()
-    body.send(PNG)
-
-    async def first() -> object:
-        async with on.service.classify(body.uploads(), query()) as results:
-            return await anext(results)
-
-    assert loop.finish(start(loop, first())).error is None
-    assert body.closed
-
-
-def test_exception_of_the_consumer_is_raised_unchanged(loop):
-    on = Scripted(loop)
-
-    async def scenario() -> None:
-        async with on.service.classify(body_of(PNG).uploads(), query()):
-            raise KeyError("the consumer's own")
-
-    request = start(loop, scenario())
-    loop.settle()
-    assert isinstance(request.exception(), KeyError)
 
 
 def test_late_decode_ends_at_the_deadline_with_its_permit(loop):

@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from gateway.errors import ImageError, InvalidImage, TooCostly
+from gateway.errors import ImageError, TooCostly
 from gateway.ingest.decode_budget import decoded_bytes, memory_limit
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
 from gateway.ingest.formats.step_limit import Steps
@@ -100,19 +100,6 @@ def test_long_text_chunk_is_read_up_to_a_limit():
         data = plain[:33] + png_chunk(b"tEXt", text) + plain[33:]
         with allocates_at_most(10_000_000):
             assert read(data).orientation == orientation
-
-
-def test_png_with_common_chunks_is_passed_on_unchanged():
-    data = encode(photograph(), "PNG", dpi=(72, 72))
-    assert b"pHYs" in data
-    assert prepare(Upload(0, "a.png", data), AUTO).payload is data
-
-
-def test_step_limit_of_a_header():
-    steps = Steps("PNG", 100)
-    steps.take(100)
-    with pytest.raises(InvalidImage, match="too many parts"):
-        steps.take()
 
 
 COSTLY = {

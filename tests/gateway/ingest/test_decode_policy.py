@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import EmptyFile, ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
+from gateway.errors import ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
 from gateway.ingest.inspection import DecodePolicy, examine, needs_decoding
 from gateway.ingest.upload import MAX_FILENAME_CHARACTERS, Upload, clean_filename
 from gateway.settings import DecodeMode
@@ -16,7 +16,6 @@ from gateway_decoder.opencv import cv2
 from tests.gateway.ingest.reading import ALWAYS, AUTO, LIMITS, NEVER
 from tests.gateway_decoder.test_decoding import difference, pixels
 from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, names, sample
-from tests.settings import Settings
 
 SIZE = (67, 45)
 
@@ -127,15 +126,6 @@ def test_truncated_file_is_always_an_error(name, policy):
         assert isinstance(caught.value, TruncatedImage | UndecodableImage | UnsupportedFormat)
 
 
-def test_policy_comes_from_the_settings():
-    settings = Settings(
-        _env_file=None, decode=DecodeMode.NEVER, decode_above_pixels=5, decode_max_side=100, max_files=7
-    )
-    policy = DecodePolicy.from_settings(settings)
-    assert (policy.mode, policy.above_pixels, policy.max_side) == (DecodeMode.NEVER, 5, 100)
-    assert policy.limits.max_files == 7
-
-
 @pytest.mark.parametrize(
     ("raw", "cleaned"),
     [
@@ -162,7 +152,3 @@ def test_clean_filename_is_short_and_printable_and_no_path(raw):
     assert not set(cleaned) & set("/\\\0\r\n\t\x1b\u2028\u202e")
     assert clean_filename(cleaned) == cleaned
     cleaned.encode()
-
-
-def test_repr_of_an_upload_has_none_of_its_bytes():
-    assert "secret" not in repr(Upload(0, "a", b"secret", EmptyFile()))

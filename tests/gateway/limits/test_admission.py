@@ -85,16 +85,6 @@ async def test_waiting_images_are_not_overtaken():
     assert order == ["large", "small"]
 
 
-async def test_cancelled_waiter_admits_those_behind_it():
-    gate = admission(max_images=10, max_bytes=100)
-    held = await gate.permits().acquire(60)
-    large, small = await waits(gate.permits().acquire(90), gate.permits().acquire(40))
-    large.cancel()
-    (await small).release()
-    held.release()
-    assert gate.permits().try_acquire(100) is not None
-
-
 @pytest.mark.parametrize("granted", [False, True])
 async def test_waiter_cancelled_before_or_after_its_admission_is_skipped(granted):
     gate = admission(max_images=1)
@@ -133,29 +123,6 @@ async def test_permit_can_be_reduced_to_what_is_still_needed():
     assert gate.bytes.held == 0
 
 
-async def test_without_a_queue_images_are_refused():
-    gate = admission(max_images=1, max_images_waiting=0)
-    with pytest.raises(Overloaded):
-        gate.check()
-    held = await gate.permits().acquire(1)
-    with pytest.raises(Overloaded):
-        await gate.permits().acquire(1)
-    held.release()
-
-
-async def test_image_larger_than_the_queue_is_always_refused():
-    gate = admission(max_images=1, max_images_waiting=2)
-    held = await gate.permits().acquire(1)
-    crowd = await waits(*(gate.permits().acquire(1) for _ in range(200)))
-    assert gate.waiting.held == 2
-    refused = [task for task in crowd if task.done()]
-    assert len(refused) == 198
-    assert all(isinstance(task.exception(), Overloaded) for task in refused)
-    held.release()
-    for task in crowd[:2]:
-        (await task).release()
-
-
 async def test_image_of_a_begun_request_evicts_the_newest_of_an_unbegun_one():
     gate = admission(max_images=1, max_images_waiting=2)
     held = await gate.permits().acquire(1)
@@ -171,29 +138,6 @@ async def test_image_of_a_begun_request_evicts_the_newest_of_an_unbegun_one():
     held.release()
     (await begun).release()
     (await second).release()
-
-
-async def test_permits_end_with_their_request():
-    gate = admission(max_images=2)
-    with gate.permits() as permits:
-        await permits.acquire(10)
-        (await permits.acquire(10)).release()
-        await permits.acquire(10)
-        assert (len(permits), gate.images.held) == (2, 2)
-    assert (gate.images.held, gate.bytes.held) == (0, 0)
-
-
-async def test_request_can_wait_until_it_has_fewer_permits():
-    gate = admission(max_images=2)
-    with gate.permits() as permits:
-        first = await permits.acquire(1)
-        await permits.wait_for_space(2)
-        await permits.acquire(1)
-        waiting = asyncio.ensure_future(permits.wait_for_space(2))
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        first.release()
-        await waiting
 
 
 COSTLY = 2.4
@@ -252,22 +196,6 @@ async def test_costly_images_take_half_of_the_queue():
     (await begun).release()
 
 
-async def test_costly_images_take_one_place_of_a_queue_of_two():
-    gate = admission(max_images=10, max_images_waiting=2)
-    held = await gate.permits().acquire(1, COSTLY)
-    first, second = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(2)))
-    assert isinstance(second.exception(), Overloaded)
-    held.release()
-    (await first).release()
-
-
-async def test_each_decoder_has_two_seconds_of_decoding_in_flight():
-    gate = admission(max_images=10, decoders=2)
-    held = [gate.permits().try_acquire(1, seconds) for seconds in (1.0, 1.0, 2.0)]
-    assert all(held)
-    assert gate.permits().try_acquire(1, 0.1) is None
-
-
 async def test_costly_images_leave_a_quarter_of_the_bytes():
     gate = admission(max_images=10, max_bytes=100, max_images_waiting=4, decoders=8)
     alone = await gate.permits().acquire(90, COSTLY)
@@ -293,18 +221,3 @@ async def test_costly_images_take_half_of_the_images_in_flight():
     assert not third.done()
     held[0].shrink(1)
     (await third).release()
-
-
-@pytest.mark.parametrize("waiting", [1, 2])
-async def test_cancelled_costly_image_admits_the_next_one(waiting):
-    gate = admission(max_images=10, max_images_waiting=10)
-    held = await gate.permits().acquire(1, COSTLY)
-    leaving, staying = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(2)))
-    if waiting == 1:
-        held.release()
-    leaving.cancel()
-    await asyncio.gather(leaving, return_exceptions=True)
-    assert gate.waiting.held == waiting - 1
-    held.release()
-    (await staying).release()
-    assert (gate.images.held, gate.waiting.held) == (0, 0)

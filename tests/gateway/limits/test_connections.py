@@ -7,7 +7,6 @@ from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
 from gateway.limits.connections import (
-    COMPARED,
     FIRST_REQUESTS,
     Connections,
     StartQueue,
@@ -166,17 +165,6 @@ def test_slowest_upload_goes(connections):
     assert newcomer.displaced is None
 
 
-def test_only_the_longest_silent_are_compared():
-    """So that a newcomer costs as much among a hundred thousand connections."""
-    connections = Connections(COMPARED + 1)
-    uploads = [uploading(connections, COMPARED - number) for number in range(COMPARED + 1)]
-    busy(connections)
-    assert [each for each in uploads if each.displaced] == [uploads[COMPARED - 1]]
-    connections.await_client(uploads[0])  # it has sent something
-    busy(connections)
-    assert uploads[COMPARED].displaced
-
-
 def test_displaced_connection_may_read_why(connections):
     """Its slot is another client's; the connection is in the reserve until it is closed."""
 
@@ -204,17 +192,6 @@ def test_seconds_without_reading_are_measured(connections, clock):
     connections.remove(second)
     connections.stall(second)
     assert connections.unread_seconds(second) == 0
-
-
-def test_connection_removed_twice_counts_once(connections):
-    def counted() -> float:
-        return REGISTRY.get_sample_value("gateway_connections")
-
-    before = counted()
-    one, other = new(connections), new(connections)
-    for connection in (one, one, other):
-        connections.remove(connection)
-    assert (len(connections), counted()) == (0, before)
 
 
 async def test_crowd_enters_a_few_at_a_time():

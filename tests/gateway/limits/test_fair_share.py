@@ -49,34 +49,10 @@ async def test_shares_alternate_by_their_weights(weight, expected):
     assert abs(order[:at_tenth].count("flood") - expected) <= 1
 
 
-async def test_image_of_an_idle_share_is_before_those_that_wait():
-    order = await order_of(admission(), {"flood": (FairShare(), 50)}, {"other": (FairShare(), 1)})
-    assert order.index("other") <= 1
-
-
 async def test_share_that_had_permits_is_behind_one_that_had_none():
     gate, flood, other = admission(), FairShare(2.0), FairShare()
     await order_of(gate, {"flood": (flood, 5)})
     assert await order_of(gate, {"flood": (flood, 1)}, {"other": (other, 1)}) == ["other", "flood"]
-
-
-async def test_share_that_would_be_as_crowded_evicts_no_image():
-    gate, flood, other = admission(max_images_waiting=5), FairShare(), FairShare()
-    held = await gate.permits().acquire(1)
-    waiting = await waits(*(gate.permits(share).acquire(1) for share in (*[flood] * 3, *[other] * 2)))
-    with pytest.raises(Overloaded):
-        gate.check(other)
-    gate.check(FairShare())
-    for each in waiting:
-        each.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-    held.release()
-
-
-async def test_bulk_images_do_not_starve():
-    crowd = {"interactive": (FairShare(1.0), 300), "bulk": (FairShare(BULK_WEIGHT), 20)}
-    order = await order_of(admission(max_images_waiting=400), crowd)
-    assert Counter(order[:110])["bulk"] in range(9, 12)
 
 
 async def test_lowest_priority_gets_one_permit_in_a_hundred():
@@ -127,15 +103,6 @@ async def test_share_at_its_most_waits_while_others_pass():
     for each in (permit, held[1], others[1]):
         each.release()
     assert (flood.images.held, other.images.held, gate.images.held) == (0, 0, 0)
-
-
-async def test_shrunk_permit_is_still_counted_for_its_share():
-    gate, share = admission(max_images=2), FairShare(1.0, Bound("share", 1))
-    permit = await gate.permits(share).acquire(90)
-    permit.shrink(10)
-    assert (share.images.held, gate.bytes.held) == (1, 10)
-    permit.release()
-    assert share.images.held == 0
 
 
 @pytest.mark.parametrize("begun", [False, True])

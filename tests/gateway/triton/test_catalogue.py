@@ -15,7 +15,6 @@ from gateway.errors import ContractBroken, GatewayError, InferenceFailed, LoadFa
 from gateway.inference.backend import Call, Embeddings, ProbeResult
 from gateway.triton import models
 from gateway.triton.contract import SEQUENCE_MODEL
-from gateway.triton.endpoint import pause_seconds
 from gateway.triton.health.expected import ExpectedModels
 from gateway.triton.health.state import HealthState, Schedule
 from gateway.triton.model_calls import Remembered
@@ -157,11 +156,6 @@ async def test_failed_load_reports_the_reason_of_triton():
         await models.load("nothing")
 
 
-@pytest.mark.parametrize(("load", "pause"), [(0.0, 0.0), (0.9, 0.0), (4.0, 1.0), (60.0, 5.0)])
-def test_pause_follows_the_load(load, pause):
-    assert pause_seconds(load) == pause
-
-
 async def test_versions_of_a_model_are_loaded_with_pauses(monkeypatch):
     """One after the other: calls get the cores between them."""
     loads = []
@@ -204,14 +198,6 @@ async def started(remembered: Remembered[int], reader: Reader, count: int) -> li
     tasks = [asyncio.create_task(remembered.get(KEY, reader)) for _ in range(count)]
     await asyncio.sleep(0)
     return tasks
-
-
-async def test_many_requests_share_one_read():
-    remembered, reader = Remembered[int](60), Reader()
-    tasks = await started(remembered, reader, 5)
-    reader.go_on.set()
-    assert await asyncio.gather(*tasks) == [1] * 5
-    assert await remembered.get(KEY, reader) == 1
 
 
 async def test_error_is_raised_for_all_and_not_remembered():

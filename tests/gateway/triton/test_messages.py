@@ -37,7 +37,7 @@ from gateway.triton.contract import (
     ImageTensors,
 )
 from gateway.triton.endpoint import BY_STATUS, StubDied, translate
-from gateway.triton.wire import MOST_LABELS, SEAL_BYTES, Seal, infer_request, label_text, read_answer
+from gateway.triton.wire import SEAL_BYTES, Seal, infer_request, read_answer
 from gateway_models.blocking_triton import pad
 
 
@@ -61,12 +61,6 @@ async def test_classes_are_read_with_any_label():
         [Prediction("a: b", 1, 0.75), Prediction("0", 0, 0.25)],
         [Prediction("\ufffd", 0, 0.5), Prediction("\xe9t\xe9", 12, 0.4)],
     ]
-
-
-async def test_images_share_the_texts_of_their_labels():
-    one, other = (await read([b"0.7:1:a label"], [b"0.6:1:a label"])).rows
-    assert one.predictions[0].label is other.predictions[0].label
-    assert label_text.cache_info().maxsize == MOST_LABELS
 
 
 async def test_each_row_has_the_status_of_its_image():
@@ -221,11 +215,6 @@ def test_status_without_known_text_is_translated(status):
 )
 def test_known_text_takes_precedence_over_the_status(status: str, words: str, meaning: type[GatewayError]):
     assert type(translate(InferenceServerException(words, status=status))) is meaning
-
-
-def test_error_of_an_unloaded_model_names_where_the_reason_is():
-    error = translate(InferenceServerException("Request for unknown model: 'm' is not ready"))
-    assert error.message == "The model is not loaded, or not yet; GET /models says why."
 
 
 def test_dead_process_error_names_its_model():

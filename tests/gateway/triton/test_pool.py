@@ -12,7 +12,7 @@ import pytest
 from gateway import metrics
 from gateway.triton import pool
 from gateway.triton.addresses import Addresses
-from gateway.triton.pool import HALF_LIFE_SECONDS, TritonLoad, power_of_two_choice, rendezvous_order
+from gateway.triton.pool import TritonLoad, power_of_two_choice, rendezvous_order
 from tests.doubles.clock import Clock
 from tests.gateway.triton.fleet import call_of, fleet_of, wait_until
 
@@ -118,12 +118,6 @@ class FakeReplica:
     load: TritonLoad = field(default_factory=lambda: TritonLoad(CLOCK))
 
 
-def test_replica_with_fewer_images_in_flight_is_chosen():
-    busy, idle = FakeReplica("busy"), FakeReplica("idle")
-    busy.load.images = 4
-    assert all(power_of_two_choice([busy, idle], random.Random(seed)) is idle for seed in range(50))
-
-
 def test_cost_is_images_in_flight_times_latency():
     slow, quick = FakeReplica("slow"), FakeReplica("quick")
     slow.load.observe(0.5)
@@ -141,16 +135,3 @@ def test_new_replica_gets_its_share_at_once():
     generator = random.Random(0)
     taken = Counter(power_of_two_choice(replicas, generator).name for _ in range(2_000))
     assert taken["3"] > 300
-
-
-def test_latency_of_a_replica_rises_within_a_few_calls_and_decays():
-    load = TritonLoad(CLOCK)
-    load.observe(0.1)
-    for _ in range(20):
-        load.observe(0.5)
-    assert load.latency_seconds(0.1) > 0.4
-    load = TritonLoad(CLOCK)
-    load.observe(1.0)
-    assert load.latency_seconds(0.1) == 1.0
-    CLOCK.seconds += HALF_LIFE_SECONDS
-    assert abs(load.latency_seconds(0.0) - 0.5) < 1e-9

@@ -172,14 +172,6 @@ def allowed(budget: RetryBudget) -> int:
     return count
 
 
-def test_reserve_is_the_first_and_the_largest_balance():
-    budget = RetryBudget(earned=0.5, reserve=2)
-    assert allowed(budget) == 2
-    for _ in range(1_000):
-        budget.requests += 1
-    assert allowed(budget) == 2
-
-
 def test_retries_are_limited_when_every_request_fails():
     budget = RetryBudget(earned=0.25)
     allowed(budget)

@@ -215,15 +215,6 @@ async def test_only_one_of_two_gateways_reloads(monkeypatch, late_by):
     assert (triton.reloads("net"), one.state.ready, other.state.ready) == (1, True, True)
 
 
-async def test_model_left_unloaded_by_a_dead_gateway_is_loaded():
-    triton, checker = await watched()
-    triton.unloaded.add("net")
-    async with running(checker):
-        await wait_until(lambda: not checker.state.ready)
-        await wait_until(lambda: checker.state.ready)
-    assert triton.unloaded == set()
-
-
 async def test_health_loop_survives_exceptions():
     triton = FakeTriton()
     checker = checker_of(triton)
