@@ -13,11 +13,9 @@ import psutil
 import pytest
 
 from gateway.errors import Overloaded, TooCostly, UndecodableImage
-from gateway.ingest.decode_budget import most_seconds, peak_bytes
+from gateway.ingest.decode_budget import peak_bytes
 from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.worker import Worker, WorkerLost
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
 from gateway_decoder.decoding import decode
 from gateway_plugins.media.frames import FrameSelection
 from gateway_plugins.media.open_files import animation
@@ -279,15 +277,6 @@ async def test_decoder_has_one_thread_and_no_secrets(monkeypatch):
         assert "GATEWAY_SECRET" not in psutil.Process(worker.pid).environ()
 
 
-async def test_unused_reserved_time_is_refunded(pool):
-    account = pool.account()
-    for _ in range(3):
-        await decoded(pool, cat(), account)
-    assert 0 < account.spent_seconds < 0.5
-    await decoded(pool, slow_picture(), account)
-    assert account.spent_seconds > 0.02
-
-
 async def test_request_beyond_its_account_gets_no_process():
     """What crosses the line is answered, and the next one is not even begun; another request has its own account."""
     async with decoders(request_cpu_seconds=0.02) as pool:
@@ -333,11 +322,6 @@ async def test_processes_of_animations_are_reused_and_end_with_their_pool():
             started |= children() - before
         assert len(started) == 2
     assert children() == before
-
-
-def test_time_limit_grows_with_the_image():
-    small, large = (most_seconds(ImageInfo(ImageFormat.PNG, side, side), 1_000) for side in (64, 1_000))
-    assert small < 0.6 < large
 
 
 @pytest.mark.parametrize(

@@ -69,10 +69,6 @@ def test_transparent_pixels_are_white_whatever_their_colour():
         assert (decoded(encode(hidden, image_format, **options)) == 255).all(), image_format
 
 
-def test_small_image_keeps_its_size():
-    assert decoded(sample("PNG RGB 8 bit").data, max_side=300).shape == (300, 451, 3)
-
-
 @pytest.mark.parametrize("name", ["PNG RGB 8 bit", "JPEG baseline", "PNG RGBA 16 bit", "TIFF orientation 6"])
 def test_large_image_is_shrunk_until_its_shorter_side_fits(name):
     one = sample(name)

@@ -23,7 +23,7 @@ from gateway_plugins.media.masking import Masking, Method
 from gateway_plugins.media.open_files import MaskedImage, animation, masked
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of, level_of
 from tests.gateway.ingest.reading import LIMITS
-from tests.gateway_decoder.pools import DECODE_LIMITS, MAX_SIDE, cat, decoded, decoders, info_of, works
+from tests.gateway_decoder.pools import DECODE_LIMITS, MAX_SIDE, decoders, info_of, works
 from tests.samples import encode, photograph
 
 
@@ -82,16 +82,6 @@ async def only_worker(pool):
             await asyncio.sleep(0.001)
     (worker,) = pool._idle
     return worker
-
-
-async def test_images_are_decoded_between_the_frames_of_an_animation(pool):
-    expected = decode(cat(), info_of(cat()), MAX_SIDE).to_bytes()
-    async with opened(pool, animated("GIF", range(5))) as reader:
-        first = await reader.next()
-        assert await decoded(pool, cat()) == expected
-        others = await rest(reader)
-    assert [level_of(frame.pixels) for frame in (first, *others)] == [0, 1, 2, 3, 4]
-    await only_worker(pool)
 
 
 async def test_abandoned_animation_ends_its_process(pool):

@@ -35,12 +35,6 @@ def arguments(text: str) -> dict[str, str]:
     return {"model_config": json.dumps(config), "model_instance_kind": "CPU", "model_instance_name": "preprocessor"}
 
 
-@pytest.mark.parametrize("library", ["opencv", "pillow-", "pillow-12.1", "Pillow"])
-def test_unknown_resize_library_is_refused_by_name(initialize, library):
-    with pytest.raises(Refused, match=repr(library)):
-        initialize(SHIPPED.replace('"pillow"', f'"{library}"'))
-
-
 @pytest.mark.parametrize("library", ["pillow", "torch"])
 def test_known_resize_library_starts(initialize, library):
     initialize(SHIPPED.replace('"pillow"', f'"{library}"'))

@@ -5,7 +5,6 @@ import sys
 from types import ModuleType
 
 import numpy as np
-import PIL
 import pytest
 from PIL import Image
 
@@ -66,17 +65,6 @@ def test_long_strip_is_cropped_before_the_resize(model, shape):
     strip[(slice(None), middle) if shape[0] == 2 else (middle, slice(None))] = 255
     resize = model.PillowResize([256], [224, 224], model.InterpolationMode.BICUBIC)
     assert (resize(strip) == 255).all()
-
-
-def test_log_names_the_resize_library_and_the_reason(model):
-    of_kernel = model.exact_resize is not None
-    said = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC).described()
-    assert said.endswith(
-        "does" if of_kernel else "is not installed; the pixels are the same, the time is six times its"
-    )
-    assert f"Pillow {PIL.__version__}" in said
-    nearest = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.NEAREST).described()
-    assert nearest.endswith("exact_resize has no nearest")
 
 
 def test_kernel_with_different_pixels_is_not_used(model, monkeypatch):

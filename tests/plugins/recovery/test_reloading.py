@@ -63,12 +63,6 @@ async def test_steps_are_reloaded_before_their_ensembles():
     assert reloading.reloader.status == "reloaded in 0.0 s"
 
 
-async def test_unloaded_ensemble_stays_unloaded():
-    reloading = Reloading(FakeTriton(unloaded={"ensemble_model"}))
-    assert await reloading.reload() is ReloadOutcome.RELOADED
-    assert reloading.triton.done == RELOAD[:2]
-
-
 @pytest.mark.parametrize(
     ("reloading", "still_fails", "outcome", "status"),
     [
@@ -112,13 +106,6 @@ async def test_ineffective_reload_has_a_longer_backoff():
     assert await reloading.reload() is ReloadOutcome.TOO_EARLY
     reloading.now += 1
     assert await reloading.reload() is ReloadOutcome.RELOADED
-
-
-async def test_each_set_of_steps_has_its_own_backoff():
-    reloading = Reloading()
-    reloading.reloader.report_effect(["preprocessor"], ENSEMBLE)
-    assert await reloading.reload(steps=["preprocessor"]) is ReloadOutcome.TOO_EARLY
-    assert await reloading.reload(steps=["net"]) is ReloadOutcome.RELOADED
 
 
 async def test_step_left_unloaded_is_loaded_at_the_next_attempt():
@@ -182,12 +169,6 @@ def test_lock_is_held_by_one_and_then_the_next(tmp_path):
         assert (mine, other, elsewhere) == (True, False, True)
     with machine_lock("triton:8001", tmp_path) as mine:
         assert mine
-
-
-def test_lock_folder_is_private_to_the_user(tmp_path):
-    folder = tmp_path / "new"
-    with machine_lock("triton:8001", folder):
-        assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_lock_folder_is_not_a_shared_temporary_folder():

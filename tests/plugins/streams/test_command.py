@@ -11,7 +11,6 @@ import pytest
 
 from gateway_cli.capture import VideoUnreadable, frames
 from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS, FrameAnswer, segments
-from gateway_cli.stream import clock
 from tests.commands import gateway
 from tests.doubles.backend import frame_backend
 from tests.processes import python
@@ -97,7 +96,3 @@ def test_frames_with_errors_belong_to_no_segment():
     rows = list(segments([told(0, "a"), told(1, "", "truncated_image"), told(2, "a"), told(3, "b")]))
     assert [(row["label"], row["start"], row["end"], row["frames"]) for row in rows] == [("a", 0, 3, 2), ("b", 3, 3, 1)]
     assert list(segments([])) == []
-
-
-def test_clock_counts_hours():
-    assert clock(3_725.25) == "1:02:05.2"

@@ -442,17 +442,3 @@ def test_selected_label_is_held_until_another_leads_by_the_margin(frames, select
         best = held.predictions(np.array(scores, np.float32), LABELS, selection, MARGIN, multi_label=False)
         found.append(best[0]["label"] if best else "")
     assert found == firsts
-
-
-def test_held_label_comes_first_and_keeps_its_score():
-    held = HeldLabel()
-    for scores in ((0.5, 0.3, 0.2), (0.375, 0.5, 0.125)):
-        best = held.predictions(np.array(scores, np.float32), LABELS, Selection(top_k=2), MARGIN, multi_label=False)
-    assert [(each["label"], each["score"]) for each in best] == [("cat", 0.375), ("dog", 0.5)]
-
-
-def test_model_with_fewer_classes_has_another_label():
-    held = HeldLabel()
-    held.predictions(np.array([0, 0, 1], np.float32), LABELS, Selection(), MARGIN, multi_label=False)
-    best = held.predictions(np.array([0.5, 0.45], np.float32), LABELS[:2], Selection(), MARGIN, multi_label=False)
-    assert best[0]["label"] == "cat"

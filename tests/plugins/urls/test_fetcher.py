@@ -19,7 +19,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.app import create_app
-from gateway_plugins.urls import addresses, fetcher, network
+from gateway_plugins.urls import addresses, fetcher
 from gateway_plugins.urls.fetcher import FETCHES_PER_REQUEST, MAX_REDIRECTS
 from gateway_plugins.urls.locations import read_location, read_prefix
 from gateway_plugins.urls.network import HEAD_READ_BYTES, READ_BYTES, Wire
@@ -560,17 +560,6 @@ def test_prefixes_of_the_guide_can_be_read_and_allow_its_request():
     urls = re.findall(r'{"url": "([^"]+)"}', GUIDE)
     assert len(urls) == 2
     assert all(any(prefix.contains(read_location(url)) for prefix in allowed) for url in urls)
-
-
-def test_figures_are_those_of_the_code():
-    assert f"{fetcher.FETCHES_PER_REQUEST} images of one request are fetched at once" in GUIDE
-    assert f"At most {fetcher.MAX_REDIRECTS} are followed" in GUIDE
-    assert f"more than {fetcher.MAX_REDIRECTS} redirects" in GUIDE
-    reads = f"reads of {network.READ_BYTES >> 10} KiB, and of {network.HEAD_READ_BYTES >> 10} KiB before the body"
-    assert f"{reads}, at most {network.MAX_OVERHEAD_BYTES >> 10} KiB" in RECORD
-    assert f"in {addresses.LOOKUPS} threads" in RECORD
-    assert f"at most {addresses.LOOKUPS_PER_DOMAIN} of the {addresses.LOOKUPS} threads" in GUIDE
-    assert f"fails after {addresses.LOOKUP_SECONDS:g} s" in GUIDE
 
 
 @pytest.mark.parametrize("address", ["::ffff:10.0.0.1", "64:ff9b::a00:1"])
