@@ -281,8 +281,7 @@ class DemandLoader:
     async def _check_name(self, replica: Replica, unit: str) -> None:
         """Raise ModelNotFound for a name that no client can use; such names delay no model's load."""
         if unit not in self.models.listed:
-            with _hanging_is_away():
-                await self.models.read(replica)
+            await self._index(replica)
         if unit not in self.models.listed:
             hint = ""
             with suppress(GatewayError):  # a failed hint must not replace the error
@@ -301,6 +300,13 @@ class DemandLoader:
         if error is not None:
             raise error
 
+    async def _index(self, replica: Replica) -> RepositoryIndexResponse:
+        """The index of a Triton; one that does not answer in time is away: another one may load the model."""
+        try:
+            return await self.models.read(replica)
+        except DeadlineExceeded as exc:
+            raise TritonUnreachable from exc
+
     @asynccontextmanager
     async def _index_while_deciding(self, replica: Replica) -> AsyncIterator[RepositoryIndexResponse]:
         """Decide what one Triton has loaded, one process of this machine at a time, by its current index."""
@@ -309,9 +315,7 @@ class DemandLoader:
             while True:
                 with self._take_lock(f"{replica.address} models") as held:
                     if held or time.monotonic() >= until:
-                        with _hanging_is_away():
-                            index = await self.models.read(replica)
-                        yield index
+                        yield await self._index(replica)
                         return
                 await asyncio.sleep(POLL_SECONDS)
 
@@ -361,15 +365,6 @@ class DemandLoader:
         ready = in_state(await replica.endpoint.index(), READY)
         for step in sorted(ready & self.models.own_steps(unit)):
             await replica.endpoint.unload(step)
-
-
-@contextmanager
-def _hanging_is_away() -> Iterator[None]:
-    """A Triton that does not say which models it has is as good as away: another one may load the model."""
-    try:
-        yield
-    except DeadlineExceeded as exc:
-        raise TritonUnreachable from exc
 
 
 def _no_model_for_clients(name: str) -> ModelNotFound:

@@ -48,7 +48,7 @@ def _keys(title: str, path: Path, read: Callable[[Path], Keys]) -> Finding:
 
 async def rate_store(settings: Settings) -> list[Finding]:
     """Whether the store of rates counts them, as the gateway asks it; nothing if none is set."""
-    from gateway_plugins.keys.rates import RateStoreUnavailable, Store, reason_of  # takes 0.1 s to import
+    from gateway_plugins.keys.rates import RateStoreUnavailable, Store, reason_of  # imports `limits`, which is slow
 
     url = KeySettings.of(settings).rate_store_url
     if url is None:

@@ -13,6 +13,8 @@ from gateway_plugins.keys.settings import KeySettings
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
+    from gateway_plugins.keys.rates import Rates
+
 
 class ApiKeys(Plugin):
     """Requires keys if the settings name a file of them; a key without a quota has no limits of its own."""
@@ -21,13 +23,8 @@ class ApiKeys(Plugin):
     metrics = "gateway_plugins.keys.metrics"
 
     def __init__(self, settings: Settings) -> None:
-        from gateway_plugins.keys.rates import Rates
-        from gateway_plugins.keys.tenant import Tenants
-
         self._settings = settings
-        url = KeySettings.of(settings).rate_store_url
-        self._rates = Rates(None if url is None else url.get_secret_value())
-        self._tenants = Tenants(settings, self._rates)
+        self._rates: Rates | None = None
 
     @classmethod
     def check(cls, settings: Settings) -> None:
@@ -52,9 +49,14 @@ class ApiKeys(Plugin):
 
     def authenticator(self) -> Authenticator | None:
         """The files of keys, if the settings name any."""
+        own = KeySettings.of(self._settings)
+        if own.api_keys_file is not None:
+            from gateway_plugins.keys.rates import Rates
+
+            self._rates = Rates(None if own.rate_store_url is None else own.rate_store_url.get_secret_value())
         from gateway_plugins.keys.authenticator import open_key_files
 
-        return open_key_files(self._settings, self._tenants)
+        return open_key_files(self._settings, self._rates)
 
     def has_admins(self) -> bool:
         """Whether there is a file of admin keys."""
@@ -76,4 +78,5 @@ class ApiKeys(Plugin):
         try:
             yield
         finally:
-            await self._rates.close()
+            if self._rates is not None:
+                await self._rates.close()

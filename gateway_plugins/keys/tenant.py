@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -15,8 +16,10 @@ from gateway.settings import Settings
 from gateway_plugins.keys import metrics
 from gateway_plugins.keys.key_file import Keys
 from gateway_plugins.keys.quota import NO_QUOTA, Priority, Quota, Rate
-from gateway_plugins.keys.rates import Grant, Rates
 from gateway_plugins.keys.settings import KeySettings
+
+if TYPE_CHECKING:
+    from gateway_plugins.keys.rates import Grant, Rates
 
 log = structlog.get_logger("gateway")
 
@@ -36,7 +39,7 @@ PAUSE_SECONDS = 0.001
 class Tenant(Caller):
     """The requests of one API key."""
 
-    def __init__(self, name: str, quota: Quota, settings: Settings, rates: Rates) -> None:
+    def __init__(self, name: str, quota: Quota, settings: Settings, rates: "Rates") -> None:
         self.name, self.quota = name, quota
         self.has_rate = quota.rate is not None
         share = quota.share or 1.0
@@ -101,7 +104,7 @@ class Tenant(Caller):
         finally:
             self._waiting -= 1
 
-    async def _attempt(self, rate: Rate) -> Grant:
+    async def _attempt(self, rate: Rate) -> "Grant":
         self._rate_state = grant = await self._rates.take(self.name, rate)
         return grant
 
@@ -149,7 +152,7 @@ class Tenant(Caller):
 class Tenants:
     """The tenant of each key in a file; a key without a quota has no limits. A changed quota makes a new tenant."""
 
-    def __init__(self, settings: Settings, rates: Rates) -> None:
+    def __init__(self, settings: Settings, rates: "Rates") -> None:
         self._settings = settings
         self._rates = rates
         self._counts_alone = settings.workers > 1 and KeySettings.of(settings).rate_store_url is None
