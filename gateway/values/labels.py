@@ -19,15 +19,14 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gateway.errors import UserError
 from gateway.values.text_files import read_text
+from gateway.values.validation import shown
+from gateway.values.yaml_files import YamlError, parse_yaml
 
 MAX_LABELS_BYTES = 64 * 2**20
 """The size limit of a labels file: a thousand times the size that the largest data sets need."""
-MAX_YAML_CHARACTERS = 2**20
-"""PyYAML reads some 100 kB/s."""
 SHOWN = 3
 FORMS = 'use one label per line, or JSON: ["cat", "dog"] or {"0": "cat", "1": "dog"}'
 TABLES = (".csv", ".tsv")
@@ -98,7 +97,7 @@ def numbered(members: Iterable[tuple[object, object]], path: Path) -> tuple[str,
     found: dict[int, str] = {}
     for key, value in members:
         if isinstance(key, bool) or not _NUMBER.fullmatch(str(key)):
-            raise LabelsError(f"{path} has labels under names that are not numbers: {str(key)[:40]!r}")
+            raise LabelsError(f"{path} has labels under names that are not numbers: {shown(key)}")
         number = int(str(key))
         if number in found:
             raise LabelsError(f"{path} has two labels for class {number}")
@@ -146,37 +145,16 @@ def _python(node: ast.expr) -> object:
 
 
 def _yaml(text: str, path: Path) -> object:
-    """The nodes of a YAML file, without making values of them: no dates, no anchors that multiply."""
     try:
-        import yaml
+        root = parse_yaml(text)
     except ImportError as exc:
         raise LabelsError(f"{path} is YAML, which needs PyYAML: pip install pyyaml, or {FORMS}") from exc
-    if len(text) > MAX_YAML_CHARACTERS:
-        raise LabelsError(f"{path} is YAML with more than {MAX_YAML_CHARACTERS:,} characters; {FORMS}")
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (yaml.YAMLError, RecursionError) as exc:
-        raise LabelsError(f"{path} is no YAML: {' '.join(str(exc).split())[:200]}; {FORMS}") from exc
-    if isinstance(root, yaml.MappingNode):
-        for key, value in root.value:
-            if key.value == "names":
-                return _Pairs([("names", _yaml_names(value))])
-    raise LabelsError(f"{path} is YAML without `names:`, which data.yaml has; {FORMS}")
-
-
-def _yaml_names(node: Any) -> object:  # noqa: ANN401  # PyYAML has no types
-    if node.id == "mapping":
-        return _Pairs((key.value if key.id == "scalar" else None, _yaml_label(value)) for key, value in node.value)
-    return [_yaml_label(each) for each in node.value] if node.id == "sequence" else None
-
-
-def _yaml_label(node: Any) -> object:  # noqa: ANN401  # PyYAML has no types
-    kind = node.tag.rpartition(":")[2]
-    if node.id != "scalar":
-        return {node.id: ""}
-    if kind in {"str", "int"}:
-        return node.value
-    return None if kind == "null" else {kind: node.value}  # no label: the message shows it
+    except YamlError as exc:
+        raise LabelsError(f"{path} cannot be read as YAML: {exc}; {FORMS}") from exc
+    if not isinstance(root, dict) or "names" not in root:
+        raise LabelsError(f"{path} is YAML without `names:`, which data.yaml has; {FORMS}")
+    names = root["names"]
+    return _Pairs(names.items()) if isinstance(names, dict) else names
 
 
 def _from_values(values: object, path: Path) -> Sequence[str]:
@@ -300,10 +278,10 @@ def _checked(labels: Sequence[str], form: str, path: Path, what: str) -> LabelFi
         if not label:
             raise LabelsError(f"{path} has no label on {what} {number}; every class needs one")
         if "\n" in label:
-            raise LabelsError(f"{path} has a label of several lines on {what} {number}: {label!r}")
+            raise LabelsError(f"{path} has a label of several lines on {what} {number}: {shown(label)}")
         # Terminals, logs and web pages show labels. A lone surrogate cannot be encoded.
         if any(unicodedata.category(character) in {"Cc", "Cs"} for character in label if character != "\t"):
-            raise LabelsError(f"{path} has a control character in the label on {what} {number}: {label!r}")
+            raise LabelsError(f"{path} has a control character in the label on {what} {number}: {shown(label)}")
     if not labels:
         raise LabelsError(f"{path} contains no labels")
     return LabelFile(tuple(labels), form)

@@ -62,7 +62,7 @@ def fault(error: ErrorDetails | Mapping[str, Any]) -> str:
     if kind in _EXPECTED:
         expected = _EXPECTED[kind]
         words = expected if isinstance(expected, str) else expected(context)
-        return f"{words}, not {_shown(error['input'])}" if "input" in error else words
+        return f"{words}, not {shown(error['input'])}" if "input" in error else words
     if kind in _SIZES:
         return _SIZES[kind](context)
     if kind == "missing":
@@ -89,6 +89,11 @@ def _number(value: float) -> str:
     return f"{value:,g}" if value % 1 else f"{int(value):,}"
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+def shown(value: object) -> str:
+    """A value of a client or a file in a message: at most some 40 characters of it."""
+    return shortened(repr(value))
+
+
+def shortened(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+    """The beginning of a text that is longer than `most` characters, and an ellipsis."""
+    return text if len(text) <= most else f"{text[:most]}…"

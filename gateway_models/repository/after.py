@@ -13,7 +13,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, Va
 
 from gateway.errors import UserError
 from gateway.values.text_files import read_text
-from gateway.values.validation import first_fault
+from gateway.values.validation import first_fault, shortened, shown
+from gateway.values.yaml_files import YamlError, parse_yaml
 from gateway_models.repository.class_names import ClassNames
 
 OTHER = "other"
@@ -33,10 +34,10 @@ class StepError(UserError):
 def _label(value: object) -> str:
     """A label of YAML; raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, (str, int)) or not str(value).strip():
-        raise ValueError(f"{value!r} is no label; YAML reads words such as no and null otherwise, so quote it")
+        raise ValueError(f"{shown(value)} is no label; YAML reads words such as no and null otherwise, so quote it")
     text = str(value).strip()
     if not text.isprintable():
-        raise ValueError(f"the label {text!r} has a control character")
+        raise ValueError(f"the label {shown(text)} has a control character")
     return text
 
 
@@ -150,7 +151,7 @@ _DECLARED = TypeAdapter(DeclaredStep)
 
 def read_step(text: str) -> AfterStep:
     """The value of --after: a YAML or JSON file with a declared step, or FILE.py:NAME; raises StepError."""
-    path = Path(text).expanduser()
+    path = _path(text)
     if path.suffix.lower() in DECLARATIONS:
         return read_declaration(path)
     name = text.rpartition("/")[2]
@@ -159,21 +160,26 @@ def read_step(text: str) -> AfterStep:
     return FunctionStep(text)
 
 
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as exc:
+        raise StepError(f"{shown(text)} is in the home folder of a user who has none here") from exc
+
+
 def read_declaration(path: Path) -> DeclaredStep:
     """Read a declared step; raises StepError that names the entry. The network's labels are not known yet."""
-    import yaml
-
     try:
-        document = yaml.safe_load(read_text(path, max_bytes=MAX_YAML_BYTES))
+        document = parse_yaml(read_text(path, max_bytes=MAX_YAML_BYTES))
     except OSError as exc:
         raise StepError(f"cannot read {path}: {exc.strerror or exc}") from exc
-    except (yaml.YAMLError, RecursionError) as exc:
-        raise StepError(f"{path} is no YAML: {' '.join(str(exc).split())}") from exc
+    except YamlError as exc:
+        raise StepError(f"{path} cannot be read as YAML: {exc}") from exc
     try:
         return _declared(document, path.absolute().parent)
     except ValidationError as exc:
         raise StepError(f"{path}: {first_fault(exc)}") from exc
-    except ValueError as exc:
+    except (StepError, ValueError) as exc:
         raise StepError(f"{path}: {exc}") from exc
 
 
@@ -187,7 +193,7 @@ def _declared(document: Any, folder: Path) -> DeclaredStep:  # noqa: ANN401  # Y
     if "unknown" in given:
         given["unknown"] = unknown = _entries(given["unknown"], "unknown", UNKNOWN_KEYS)
         if "embeddings" in unknown:
-            unknown["embeddings"] = folder / Path(str(unknown["embeddings"])).expanduser()
+            unknown["embeddings"] = folder / _path(_label(unknown["embeddings"]))
     step = _DECLARED.validate_python(given)
     if step.threshold and not step.other:
         step = replace(step, other=OTHER)
@@ -195,24 +201,24 @@ def _declared(document: Any, folder: Path) -> DeclaredStep:  # noqa: ANN401  # Y
         raise ValueError("other is for images below a threshold, or beside own classes: add threshold or classes")
     if step.inner and not step.threshold:
         raise ValueError(
-            f"{step.inner[0].label} has classes in it, which needs a threshold: the answer is the innermost class "
-            "whose score reaches it"
+            f"{shortened(step.inner[0].label)} has classes in it, which needs a threshold: the answer is the innermost "
+            "class whose score reaches it"
         )
     return step
 
 
 def _entries(value: Any, where: str, keys: Sequence[str] = ()) -> dict[Any, Any]:  # noqa: ANN401  # YAML
     if not isinstance(value, Mapping):
-        raise ValueError(f"{where} must have entries NAME: VALUE, not {value!r}")  # noqa: TRY004
+        raise ValueError(f"{where} must have entries NAME: VALUE, not {shown(value)}")  # noqa: TRY004
     if keys and (wrong := [key for key in value if key not in keys]):
-        raise ValueError(f"{where} has {wrong[0]!r}; it can have {', '.join(keys)}")
+        raise ValueError(f"{where} has {shown(wrong[0])}; it can have {', '.join(keys)}")
     return dict(value)
 
 
 def _own_classes(value: Any, parent: str, where: str) -> Iterator[dict[str, Any]]:  # noqa: ANN401  # YAML
     """The fields of each OwnClass of a tree of labels; the innermost ones have a list of members, or one member."""
     for label, content in _entries(value, where).items():
-        inside = f"{where}.{label}"
+        inside = f"{where}.{shortened(str(label))}"
         if not content and content != 0:
             raise ValueError(f"{inside} has no classes of the network")
         if isinstance(content, Mapping):
@@ -238,7 +244,8 @@ def resolved(step: DeclaredStep, labels: Sequence[str], *, multi_label: bool) ->
         numbers = tuple(dict.fromkeys(number for member in each.members for number in _numbers(member, each, names)))
         for number in numbers:
             if number in taken:
-                raise StepError(f"{labels[number]!r} is in {taken[number]} and in {each.label}: it can be in one class")
+                both = f"{shortened(taken[number])} and in {shortened(each.label)}"
+                raise StepError(f"{shown(labels[number])} is in {both}: it can be in one class")
             taken[number] = each.label
         classes.append(replace(each, numbers=numbers))
     # The scores of classes that no own class has must be somewhere: they add up to the rest.
@@ -255,7 +262,7 @@ def _distinct(own: list[str], allowed: Sequence[str] = ()) -> tuple[str, ...]:
     """The labels; raises StepError if one occurs twice, unless the network has it twice as well."""
     for label in own[len(allowed) :]:
         if own.count(label) > 1:
-            raise StepError(f"the label {label!r} occurs twice: name the classes, other and unknown differently")
+            raise StepError(f"the label {shown(label)} occurs twice: name the classes, other and unknown differently")
     return tuple(own)
 
 
@@ -267,7 +274,8 @@ def _numbers(member: str, own: OwnClass, names: ClassNames) -> Iterator[int]:
         return
     number = names.find(member)
     if number is None:
-        raise StepError(f"classes.{own.label}: the network has no class {member!r}; it has {names.some}")
+        own_class = f"classes.{shortened(own.label)}"
+        raise StepError(f"{own_class}: the network has no class {shown(member)}; it has {names.some}")
     yield number
 
 

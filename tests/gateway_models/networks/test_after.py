@@ -160,7 +160,10 @@ def test_images_far_from_known_ones_are_refused(tmp_path, suffix):
         ("classes: {other: [0]}", "the label 'other' occurs twice"),
         ("unknown: {label: x}", "unknown.embeddings: is missing"),
         ("unknown: {embeddings: absent.npy}", "the network gives none: add it with --embeddings auto"),
-        ("a: [", "is no YAML"),
+        ("a: [", "cannot be read as YAML: line "),
+        ("temperature: " + "9" * 301, "temperature must be a number, not '99999"),
+        ("classes: {" + "long" * 100 + ": []}", "classes.longlong"),
+        ("unknown: {embeddings: ~no-such-user/known.npy}", "'~no-such-user/known.npy' is in the home folder of a user"),
     ],
 )
 def test_wrong_declaration_is_named(tmp_path, text, reason):
