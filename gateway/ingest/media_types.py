@@ -85,7 +85,9 @@ async def open_uploads(
     limit.
     """
     media_type = media_type_of(content_type)
+    # A body without a type is an image, too: clients that send bytes or an open file often add none.
     raw = media_type.startswith("image/") or media_type == "application/octet-stream"
+    raw = raw or (not content_type and announced_bytes > 0)
     reader = readers.get(media_type)
     if not raw and reader is None and media_type != "multipart/form-data":
         others = "".join(f", or {each}" for each in readers)

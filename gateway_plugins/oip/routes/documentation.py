@@ -18,7 +18,7 @@ REQUEST: dict[str, Any] = {
             "in": "header",
             "required": False,
             "schema": {"type": "integer", "minimum": 0},
-            "description": "Bytes of the JSON at the start of a binary body.",
+            "description": "Bytes of the JSON at the start of a binary body; 0 if the body is one image.",
         }
     ],
     "requestBody": {

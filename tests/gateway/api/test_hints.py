@@ -68,7 +68,7 @@ REFUSALS: dict[tuple[int, str | None], dict[str, Request]] = {
     },
     (415, "unsupported_media_type"): {
         "as curl -d does: write curl -F files=@cat.jpg.": body(PNG, content_type="application/x-www-form-urlencoded"),
-        "requests.post(url, files={'files': file}).": body(PNG),
+        "requests.post(url, files={'files': file}).": body(b""),
         "The Content-Type is not supported": body(b"x", content_type="text/csv"),
         "The Content-Encoding is not supported": body(b"x", content_type="image/png", content_encoding="gzip"),
     },

@@ -64,6 +64,17 @@ def test_json_request_gets_a_json_response(client):
     assert client.post(INFER, content=body, headers={LENGTH: str(len(body))}).json() == answer.json()
 
 
+def test_raw_binary_request_is_one_image(client):
+    """Triton's form for a model with one input; the length of the JSON is 0, and there is none."""
+    for image, status in ((PNG, "ok"), (TEXT, "unsupported_format"), (b"", "empty_file")):
+        answer = client.post(INFER, content=image, headers={LENGTH: "0", "Content-Type": "application/octet-stream"})
+        if status == "ok":
+            assert answer.json()["outputs"][1] == {"name": "STATUS", "datatype": "BYTES", "shape": [1], "data": ["ok"]}
+            assert answer.json()["outputs"][0]["data"] == SCORES.tolist()
+        else:
+            assert refusal(answer)[0] == {"unsupported_format": 415, "empty_file": 422}[status]
+
+
 def test_openapi_document_has_the_request_schema(client):
     schema = client.get("/openapi.json").json()
     (body,) = {

@@ -149,6 +149,16 @@ def test_request_of_hugging_face_gets_its_shape(client, body):
     assert (answer.status_code, answer.json()) == (200, ONE["huggingface"])
 
 
+def test_bytes_without_a_media_type_are_an_image(client):
+    """As InferenceClient.image_classification(bytes) and requests.post(url, data=file) send them."""
+    answer = client.post("/predict", params={"format": "huggingface"}, content=PNG)
+    assert "content-type" not in answer.request.headers
+    assert (answer.status_code, answer.json()) == (200, ONE["huggingface"])
+    empty = client.post("/predict")
+    assert (empty.status_code, empty.json()["code"]) == (415, "unsupported_media_type")
+    assert "The request has no Content-Type" in empty.json()["detail"]
+
+
 def test_top_k_in_the_body_selects_the_classes():
     with client_of(StubBackend(ranked(["cat", "dog"], [0.9, 0.7]))) as client:
         for top_k in (1, 2):
