@@ -33,8 +33,7 @@ from gateway.server.open_files import affordable_connections
 from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings
 from gateway.time_slices import freeze_garbage
-from gateway.triton.backend import create_backend
-from gateway.triton.client import connector
+from gateway.triton.opening import connector, create_backend
 
 
 def create_app(

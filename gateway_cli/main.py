@@ -355,8 +355,8 @@ def triton_alive(
     """
     import asyncio
 
-    from gateway.triton.client import connector
     from gateway.triton.codec import Codecs
+    from gateway.triton.opening import connector
     from gateway_local.liveness import reason_to_restart
 
     settings = load_settings()

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -25,7 +24,6 @@ from gateway.errors import (
     SequenceUnknown,
     TritonUnreachable,
 )
-from gateway.hooks import Plugins
 from gateway.inference.backend import (
     Call,
     CallLimits,
@@ -36,14 +34,8 @@ from gateway.inference.backend import (
 )
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize
-from gateway.settings import Settings
-from gateway.triton.addresses import Addresses
-from gateway.triton.client import Connect, connector
-from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import NOT_LOADED, SequenceLost, StubDied
-from gateway.triton.health.checker import watcher
-from gateway.triton.health.state import Schedule
-from gateway.triton.pool import Replica, ReplicaFactory, TritonPool, rendezvous_order
+from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.triton.wire import RecentCodes, Seal
 
 if TYPE_CHECKING:
@@ -390,43 +382,3 @@ def _joined(results: Sequence[InferResult]) -> InferResult:
     """Join results of one row each; model and version come from an answered row, if there is one."""
     first = next((result for result in results if result.rows[0].error is None), results[0])
     return replace(first, rows=tuple(result.rows[0] for result in results))
-
-
-def create_backend(settings: Settings, connect: Connect | None = None, plugins: Plugins | None = None) -> TritonBackend:
-    """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
-    plugins = plugins or Plugins()
-    pool = open_pool(settings, plugins, connect)
-    return TritonBackend(pool, **options(settings, plugins))
-
-
-def open_pool(
-    settings: Settings, plugins: Plugins, connect: Connect | None = None, *, on_demand: bool = False
-) -> TritonPool:
-    """The Tritons of the settings."""
-    schedule = Schedule(settings.ready_interval_seconds, settings.ready_timeout_seconds)
-    factory = ReplicaFactory(
-        model_name=settings.model,
-        schedule=schedule,
-        watch=watcher(plugins.repair()),
-        splits=plugins.versions(),
-        load=settings.load_models,
-        on_demand=on_demand,
-        codecs=Codecs.of_settings(settings),
-        connect=connect or connector(settings),
-    )
-    return TritonPool(Addresses(settings.triton_url), factory)
-
-
-def options(settings: Settings, plugins: Plugins) -> BackendOptions:
-    """The options of the settings for a TritonBackend."""
-    return {
-        "model_name": settings.model,
-        "seal": Seal(_cache_secret(settings)),
-        "hold_seconds": settings.max_wait_seconds if settings.hold_without_triton else 0.0,
-        "check_load": plugins.check_load,
-    }
-
-
-def _cache_secret(settings: Settings) -> bytes:
-    """The secret for keys of Triton's response cache; random if none is set."""
-    return settings.cache_secret.get_secret_value().encode() if settings.cache_secret else secrets.token_bytes(32)

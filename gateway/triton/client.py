@@ -2,11 +2,8 @@
 
 import asyncio
 import secrets
-import ssl
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -17,22 +14,16 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
 from gateway import tracing
-from gateway.errors import DeadlineExceeded, UserError
+from gateway.errors import DeadlineExceeded
 from gateway.inference.backend import Call, InferResult
 from gateway.inference.sequence import SequenceScores, SequenceStep
-from gateway.settings import Settings, variable
 from gateway.time_slices import TimeSlice
-from gateway.triton.addresses import is_address
 from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, METADATA_TIMEOUT_SECONDS, translate
 from gateway.triton.wire import read_step, step_request
 from gateway.values.addresses import is_loopback
 
 TARGET_NAME = "grpc.ssl_target_name_override"
-
-
-class TlsError(UserError):
-    """A certificate or key for the connection to Triton cannot be used; the message names its variable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,47 +36,6 @@ class Tls:
     def options(self) -> list[tuple[str, str]]:
         """The channel's options."""
         return [(TARGET_NAME, self.server_name)] if self.server_name else []
-
-
-def read_tls(settings: Settings, ca_file: Path) -> Tls:
-    """Read and check the files of the settings; raises TlsError."""
-    ca = _read("triton_ca_file", ca_file)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    try:
-        context.load_verify_locations(cafile=ca_file)
-    except ssl.SSLError as exc:
-        raise _wrong("triton_ca_file", ca_file, "has no certificate in PEM form") from exc
-    certificate = key = None
-    if settings.triton_certificate_file is not None and settings.triton_key_file is not None:
-        certificate = _read("triton_certificate_file", settings.triton_certificate_file)
-        key = _read("triton_key_file", settings.triton_key_file)
-        try:
-            # A password would be asked for on the terminal.
-            context.load_cert_chain(settings.triton_certificate_file, settings.triton_key_file, password="")
-        except (ssl.SSLError, ValueError) as exc:
-            path = settings.triton_key_file
-            text = f"is no unencrypted PEM key that fits {variable('triton_certificate_file')}"
-            raise _wrong("triton_key_file", path, text) from exc
-    return Tls(grpc.ssl_channel_credentials(ca, key, certificate), _server_name(settings))
-
-
-def _server_name(settings: Settings) -> str:
-    """The name to expect: the gateway connects to addresses, but a certificate usually has the name that has them."""
-    if settings.triton_server_name is not None:
-        return settings.triton_server_name
-    host = settings.triton_url[0].rpartition(":")[0].strip("[]")
-    return "" if is_address(host) else host
-
-
-def _read(field: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as exc:
-        raise _wrong(field, path, f"cannot be read: {exc.strerror}") from exc
-
-
-def _wrong(field: str, path: Path, text: str) -> TlsError:
-    return TlsError(f"{variable(field)}: {path} {text}")
 
 
 T = TypeVar("T")
@@ -288,13 +238,3 @@ class Connect(Protocol):
     def __call__(self, address: str) -> GrpcEndpoint:
         """The endpoint of host:port."""
         ...
-
-
-def connector(settings: Settings) -> Connect:
-    """Makes endpoints for the settings: with TLS if a CA is set; raises TlsError.
-
-    The files are read once, as Triton reads its own: after they were renewed, both have to be restarted.
-    """
-    if settings.triton_ca_file is None:
-        return GrpcEndpoint
-    return partial(GrpcEndpoint, tls=read_tls(settings, settings.triton_ca_file))

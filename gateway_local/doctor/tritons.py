@@ -10,10 +10,11 @@ from gateway.inference.backend import Call
 from gateway.plugins import installed
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
-from gateway.triton.client import CANCELLATION_SINCE, TlsError, connector, version_numbers
+from gateway.triton.client import CANCELLATION_SINCE, version_numbers
 from gateway.triton.codec import Codecs
 from gateway.triton.contract import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, pinned, sizes
 from gateway.triton.endpoint import TritonEndpoint, step_configs
+from gateway.triton.opening import TlsError, connector
 from gateway_local.devices import arguments, pool_bytes
 from gateway_local.doctor.repository import LIMITED, shares
 from gateway_local.runtime.wheel import TRITON_VERSION

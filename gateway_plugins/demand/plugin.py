@@ -24,7 +24,7 @@ class Demand(Plugin):
         settings = self._settings
         if not settings.models_memory_bytes:
             return None
-        from gateway.triton.backend import open_pool, options
+        from gateway.triton.opening import open_pool, options
         from gateway_plugins.demand.backend import DemandBackend
         from gateway_plugins.demand.loader import DemandLoader
         from gateway_plugins.demand.memory import Budget, ModelDescriptions

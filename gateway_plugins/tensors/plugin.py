@@ -22,7 +22,7 @@ class Tensors(Plugin):
         from gateway.deadline import Deadline
         from gateway.errors import GatewayError
         from gateway.inference.backend import Call
-        from gateway.triton.client import connector
+        from gateway.triton.opening import connector
 
         endpoint, found = connector(settings)(address), []
         try:

@@ -8,7 +8,6 @@ from google.protobuf import text_format
 from gateway.errors import LoadFailed
 from gateway.hooks import Plugins
 from gateway.settings import GIB, MIB
-from gateway.triton.backend import create_backend
 from gateway.triton.contract import (
     AFTER_PARAMETER,
     PROCESS_MEMORY_PARAMETER,
@@ -17,6 +16,7 @@ from gateway.triton.contract import (
     read_model_configs,
 )
 from gateway.triton.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
+from gateway.triton.opening import create_backend
 from gateway_machine.capacity import PROCESS_MEMORY, NetworkRuntime
 from gateway_machine.memory import MACHINE, Memory
 from gateway_plugins.demand.plugin import Demand

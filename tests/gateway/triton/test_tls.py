@@ -9,7 +9,7 @@ import pytest
 from gateway.deadline import Deadline
 from gateway.errors import TritonUnreachable
 from gateway.inference.backend import Batch, Call
-from gateway.triton.client import TlsError, connector, read_tls
+from gateway.triton.opening import TlsError, connector, read_tls
 from gateway_local.runtime.base import TritonRuntime
 from tests.certificates import Authority, Pair
 from tests.gateway.triton.fleet import MODEL

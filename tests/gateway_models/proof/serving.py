@@ -2,7 +2,7 @@
 
 from contextlib import AbstractContextManager
 
-from gateway.triton.backend import create_backend
+from gateway.triton.opening import create_backend
 from gateway_local.server import EmbeddedTriton
 from tests.services import Client, client_of
 from tests.settings import Settings

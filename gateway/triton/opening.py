@@ -1,0 +1,115 @@
+"""Builds the backend from the settings: the Tritons, TLS to them, and the secret of the seal."""
+
+import secrets
+import ssl
+from functools import partial
+from pathlib import Path
+
+import grpc
+
+from gateway.errors import UserError
+from gateway.hooks import Plugins
+from gateway.settings import Settings, variable
+from gateway.triton.addresses import Addresses, is_address
+from gateway.triton.backend import BackendOptions, TritonBackend
+from gateway.triton.client import Connect, GrpcEndpoint, Tls
+from gateway.triton.codec import Codecs
+from gateway.triton.health.checker import watcher
+from gateway.triton.health.state import Schedule
+from gateway.triton.pool import ReplicaFactory, TritonPool
+from gateway.triton.wire import Seal
+
+
+def create_backend(settings: Settings, connect: Connect | None = None, plugins: Plugins | None = None) -> TritonBackend:
+    """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
+    plugins = plugins or Plugins()
+    pool = open_pool(settings, plugins, connect)
+    return TritonBackend(pool, **options(settings, plugins))
+
+
+def open_pool(
+    settings: Settings, plugins: Plugins, connect: Connect | None = None, *, on_demand: bool = False
+) -> TritonPool:
+    """The Tritons of the settings."""
+    schedule = Schedule(settings.ready_interval_seconds, settings.ready_timeout_seconds)
+    factory = ReplicaFactory(
+        model_name=settings.model,
+        schedule=schedule,
+        watch=watcher(plugins.repair()),
+        splits=plugins.versions(),
+        load=settings.load_models,
+        on_demand=on_demand,
+        codecs=Codecs.of_settings(settings),
+        connect=connect or connector(settings),
+    )
+    return TritonPool(Addresses(settings.triton_url), factory)
+
+
+def options(settings: Settings, plugins: Plugins) -> BackendOptions:
+    """The options of the settings for a TritonBackend."""
+    return {
+        "model_name": settings.model,
+        "seal": Seal(_cache_secret(settings)),
+        "hold_seconds": settings.max_wait_seconds if settings.hold_without_triton else 0.0,
+        "check_load": plugins.check_load,
+    }
+
+
+def _cache_secret(settings: Settings) -> bytes:
+    """The secret for keys of Triton's response cache; random if none is set."""
+    return settings.cache_secret.get_secret_value().encode() if settings.cache_secret else secrets.token_bytes(32)
+
+
+def connector(settings: Settings) -> Connect:
+    """Makes endpoints for the settings: with TLS if a CA is set; raises TlsError.
+
+    The files are read once, as Triton reads its own: after they were renewed, both have to be restarted.
+    """
+    if settings.triton_ca_file is None:
+        return GrpcEndpoint
+    return partial(GrpcEndpoint, tls=read_tls(settings, settings.triton_ca_file))
+
+
+class TlsError(UserError):
+    """A certificate or key for the connection to Triton cannot be used; the message names its variable."""
+
+
+def read_tls(settings: Settings, ca_file: Path) -> Tls:
+    """Read and check the files of the settings; raises TlsError."""
+    ca = _read("triton_ca_file", ca_file)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cafile=ca_file)
+    except ssl.SSLError as exc:
+        raise _wrong("triton_ca_file", ca_file, "has no certificate in PEM form") from exc
+    certificate = key = None
+    if settings.triton_certificate_file is not None and settings.triton_key_file is not None:
+        certificate = _read("triton_certificate_file", settings.triton_certificate_file)
+        key = _read("triton_key_file", settings.triton_key_file)
+        try:
+            # A password would be asked for on the terminal.
+            context.load_cert_chain(settings.triton_certificate_file, settings.triton_key_file, password="")
+        except (ssl.SSLError, ValueError) as exc:
+            path = settings.triton_key_file
+            text = f"is no unencrypted PEM key that fits {variable('triton_certificate_file')}"
+            raise _wrong("triton_key_file", path, text) from exc
+    return Tls(grpc.ssl_channel_credentials(ca, key, certificate), _server_name(settings))
+
+
+def _server_name(settings: Settings) -> str:
+    """The name to expect: the gateway connects to addresses, but a certificate usually has the name that has them."""
+    if settings.triton_server_name is not None:
+        return settings.triton_server_name
+    host = settings.triton_url[0].rpartition(":")[0].strip("[]")
+    return "" if is_address(host) else host
+
+
+def _read(field: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise _wrong(field, path, f"cannot be read: {exc.strerror}") from exc
+
+
+def _wrong(field: str, path: Path, text: str) -> TlsError:
+    return TlsError(f"{variable(field)}: {path} {text}")
