@@ -105,4 +105,4 @@ def preprocessor(repository: Path, name: str) -> Any:  # noqa: ANN401  # a file 
 def pillow_resize(repository: Path, size: list[int], crop: list[int], interpolation: str) -> Any:  # noqa: ANN401
     """The preprocessor's resize and crop, from and to uint8 [height, width, 3]."""
     module = preprocessor(repository, "resizing")
-    return module.PillowResize(size, crop, module.InterpolationMode(interpolation))
+    return module.PillowResize(size, module.CentreCrop(crop), module.InterpolationMode(interpolation))

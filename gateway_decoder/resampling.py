@@ -48,7 +48,7 @@ def resample_and_crop(pixels: NDArray[np.uint8], tensor: TensorInput) -> NDArray
     top, left = resize.ends(height, width)
     middle = pixels[top : height - top, left : width - left]
     size = resize.resized(*middle.shape[:2])
-    corner = round((size[0] - crop[0]) / 2), round((size[1] - crop[1]) / 2)  # as torchvision rounds it
+    corner = tensor.corner(*size)
     if _kernel_is_exact(resize.interpolation):
         return _by_kernel(middle, size, resize.interpolation, crop, corner)
     whole = _by_pillow(middle, size, resize.interpolation)

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 PILLOW, TORCH = "pillow", "torch"
 """Values of the parameter resize_library: the pixels of the installed Pillow, or of torch's own resize."""
 
+EVEN, FLOOR = "even", "floor"
+"""Values of the parameter crop_rounding: how torchvision and timm, or transformers, round the crop's corner."""
+ROUNDINGS = frozenset({EVEN, FLOOR})
+
 MAX_ASPECT = 4
 """If one side is more than this many times the other, its ends are cropped before a resize by the shorter side."""
 INTERPOLATIONS = frozenset({"nearest", "nearest-exact", "box", "bilinear", "hamming", "bicubic", "lanczos"})
@@ -54,8 +58,8 @@ class Resize:
 class TensorInput:
     """How a decoder makes the input of a model that takes tensors: one image's part of it.
 
-    `crop` is height and width of the centre crop after the resize; `mean` and `std` are those of red, green and blue on
-    a scale from 0 to 1, which uint8 leaves out: its values are the pixels.
+    `crop` is height and width of the centre crop after the resize, whose corner is rounded by `crop_rounding`; `mean`
+    and `std` are those of red, green and blue on a scale from 0 to 1, which uint8 leaves out: its values are pixels.
     """
 
     resize: Resize
@@ -68,6 +72,12 @@ class TensorInput:
     """nchw or nhwc."""
     channels: str = "rgb"
     """rgb or bgr."""
+    crop_rounding: str = EVEN
+
+    def corner(self, height: int, width: int) -> tuple[int, int]:
+        """Top and left of the crop of a resized image."""
+        top, left = (height - self.crop[0]) / 2, (width - self.crop[1]) / 2
+        return (round(top), round(left)) if self.crop_rounding == EVEN else (int(top), int(left))
 
     @property
     def shape(self) -> tuple[int, int, int]:

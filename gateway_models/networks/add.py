@@ -39,6 +39,8 @@ from gateway_models.repository.writing import extend, staging, write
 
 OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION}
 """By kind of source; other kinds are TorchScript by default."""
+OWN_PROCESSORS = ("huggingface", "timm")
+"""Kinds of sources whose libraries have code that prepares images."""
 RUNS_CODE = ("exported", "torchscript", "function")
 """Kinds of sources whose code runs with --trust."""
 
@@ -122,10 +124,9 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         raise SourceError("--openvino is for ONNX, which it runs: add --format onnx")
     if spec.serving.cpu_runtime and written_as is not Format.TORCHSCRIPT:
         raise SourceError("--cpu-runtime is for TorchScript: leave it out, or add --format torchscript")
-    # By default, a new version has the preprocessing of the others.
-    preprocessing = find_preprocessing(
-        source, spec.preprocessing or (old.preprocessing if old and spec.like is None else None)
-    )
+    # Without its own, a new version has the preprocessing of the others.
+    others = old.preprocessing if old and spec.like is None and source.preprocessing is None else None
+    preprocessing = find_preprocessing(source, spec.preprocessing or others)
     library = spec.resize_library
     if library is None and old and spec.preprocessing is None:
         library = old.preprocessing.resize_library
@@ -137,6 +138,10 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         spec,
         like=source.like or None,
         preprocessing=preprocessing,
+        own_processor=source.kind in OWN_PROCESSORS
+        and source.preprocessing is not None
+        and spec.preprocessing is None
+        and not spec.pixels,
         features=features,
         tensor=tensor,
         format=written_as,

@@ -48,12 +48,17 @@ LOADS = frozenset(
     | {"pretrained_model_args"}
 )
 """Arguments of timm.create_model that make it read other files than the folder's weights."""
+TIMM_DEFAULTS = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
+"""What timm takes where a configuration says nothing, as timm.data.resolve_data_config does."""
 OTHER_TASKS = {
     "Segmentation": "a map of classes, scores for each pixel",
     "ObjectDetection": "boxes around objects",
     "DepthEstimation": "a map of distances",
 }
 """Parts of the names of transformers' classes, and what those give."""
+MULTI_LABEL = "multi_label_classification"
+UNNAMED = re.compile(r"LABEL_\d+")
+"""What transformers calls classes that were given no names."""
 _SHARD = re.compile(r"[\w][\w.-]*\.safetensors")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -83,9 +88,10 @@ class ModelFolder:
         return f"{HUGGING_FACE}{self.path}"
 
     def digest(self) -> str:
-        """The SHA-256 over the configuration and the weights, with their file names."""
+        """The SHA-256 over the configurations and the weights, with their file names."""
         hasher = hashlib.sha256()
-        for path in sorted([self.path / CONFIG, *self.path.glob(WEIGHTS)]):
+        processors = [path for name in PROCESSORS if (path := self.path / name).is_file()]
+        for path in sorted([self.path / CONFIG, *processors, *self.path.glob(WEIGHTS)]):
             hasher.update(f"{path.name}\0{path.stat().st_size}\0".encode())
             with path.open("rb") as file:
                 while block := file.read(2**20):
@@ -133,7 +139,7 @@ def read_folder(path: Path) -> ModelFolder:
         architecture,
         _labels(config.get("id2label"), path),
         _preprocessing(path),
-        multi_label=config.get("problem_type") == "multi_label_classification",
+        multi_label=config.get("problem_type") == MULTI_LABEL,
     )
 
 
@@ -218,7 +224,7 @@ def import_timm() -> Any:  # noqa: ANN401  # timm is imported where it is used
 
 def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
     """The preprocessing of timm's evaluation (timm.data.create_transform), from its configuration; raises HubError."""
-    size = config.get("input_size", (3, 224, 224))
+    size = config.get("input_size") or (3, 224, 224)
     if size[0] != 3 or size[1] != size[2]:
         raise HubError(f"its input_size is {list(size)}, but only squares with three channels are supported")
     side, mode = int(size[1]), config.get("crop_mode") or "center"
@@ -229,10 +235,8 @@ def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
         raise HubError(
             f"its crop_mode is {mode!r}, but only center and squash are supported: use --resize, --crop, --mean, --std"
         )
-    values = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic", **config}
-    return from_mapping(
-        {"resize_size": resized, "crop_size": side, **{key: values[key] for key in ("mean", "std", "interpolation")}}
-    )
+    values = {key: config.get(key) or default for key, default in TIMM_DEFAULTS.items()}
+    return from_mapping({"resize_size": resized, "crop_size": side, **values})
 
 
 def _check_files(path: Path) -> None:
@@ -276,13 +280,14 @@ def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
             f"{path / CONFIG} has {refused[0]} in model_args, which makes timm load other files: remove it, since "
             "the weights come from the folder"
         )
-    names = config.get("label_names") or config["pretrained_cfg"].get("label_names") or ()
+    names = tuple(map(str, config.get("label_names") or config["pretrained_cfg"].get("label_names") or ()))
     return ModelFolder(
         path,
         "timm",
         config["architecture"],
-        tuple(map(str, names)),
+        () if all(map(UNNAMED.fullmatch, names)) else names,
         timm_preprocessing(config["pretrained_cfg"]),
+        multi_label=config.get("problem_type") == MULTI_LABEL,
     )
 
 
@@ -291,7 +296,7 @@ def _labels(id2label: object, path: Path) -> tuple[str, ...]:
     if not isinstance(id2label, Mapping):
         return ()
     names = numbered(id2label.items(), path / CONFIG)
-    return () if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
+    return () if all(map(UNNAMED.fullmatch, names)) else names
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -1,14 +1,34 @@
-"""Builds networks of transformers and timm from a configuration and a weights file; runs no code of these files."""
+"""Networks and processors of transformers and timm, from configurations and weights; runs no code of these files."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.hub import CONFIG, EXTRA, TIMM, import_timm, read_config, read_folder
+from gateway_models.networks.hub import (
+    CONFIG,
+    EXTRA,
+    HUGGING_FACE,
+    TIMM,
+    import_timm,
+    read_config,
+    read_folder,
+    timm_config,
+)
 from gateway_models.networks.weights import load_into, read_state_dict
+from gateway_models.repository.preprocessing import reference_transforms
+from gateway_models.repository.spec import ModelSpec
+
+Processor = Callable[[Image.Image], NDArray[np.float32]]
+"""From a picture in RGB to the network's input, fp32 [3, H, W]."""
+LEVELS = 0.5
+"""The largest difference of a pixel, in levels of 255, that rounding explains."""
 
 
 class Logits(nn.Module):
@@ -56,6 +76,59 @@ def timm_network(architecture: str, weights: Path, classes: int | None) -> nn.Mo
     """A network of timm with the weights of a file; raises ModelFileError if their names or shapes do not fit."""
     network = _create(architecture, **({"num_classes": classes} if classes else {}))
     return load_into(network, read_state_dict(weights), str(weights), f"{TIMM}{architecture}")
+
+
+def processor(spec: ModelSpec) -> Processor:
+    """What prepares the pictures of a spec: its library's own code, or what the user said; raises ModelFileError."""
+    if not spec.own_processor:
+        transforms = reference_transforms(spec.prepared)
+        return lambda picture: transforms(picture).numpy()
+    name = spec.source.removeprefix(HUGGING_FACE).removeprefix(TIMM)
+    config = timm_config(name) if spec.source.startswith(TIMM) else read_config(Path(name) / CONFIG)
+    if spec.source.startswith(TIMM) or "pretrained_cfg" in config:
+        from timm.data import create_transform, resolve_data_config
+
+        made = create_transform(**resolve_data_config({}, pretrained_cfg=dict(config.get("pretrained_cfg", config))))
+        return lambda picture: np.asarray(made(picture))
+    from transformers import AutoImageProcessor
+
+    options = {"local_files_only": True, "trust_remote_code": False, "backend": "pil"}
+    try:
+        own = AutoImageProcessor.from_pretrained(name, **options)
+    except Exception as exc:  # transformers has no common base class
+        raise ModelFileError(f"transformers cannot load its processor: {str(exc).strip().splitlines()[0]}") from exc
+    return lambda picture: np.asarray(own(picture, return_tensors="np")["pixel_values"][0])
+
+
+def check_processor(spec: ModelSpec) -> None:
+    """Raise ModelFileError where the served preprocessing differs from the library's own by more than rounding."""
+    if not spec.own_processor:
+        return
+    prepared = spec.prepared
+    served, own = reference_transforms(prepared), processor(spec)
+    levels = 255 * np.reshape(prepared.std, (3, 1, 1))
+    for picture in _pictures(prepared.resize_size[-1]):
+        expected, given = own(picture), served(picture).numpy()
+        if expected.shape != given.shape:
+            difference = f"{list(expected.shape)} instead of {list(given.shape)}"
+        elif (most := float((np.abs(expected - given) * levels).max())) > LEVELS:
+            difference = f"pixels that differ by up to {most:.1f} of 255 levels"
+        else:
+            continue
+        raise ModelFileError(
+            f"its own processor makes of a picture of {picture.width}×{picture.height} {difference} from what would be "
+            f"served ({prepared.described()}): use --resize, --crop, --mean, --std and --interpolation if images can "
+            "be prepared by these"
+        )
+
+
+def _pictures(side: int) -> list[Image.Image]:
+    """Noise near `side`, which leaves the crop surpluses of 0 to 3 modulo 4 in both orientations, and tiny pictures."""
+    shorter = side + side // 9
+    sizes = [(shorter, shorter + more) for more in range(5)]
+    sizes = [*sizes, *((width, height) for height, width in sizes), (5, 8), (9, 4)]
+    generator = np.random.default_rng(0)
+    return [Image.fromarray(generator.integers(0, 256, (*size, 3), np.uint8)) for size in sizes]
 
 
 def _timm_folder(folder: Path, config: dict[str, Any]) -> nn.Module:

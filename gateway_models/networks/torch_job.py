@@ -47,6 +47,11 @@ def do_torch(job: Job) -> Outcome:
     report(f"loading {spec.source}")
     with torch.no_grad():
         module = original_module(spec, job.labels)
+        if spec.own_processor:
+            from gateway_models.networks.pretrained import check_processor
+
+            report("comparing its preprocessing with the library's own")
+            check_processor(spec)
         report(f"trying it on images of {job.side}×{job.side}")
         form = form_of(module, job.side, known_form(spec), pixels=job.pixels)
         check_pixels(job, form.input)
@@ -91,11 +96,23 @@ def do_torch(job: Job) -> Outcome:
 
 
 def _probe_output(module: torch.nn.Module, side: int) -> object:
-    """A module's output for a random batch; an empty tensor if it fails."""
-    try:
-        return module(torch.rand((2, 3, side, side)))
-    except Exception:  # probing reports the reason
-        return torch.empty(0)
+    """A module's output for a random batch; an empty tensor if it fails.
+
+    Raises ModelFileError where it runs in half precision only.
+    """
+    images = torch.rand((2, 3, side, side))
+    for dtype in DTYPES.values():
+        try:
+            output: object = module(images.to(dtype))
+        except Exception:  # noqa: S112  # probing reports the reason
+            continue
+        if dtype is not torch.float32:
+            raise ModelFileError(
+                f"its weights are {dtype}, and images are float32: save it from model.float(). --precision fp16 or "
+                "bf16 makes it compute in half precision"
+            )
+        return output
+    return torch.empty(0)
 
 
 def _converted(module: torch.nn.Module, activate: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Served:

@@ -16,8 +16,8 @@ FAULTS_SHOWN = 2
 """Weights that an error message lists at most."""
 HEAD_TENSORS = 2
 """The weight and the bias of a last layer."""
-_PREFIXES = ("module.", "_orig_mod.", "model.")
-"""Prefixes that DataParallel, torch.compile and Lightning add to the names of weights."""
+_PREFIXES = ("module.", "_orig_mod.", "model.", "timm_model.")
+"""Prefixes that DataParallel, torch.compile, Lightning and TimmWrapper of transformers add to the names of weights."""
 
 
 def read_state_dict(path: Path) -> Mapping[str, Tensor]:

@@ -3,11 +3,14 @@
 Both ways have three stages, and the difference between their answers is the sum of three, each from one stage:
 
     served:     gateway and OpenCV decode → the preprocessor resizes, crops, normalises → the served network
-    reference:  PIL decodes               → torchvision's transforms of a PIL image      → the original network
+    reference:  PIL decodes               → the original's own preprocessing             → the original network
 
     decode = original(preprocessor(the file)) - original(preprocessor(PIL's pixels))
-    resize = original(preprocessor(PIL's pixels)) - original(torchvision(PIL's pixels))
+    resize = original(preprocessor(PIL's pixels)) - original(its own preprocessing of PIL's pixels)
     model  = served(the file) - original(preprocessor(the file))
+
+The original's own preprocessing is the code of transformers or timm where the model's source has it, and else
+torchvision's transforms with the values that the user gave.
 
 Embeddings are compared with the original's by their cosine.
 """
@@ -27,12 +30,12 @@ from gateway.triton.contract import ModelInstanceGroup
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.features import embedding_difference
 from gateway_models.networks.originals import Answers, original_answers
+from gateway_models.networks.pretrained import processor
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import NotCompared, reader, resize_for
 from gateway_models.proof.reference import shown
 from gateway_models.repository.entry import Entry
-from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import Decode
 
 TOLERANCE = 1e-3
@@ -163,7 +166,7 @@ def compare(
     Without the preprocessor, as over HTTP, the stages of the difference are not known.
     """
     original = original_answers(entry.versions[version])
-    transforms = reference_transforms(entry.preprocessing)
+    prepare = processor(entry.versions[version].spec)
     for (answer,) in answers:
         path = answer.sample.path
         if answer.probabilities is None:
@@ -174,7 +177,7 @@ def compare(
         except OSError as exc:
             yield NotCompared(path, f"PIL does not read it: {exc}")
             continue
-        reference = transforms(image).numpy()
+        reference = prepare(image)
         expected, wanted = _answer(original, reference)
         _check_same_model(answer, expected, wanted)
         stages = {}

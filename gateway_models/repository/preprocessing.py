@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import ConfigDict
 
 from gateway.errors import UserError
-from gateway.ingest.resizing import PILLOW, TORCH
+from gateway.ingest.resizing import EVEN, PILLOW, ROUNDINGS, TORCH
 from gateway_models.repository.option import IMAGES, Option
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ class Preprocessing:
     """The preprocessing that a model needs; mean and std of RGB on a scale from 0 to 1.
 
     `resize_size` is height and width in pixels, or one number for the shorter side; `crop_size` is the side of the
-    centre square; `resize_library` is pillow or torch. Raises PreprocessingError for invalid values.
+    centre square; `resize_library` is pillow or torch; `crop_rounding`, of half of what the crop leaves, is even, as in
+    torchvision and timm, or floor, as in transformers. Raises PreprocessingError for invalid values.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -64,6 +65,7 @@ class Preprocessing:
     mean: Annotated[tuple[float, ...], Option("R,G,B on a scale from 0 to 1.", IMAGES, type=str, read=numbers)]
     std: Annotated[tuple[float, ...], Option("R,G,B on a scale from 0 to 1.", IMAGES, type=str, read=numbers)]
     resize_library: str = PILLOW
+    crop_rounding: str = EVEN
 
     def __post_init__(self) -> None:
         if len(self.resize_size) not in {1, 2}:
@@ -87,6 +89,8 @@ class Preprocessing:
                 f"{self.resize_library!r} is not a resize library; use pillow, for the pixels of the installed Pillow, "
                 "or torch"
             )
+        if self.crop_rounding not in ROUNDINGS:
+            raise PreprocessingError(f"{self.crop_rounding!r} is not a crop_rounding; use even or floor")
         for name in ("mean", "std"):
             values = getattr(self, name)
             if len(values) != 3:
@@ -133,6 +137,7 @@ class Preprocessing:
         values = "pixels of 0 to 255" if self.gives_pixels else f"mean {_text(self.mean)}, std {_text(self.std)}"
         return (
             f"resize {resize} {self.interpolation}, crop {self.crop_size}, {values}"
+            f"{'' if self.crop_rounding == EVEN else ' rounded as in transformers'}"
             f"{'' if self.resize_library == PILLOW else f', resized by {self.resize_library}'}"
         )
 
@@ -142,12 +147,18 @@ def reference_transforms(preprocessing: Preprocessing) -> "Callable[[Image], Ten
     import torch
     from torchvision.transforms import v2
 
+    def floored(image: "Image") -> "Image":
+        """The centre crop of transformers."""
+        side = preprocessing.crop_size
+        left, top = ((length - side) // 2 for length in image.size)
+        return image.crop((left, top, left + side, top + side))
+
     compose: Callable[[Image], Tensor] = v2.Compose(
         [
             v2.Resize(
                 list(preprocessing.resize_size), v2.InterpolationMode(preprocessing.interpolation), antialias=True
             ),
-            v2.CenterCrop(preprocessing.crop_size),
+            v2.CenterCrop(preprocessing.crop_size) if preprocessing.crop_rounding == EVEN else floored,
             v2.ToImage(),
             v2.ToDtype(torch.float32, scale=True),
             v2.Normalize(list(preprocessing.mean), list(preprocessing.std)),

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from gateway.ingest.resizing import PILLOW
+from gateway.ingest.resizing import EVEN, FLOOR, PILLOW
 from gateway.values.text_files import read_text
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, PreprocessingError, whole
 
@@ -27,6 +27,7 @@ WITHOUT_EFFECT = frozenset(
 )
 """Keys that do not change how an image in RGB is prepared. Any other key with a value is refused by its name."""
 FIELDS = tuple(field.name for field in fields(Preprocessing))
+OPTIONAL = frozenset({"resize_library", "crop_rounding"})
 MAX_JSON_BYTES = 64 * 2**20
 """The size limit of a model's JSON file; the largest weight indexes have a few megabytes."""
 PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
@@ -35,7 +36,7 @@ PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hammin
 
 def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
     """Parse the output of `asdict`; numbers and lists are accepted for tuples."""
-    unknown, missing = sorted(set(values) - {*FIELDS}), sorted({*FIELDS} - set(values) - {"resize_library"})
+    unknown, missing = sorted(set(values) - {*FIELDS}), sorted({*FIELDS} - set(values) - OPTIONAL)
     if unknown or missing:
         problems = [
             f"{', '.join(names)} {word}"
@@ -51,6 +52,7 @@ def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
             mean=_three(values["mean"]),
             std=_three(values["std"]),
             resize_library=str(values.get("resize_library", PILLOW)),
+            crop_rounding=str(values.get("crop_rounding", EVEN)),
         )
     except (TypeError, ValueError) as exc:
         raise PreprocessingError(f"preprocessing: {exc}") from exc
@@ -162,12 +164,14 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
         resize = (int(size["height"]), int(size["width"]))
     else:
         raise PreprocessingError("size has neither shortest_edge nor height and width")
+    is_cropped = bool(values.get("do_center_crop"))
     if family == "ConvNext":
         # ConvNextImageProcessor.resize: from 384 pixels the whole image, below a crop of it.
         (side,) = resize[:1]
         crop: Any = (side,)
-        resize = (int(side / float(values.get("crop_pct") or 224 / 256)),) if side < 384 else (side, side)
-    elif values.get("do_center_crop"):
+        is_cropped = side < 384
+        resize = (int(side / float(values.get("crop_pct") or 224 / 256)),) if is_cropped else (side, side)
+    elif is_cropped:
         crop = values.get("crop_size", resize[0])
         crop = (crop["height"], crop["width"]) if isinstance(crop, Mapping) else (crop,)
     elif len(resize) == 2:
@@ -184,6 +188,7 @@ def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:
         interpolation=PILLOW_RESAMPLING[int(values["resample"])],
         mean=_three(values["image_mean"]),
         std=_three(values.get("image_std", [])),
+        crop_rounding=FLOOR if is_cropped else EVEN,
     )
 
 

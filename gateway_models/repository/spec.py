@@ -342,6 +342,8 @@ class ModelSpec:
     version: Annotated[int | None, Option("Add a version to an existing model, without putting it into use.")] = None
     pixels_implied: bool = False
     """Whether `preprocessing` leaves pixels unchanged only because no mean and std were given."""
+    own_processor: bool = False
+    """Whether `preprocessing` comes from the source's files, and the code of transformers or timm is its reference."""
 
     @property
     def prepared(self) -> Preprocessing:

@@ -34,6 +34,7 @@ class Entry(BaseModel):
 
     resize_size: Sides
     crop_size: Sides
+    crop_rounding: Literal["even", "floor"] = "even"
     interpolation: str = "bilinear"
     mean: Colours | None = None
     std: Colours | None = None
@@ -70,7 +71,8 @@ class Entry(BaseModel):
         height, width = (self.crop_size * 2)[:2]
         resize = Resize(tuple(self.resize_size), self.interpolation, fast=self.decode == "fast")
         mean, std = tuple(self.mean or (0.0,) * 3), tuple(self.std or (1.0,) * 3)
-        tensor = TensorInput(resize, (height, width), mean, std, self.datatype, self.layout, self.channels)
+        order = self.datatype, self.layout, self.channels
+        tensor = TensorInput(resize, (height, width), mean, std, *order, self.crop_rounding)
         return TensorModel(
             tensor,
             activation=self.scores,

@@ -121,6 +121,7 @@ WAYS = {
     "both sides": BOTH_SIDES,
     "shorter side": TensorInput(Resize((256,), "bilinear"), (224, 224), MEAN, STD),
     "odd crop": TensorInput(Resize((97,), "lanczos"), (64, 64), MEAN, STD),
+    "floored crop": TensorInput(Resize((99,), "lanczos"), (64, 64), MEAN, STD, crop_rounding="floor"),
     "another shape": TensorInput(Resize((60, 90), "box"), (50, 75), MEAN, STD),
     "nearest": TensorInput(Resize((48, 48), "nearest"), (48, 48), MEAN, STD),
     "pixels": replace(BOTH_SIDES, datatype="uint8"),
@@ -160,7 +161,8 @@ def by_the_ensemble(data: bytes, tensor: TensorInput, resizing: ModuleType) -> b
     if len(tensor.resize.size) == 1:
         pixels = resizing.without_ends(pixels)
     mode = resizing.InterpolationMode(tensor.resize.interpolation)
-    resize = resizing.PillowResize(list(tensor.resize.size), list(tensor.crop), mode)
+    crop = resizing.CentreCrop(list(tensor.crop), tensor.crop_rounding)
+    resize = resizing.PillowResize(list(tensor.resize.size), crop, mode)
     batches = module("batches")
     dtype = np.uint8 if tensor.datatype == "uint8" else np.float32
     mean, std = (np.array(each, np.float32).reshape(3, 1, 1) for each in (tensor.mean, tensor.std))

@@ -45,6 +45,7 @@ def test_known_resize_library_starts(initialize, library):
     [
         ("resize_library", "pillow", "opencv", "resize_library 'opencv' is not pillow or torch"),
         ("interpolation", "bicubic", "cubic", "'cubic' is not a valid InterpolationMode"),
+        ("crop_rounding", "even", "up", "crop_rounding 'up' is not even or floor"),
         ("mean", "0.5,0.5,0.5", "0.5,0.5", "a parameter is missing or not understood"),
         ("crop_size", "224", "192", "but crop_size is 192"),
         ("resize_size", "224,224", "200", "crop_size is larger than resize_size"),

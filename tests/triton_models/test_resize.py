@@ -43,17 +43,19 @@ def wanted(pixels, size, interpolation, crop=(224, 224)):
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos", "box"])
 def test_pixels_equal_torchvisions(model, size, interpolation):
-    resize = model.PillowResize(size, [224, 224], model.InterpolationMode(interpolation))
+    resize = model.PillowResize(size, model.CentreCrop([224, 224]), model.InterpolationMode(interpolation))
     for shape in SHAPES:
         pixels = noise(*shape)
         assert np.array_equal(resize(pixels), wanted(pixels, size, interpolation)), shape
 
 
+@pytest.mark.parametrize("rounding", ["even", "floor"])
 @pytest.mark.parametrize("size", [(64,), (64, 72)])
-def test_parity_reference_has_the_same_order(model, size):
-    resize = model.PillowResize(list(size), [64, 64], model.InterpolationMode.BICUBIC)
-    preprocessing = Preprocessing(size, 64, "bicubic", (0.0,) * 3, (1.0,) * 3)
-    for shape in [(700, 300), (300, 700), (909, 9), (50, 40), (64, 200)]:
+def test_parity_reference_has_the_same_order(model, size, rounding):
+    """Also where half of the surplus is rounded: 270 by 257 becomes 67 by 64, and 261 by 257 becomes 65 by 64."""
+    resize = model.PillowResize(list(size), model.CentreCrop([64, 64], rounding), model.InterpolationMode.BICUBIC)
+    preprocessing = Preprocessing(size, 64, "bicubic", (0.0,) * 3, (1.0,) * 3, crop_rounding=rounding)
+    for shape in [(700, 300), (300, 700), (909, 9), (50, 40), (64, 200), (270, 257), (261, 257), (257, 270)]:
         pixels = noise(*shape)
         expected = reference_transforms(preprocessing)(Image.fromarray(pixels))
         assert np.array_equal(resize(pixels), (expected * 255).round().numpy().transpose(1, 2, 0)), shape
@@ -63,7 +65,7 @@ def test_parity_reference_has_the_same_order(model, size):
 def test_long_strip_is_cropped_before_the_resize(model, shape):
     strip, middle = np.zeros((*shape, 3), np.uint8), slice(3_900, 4_100)
     strip[(slice(None), middle) if shape[0] == 2 else (middle, slice(None))] = 255
-    resize = model.PillowResize([256], [224, 224], model.InterpolationMode.BICUBIC)
+    resize = model.PillowResize([256], model.CentreCrop([224, 224]), model.InterpolationMode.BICUBIC)
     assert (resize(strip) == 255).all()
 
 
@@ -71,7 +73,7 @@ def test_kernel_with_different_pixels_is_not_used(model, monkeypatch):
     if model.exact_resize is None:
         pytest.skip("there is none")
     monkeypatch.setattr(model.exact_resize, "resize", lambda source, target, *_, **__: target.fill(1))
-    resize = model.PillowResize([224, 224], [224, 224], model.InterpolationMode.BICUBIC)
+    resize = model.PillowResize([224, 224], model.CentreCrop([224, 224]), model.InterpolationMode.BICUBIC)
     pixels = noise(300, 300)
     assert "makes other pixels of 300 by 400 on this machine" in resize.described()
     assert np.array_equal(resize(pixels), wanted(pixels, [224, 224], "bicubic"))
@@ -107,7 +109,8 @@ def test_batches_have_normalised_pixels(dtype):
 
 def test_torch_resized_image_fits_a_cpu_batch():
     batches, on_torch, resizing = map(module, ("batches", "on_torch", "resizing"))
-    resize = on_torch.TorchResize([HEIGHT, WIDTH], [HEIGHT, WIDTH], resizing.InterpolationMode.BILINEAR)
+    crop = resizing.CentreCrop([HEIGHT, WIDTH])
+    resize = on_torch.TorchResize([HEIGHT, WIDTH], crop, resizing.InterpolationMode.BILINEAR)
     image = resize(noise(HEIGHT, WIDTH))
     (made,) = batches.NumpyBatch(batches.TensorFormat([HEIGHT, WIDTH], np.uint8, MEAN, STD))([image])
     assert np.array_equal(made, noise(HEIGHT, WIDTH).transpose(2, 0, 1))
@@ -117,7 +120,8 @@ def test_torch_resize_differs_by_fewer_than_three_levels():
     on_torch, resizing = map(module, ("on_torch", "resizing"))
     coarse = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 16, 3), np.uint8))
     pixels = np.array(coarse.resize((320, 240), Image.Resampling.BICUBIC))
-    resized = on_torch.TorchResize([224, 224], [224, 224], resizing.InterpolationMode.BICUBIC)(pixels).numpy()
+    crop = resizing.CentreCrop([224, 224])
+    resized = on_torch.TorchResize([224, 224], crop, resizing.InterpolationMode.BICUBIC)(pixels).numpy()
     difference = np.abs(resized.astype(int) - wanted(pixels, [224, 224], "bicubic"))
     assert difference.max() < 3
     assert (difference > 0).mean() < 0.02

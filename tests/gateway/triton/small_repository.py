@@ -44,6 +44,7 @@ output [
   { name: "IMAGE_STATUS" data_type: TYPE_INT32 dims: [ 1 ] }
 ]
 instance_group [ { kind: KIND_CPU count: 1 } ]
+parameters { key: "crop_rounding" value: { string_value: "even" } }
 parameters { key: "resize_library" value: { string_value: "pillow" } }
 """
 NET = """

@@ -139,7 +139,12 @@ def _function(network: nn.Module, path: Path) -> dict[str, Any]:
 
 
 def _folder(network: nn.Module, path: Path) -> dict[str, Any]:
-    return {"source": str(save_vit(network, path))}
+    """With a crop whose surplus is 3 for square pictures: transformers rounds its half down, torchvision to even."""
+    from transformers import CLIPImageProcessor
+
+    save_vit(network, path)
+    CLIPImageProcessor(size={"shortest_edge": 35}, crop_size=32).save_pretrained(path)
+    return {"source": str(path)}
 
 
 def _head() -> nn.Module:

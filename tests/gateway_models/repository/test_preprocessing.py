@@ -48,6 +48,7 @@ HUGGING_FACES = {
     "image_mean": [0.5] * 3,
     "image_std": [0.5] * 3,
 }
+AS_TRANSFORMERS = Preprocessing((256,), 224, "bicubic", (0.5,) * 3, (0.5,) * 3, crop_rounding="floor")
 OWN = {
     "resize_size": [256, 256],
     "crop_size": 224,
@@ -60,8 +61,8 @@ OWN = {
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [
-        (HUGGING_FACES, Preprocessing((256,), 224, "bicubic", (0.5,) * 3, (0.5,) * 3)),
-        ({"image_processor": HUGGING_FACES}, Preprocessing((256,), 224, "bicubic", (0.5,) * 3, (0.5,) * 3)),
+        (HUGGING_FACES, AS_TRANSFORMERS),
+        ({"image_processor": HUGGING_FACES}, AS_TRANSFORMERS),
         (OWN, Preprocessing((256, 256), 224, "bilinear", (0.1, 0.2, 0.3), (1.0, 1.0, 1.0))),
     ],
     ids=["Hugging Face's", "of transformers 5", "the project's own"],
@@ -91,6 +92,7 @@ STATISTICS = {"do_normalize": True, "resample": 2, "image_mean": [0.5] * 3, "ima
         (OWN, {"crop_size": 300}, "would have black borders"),
         (OWN, {"std": [0.2, 0.2, 0.0]}, "none may be 0"),
         (OWN, {"std": [0.2, 0.2]}, "std has 2 numbers but needs three"),
+        (OWN, {"crop_rounding": "up"}, "'up' is not a crop_rounding; use even or floor"),
         (OWN, {"interpolation": "cubic"}, "use one of nearest, .*bicubic"),
         (OWN, {"crop_size": [224, 192]}, "only squares"),
         (OWN, {"resise_size": 256}, "resise_size is not known"),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from .batches import Image, TensorFormat
-    from .resizing import InterpolationMode
+    from .resizing import CentreCrop, InterpolationMode
 
 # One instance is one process on one core.
 torch.set_num_threads(1)
@@ -45,10 +45,14 @@ class TorchBatch:
 
 
 class TorchResize:
-    """torchvision's Resize and CenterCrop of tensors, on a GPU or (device None) on the CPU."""
+    """torchvision's resize of tensors and a centre crop, on a GPU or (device None) on the CPU."""
 
     def __init__(
-        self, size: list[int], crop: list[int], interpolation: "InterpolationMode", device: torch.device | None = None
+        self,
+        size: list[int],
+        crop: "CentreCrop",
+        interpolation: "InterpolationMode",
+        device: torch.device | None = None,
     ) -> None:
         # Imported here since it takes as long as torch, and Pillow's resize does not need it.
         from torchvision.transforms import InterpolationMode as TorchvisionMode
@@ -62,10 +66,11 @@ class TorchResize:
         return "torch"
 
     def __call__(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """uint8 [H, W, 3] of any size → uint8 of crop_size, on the device."""
+        """uint8 [H, W, 3] of any size → uint8 of the crop's size, on the device."""
         image = torch.from_numpy(pixels).permute(2, 0, 1).to(self.device or "cpu")
         image = self.functional.resize(image, self.size, self.interpolation, antialias=True)
-        return self.functional.center_crop(image, self.crop).permute(1, 2, 0)
+        (top, left), (height, width) = self.crop.corner(*image.shape[-2:]), self.crop.size
+        return image[:, top : top + height, left : left + width].permute(1, 2, 0)
 
 
 def gpu(args: dict[str, str]) -> torch.device:

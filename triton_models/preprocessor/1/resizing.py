@@ -1,6 +1,7 @@
-"""Resize and crop like torchvision on a PIL image: by exact_resize, or by Pillow itself, with the same pixels."""
+"""Resize and crop a PIL image as torchvision and transformers do: by exact_resize, or Pillow, with the same pixels."""
 
 import enum
+from dataclasses import dataclass
 
 import numpy as np
 import PIL
@@ -38,10 +39,31 @@ WITHOUT_KERNEL = {InterpolationMode.NEAREST, InterpolationMode.NEAREST_EXACT}
 """Interpolations that exact_resize does not have."""
 
 
-class PillowResize:
-    """torchvision's Resize and CenterCrop of PIL images: by exact_resize if it makes the installed Pillow's pixels."""
+@dataclass(frozen=True)
+class CentreCrop:
+    """The centre of a resized image: `size` is its height and width.
 
-    def __init__(self, size: list[int], crop: list[int], interpolation: InterpolationMode) -> None:
+    `rounding` of half of the surplus is even, as in torchvision and timm, or floor, as in transformers: they differ by
+    a pixel where the surplus is 3, 7, 11, …
+    """
+
+    size: list[int]
+    rounding: str = "even"
+
+    def __post_init__(self) -> None:
+        if self.rounding not in {"even", "floor"}:
+            raise ValueError(f"crop_rounding {self.rounding!r} is not even or floor")
+
+    def corner(self, height: int, width: int) -> tuple[int, int]:
+        """Top and left of the crop of an image."""
+        top, left = ((side - crop) / 2 for side, crop in zip((height, width), self.size, strict=True))
+        return (round(top), round(left)) if self.rounding == "even" else (int(top), int(left))
+
+
+class PillowResize:
+    """Resize and CenterCrop of PIL images: by exact_resize if it makes the installed Pillow's pixels."""
+
+    def __init__(self, size: list[int], crop: CentreCrop, interpolation: InterpolationMode) -> None:
         self.size, self.crop, self.interpolation = size, crop, interpolation
         major, minor = map(int, PIL.__version__.split(".")[:2])
         self.release = (major, minor)
@@ -54,25 +76,21 @@ class PillowResize:
         return f"Pillow {PIL.__version__}, because {self.why_not}"
 
     def __call__(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """uint8 [H, W, 3] of any size → uint8 of crop_size."""
+        """uint8 [H, W, 3] of any size → uint8 of the crop's size."""
         return self._by_pillow(pixels) if self.why_not else self._by_kernel(pixels)
 
     def _by_kernel(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         size = self._resized(pixels)
-        corner = self._corner(size)
-        target = np.empty((*self.crop, 3), np.uint8)
+        corner = self.crop.corner(*size)
+        target = np.empty((*self.crop.size, 3), np.uint8)
         exact_resize.resize(pixels, target, size, filter=self.interpolation.value, corner=corner, pillow=self.release)
         return target
 
     def _by_pillow(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         size = self._resized(pixels)
         image = Image.fromarray(pixels).resize((size[1], size[0]), FILTERS[self.interpolation])
-        top, left = self._corner(size)
-        return np.array(image.crop((left, top, left + self.crop[1], top + self.crop[0])))
-
-    def _corner(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Top and left of the crop, rounded as in torchvision."""
-        return round((size[0] - self.crop[0]) / 2), round((size[1] - self.crop[1]) / 2)
+        (top, left), (height, width) = self.crop.corner(*size), self.crop.size
+        return np.array(image.crop((left, top, left + width, top + height)))
 
     def _resized(self, pixels: NDArray[np.uint8]) -> tuple[int, int]:
         """Height and width after the resize, rounded as in torchvision."""
