@@ -136,6 +136,12 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
         given = {tensor.name: [dim.dim_value or None for dim in _dims(tensor)] for tensor in model.graph.output}
         check_task(given, size or side)
     result = _output(model, output)
+    if result.type.WhichOneof("value") != "tensor_type":
+        inner = next((node.input[0] for node in model.graph.node if result.name in node.output), "")
+        raise ModelFileError(
+            f"its output {result.name!r} is no tensor but maps of labels, as ZipMap makes them: cut that off with "
+            f"onnx.utils.extract_model('model.onnx', 'scores.onnx', [{inputs[0].name!r}], [{inner!r}])"
+        )
     kinds = [onnx.TensorProto.DataType.Name(tensor.type.tensor_type.elem_type) for tensor in (inputs[0], result)]
     floats = ("FLOAT", "FLOAT16")
     for tensor, kind, allowed in zip((inputs[0], result), kinds, ((*floats, "UINT8"), floats), strict=True):

@@ -1,4 +1,4 @@
-"""What an ONNX file says of its labels and images in its metadata, as Ultralytics' exporter writes it."""
+"""What an ONNX file says of its labels and images in its metadata, as Ultralytics and Custom Vision write it."""
 
 import ast
 from collections.abc import Mapping
@@ -10,6 +10,8 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
 
+PIXEL_FORMAT = "Image.BitmapPixelFormat"
+"""The metadata of ONNX for the channels of an image input: Rgb8, Bgr8, Gray8, …"""
 CLASSIFY = "classify"
 TASKS = {
     "detect": "finds objects by boxes",
@@ -30,8 +32,13 @@ class Described:
 
 
 def described(path: Path) -> Described:
-    """The labels and the preprocessing in an ONNX file's metadata; raises ModelFileError for another task."""
+    """The labels and the preprocessing in an ONNX file's metadata; raises ModelFileError for another task, or BGR."""
     found = metadata(path)
+    if found.get(PIXEL_FORMAT, "").startswith("Bgr"):
+        raise ModelFileError(
+            f"{path} takes BGR ({PIXEL_FORMAT} in its metadata, as Custom Vision writes it), and images are RGB here. "
+            "Serve it by a Python function that reverses the channels: docs/guides/model-sources.md, Custom Vision"
+        )
     if found.get("author") != "Ultralytics" or "task" not in found:
         return Described()
     task = found["task"]

@@ -190,6 +190,11 @@ def _why_not(run: Run, side: int, failure: Exception) -> str:
         return "it takes only one image at a time: was it traced with code that reads the batch's size as a number?"
     # The last line is the reason; the lines before it are the traceback.
     reason = str(failure).strip().splitlines()[-1] if str(failure).strip() else type(failure).__name__
+    if "CUDA" in reason or "NVIDIA" in reason:
+        return (
+            f"it needs a GPU on any device ({reason}): a trace keeps the device of its example and of "
+            "torch.zeros(…, device='cuda'). Save it again from model.cpu(), with x.new_zeros(…), which follow x"
+        )
     return f"it does not run on a batch of images [2, 3, {side}, {side}] or of other common sizes: {reason}"
 
 

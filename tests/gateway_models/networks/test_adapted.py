@@ -84,6 +84,28 @@ def test_input_format_is_detected_by_probing(tmp_path, module, example, found, t
     assert torch.allclose(original_probabilities(version)(FLOATS), expected, atol=1e-5)
 
 
+class OnCuda(nn.Module):
+    """A script, since a trace of it needs a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = torch.jit.trace(Head().eval(), FLOATS)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(images) + torch.zeros([1], device=torch.device("cuda:0"))
+
+
+def test_torchscript_for_a_gpu_alone_is_refused_with_what_to_do(tmp_path):
+    half = scripted(Head().half(), tmp_path / "half.pt", FLOATS.half())
+    with pytest.raises(ModelFileError, match=r"weights are torch\.float16.* save it from model\.float\(\)"):
+        jobs.do(job(half, tmp_path))
+    with without_deprecations():
+        torch.jit.script(OnCuda().eval()).save(tmp_path / "cuda.pt")
+    if not torch.cuda.is_available():
+        with pytest.raises(ModelFileError, match=r"needs a GPU on any device .* Save it again from model\.cpu\(\)"):
+            jobs.do(job(tmp_path / "cuda.pt", tmp_path))
+
+
 def test_bytes_and_a_normalisation_contradict_each_other(tmp_path):
     file = scripted(Bytes(), tmp_path / "model.pt", PIXELS)
     with pytest.raises(ModelFileError, match="takes pixels as uint8"):

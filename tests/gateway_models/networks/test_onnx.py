@@ -1,6 +1,7 @@
 """ONNX files are checked, finished and written with the names of the contract."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ from torch import nn
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_models.networks import jobs
 from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.model_source import find_source
 from gateway_models.networks.onnx_graph import check_signature, finish, from_module, load_onnx, to_fp16, write
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.probe import Ending, probe_network
 from gateway_models.networks.torchscript import without_deprecations
-from gateway_models.repository.spec import Format
+from gateway_models.repository.spec import Format, ModelSpec
 from tests.gateway_models.networks.builders import Head, job, outputs, probabilities, save_onnx
 
 IMAGES = torch.randn(3, 3, 32, 32)
@@ -143,6 +145,8 @@ REFUSED = [
     ({"dims": ("N", 4, 32, 32)}, "but images have three channels.* export it again"),
     ({"dims": ("N", 64, 64, 3)}, "takes 64×64 but the crop is 32×32: use --crop 64"),
     ({"dims": ("N", 3, 64, 64)}, "takes 64×64 but the crop is 32×32: use --crop 64"),
+    ({"dims": ("N", 3, 64, 32)}, "takes 64×32, but only squares are served: export it for one"),
+    ({"dims": ("N", 64, 32, 3)}, "takes 64×32, but only squares are served"),
     ({"dims": ("N", 3072)}, "a batch of images"),
     ({"kind": "INT32"}, "is INT32, but FLOAT or FLOAT16 or UINT8"),
     ({"outputs": 2}, r"2 outputs \(out0, out1\): choose the scores with --output NAME"),
@@ -163,6 +167,29 @@ def test_graph_is_refused_with_its_reason(folder, changes, reason):
     (folder / "model.onnx").write_bytes(small(**changes).SerializeToString())
     with pytest.raises(ModelFileError, match=reason):
         check_signature(load_onnx(folder / "model.onnx"), 32)
+
+
+def test_export_of_custom_vision_is_refused_until_it_takes_rgb_and_gives_a_tensor(tmp_path):
+    """As in 2019: pixels in BGR, and one map of labels for each image. The advised command cuts the maps off."""
+    model = small()
+    maps = helper.make_node("ZipMap", ["out0"], ["loss"], domain="ai.onnx.ml", classlabels_strings=list("abcde"))
+    model.graph.node.append(maps)
+    row = helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    result = helper.make_value_info("loss", helper.make_sequence_type_proto(row))
+    model.graph.output.pop()
+    model.graph.output.append(result)
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    path, cut = tmp_path / "model.onnx", tmp_path / "scores.onnx"
+    onnx.save(model, path)
+    with pytest.raises(ModelFileError, match=r"'loss' is no tensor but maps of labels") as refused:
+        check_signature(load_onnx(path), 32)
+    given, scores = re.search(r"\['(\w+)'\], \['(\w+)'\]\)$", str(refused.value)).groups()
+    onnx.utils.extract_model(path, cut, [given], [scores])
+    assert check_signature(load_onnx(cut), 32).output == "out0"
+    helper.set_model_props(model, {"Image.BitmapPixelFormat": "Bgr8"})
+    onnx.save(model, path)
+    with pytest.raises(ModelFileError, match=r"takes BGR .* a Python function that reverses the channels"):
+        find_source(ModelSpec(str(path), "model"))
 
 
 def test_file_that_is_no_graph_or_has_others_in_a_branch_is_refused(tmp_path):
