@@ -90,8 +90,7 @@ class ModelFolder:
     def digest(self) -> str:
         """The SHA-256 over the configurations and the weights, with their file names."""
         hasher = hashlib.sha256()
-        processors = [path for name in PROCESSORS if (path := self.path / name).is_file()]
-        for path in sorted([self.path / CONFIG, *processors, *self.path.glob(WEIGHTS)]):
+        for path in sorted(path for pattern in WANTED for path in self.path.glob(pattern)):
             hasher.update(f"{path.name}\0{path.stat().st_size}\0".encode())
             with path.open("rb") as file:
                 while block := file.read(2**20):

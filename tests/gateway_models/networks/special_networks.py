@@ -110,3 +110,14 @@ class Sized(Head):
         token = self.scores.bias.expand(batch, -1)
         pairs = features.reshape(batch * 2, -1).view(batch, 2, -1).flatten(1)
         return self.scores(pairs) + token + images.new_zeros(batch, 1) + torch.zeros(batch, 1)
+
+
+class OnCuda(nn.Module):
+    """A script, since a trace of it needs a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = torch.jit.trace(Head().eval(), torch.rand(2, 3, 32, 32))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(images) + torch.zeros([1], device=torch.device("cuda:0"))

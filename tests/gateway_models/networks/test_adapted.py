@@ -37,7 +37,7 @@ from tests.gateway_models.networks.builders import (
     save_torchscript,
     spec_of,
 )
-from tests.gateway_models.networks.special_networks import Bytes, Calling, ChannelsLast
+from tests.gateway_models.networks.special_networks import Bytes, Calling, ChannelsLast, OnCuda
 from tests.gateway_models.repository.entries import SMALL, entry
 
 FLOATS = PIXELS.float()
@@ -82,17 +82,6 @@ def test_input_format_is_detected_by_probing(tmp_path, module, example, found, t
     assert torch.allclose(written(tmp_path)(FLOATS), expected, atol=1e-5)
     version = Version(ModelSpec(str(file), "model", preprocessing=AS_THEY_ARE), outcome)
     assert torch.allclose(original_probabilities(version)(FLOATS), expected, atol=1e-5)
-
-
-class OnCuda(nn.Module):
-    """A script, since a trace of it needs a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = torch.jit.trace(Head().eval(), FLOATS)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network(images) + torch.zeros([1], device=torch.device("cuda:0"))
 
 
 def test_torchscript_for_a_gpu_alone_is_refused_with_what_to_do(tmp_path):
