@@ -3,7 +3,7 @@
 A file comes in a shared memory file, and its pixels go back in the same one. Lines of JSON go over the socket: a job of
 `gateway.ingest.decoders.worker` one way, its `Reply` the other. The plug-in media has more jobs: an `AnimationJob`
 opens an animation, which stays open for as many `FrameJob`s as ask for its next frame, and `FindJob`s as ask whether it
-has one; a `MaskingJob` opens an image, whose frames are masked copies, until a `HeatMapJob`. Whatever a hostile file
+has one; a `MaskJob` makes a masked copy of a decoded image, and a `HeatMapJob` draws a map. Whatever a hostile file
 makes of this process, its parent trusts only the form of the reply, and measures the processor time by the clock of the
 process.
 """
@@ -33,7 +33,7 @@ from gateway_decoder.damage import DamageDetector
 from gateway_decoder.decoding import Ppm, decode
 from gateway_decoder.frames import DecodedFrame, OpenedAnimation
 from gateway_decoder.headers import read_header
-from gateway_decoder.masking import MaskedImage
+from gateway_decoder.masking import masked_copy, overlay_of, read_ppm
 from gateway_decoder.tensors import to_tensor
 from gateway_plugins.media.frames import FrameSelection
 from gateway_plugins.media.masking import Masking, Method
@@ -44,7 +44,7 @@ KEPT_BYTES = 128 * 2**20
 """Memory that malloc keeps for the next image: more than a photograph of 12 megapixels and what is made of it. The
 kernel would take as long to clear new pages as decoding takes."""
 MAX_OPEN_FILES = 64
-_OF_OPEN_FILES = frozenset({"find", "frame", "heat map"})
+_OF_OPEN_FILES = frozenset({"find", "frame"})
 """Jobs for the file that is open."""
 
 
@@ -83,13 +83,13 @@ def _send(connection: socket.socket, reply: dict[str, Any]) -> None:
 
 
 class _Decoder:
-    """Does one job after the other, and keeps the animation or masked image that is open."""
+    """Does one job after the other, and keeps the animation that is open."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._animation: OpenedAnimation | MaskedImage | None = None
+        self._animation: OpenedAnimation | None = None
         self._size: Size = 0
-        """Size of the frames of the open animation, or of the masked image."""
+        """Size of the frames of the open animation."""
         self._damage = DamageDetector()
         self._ceiling_bytes = 0
 
@@ -121,7 +121,7 @@ class _Decoder:
         size = _size(job["size"])
         with self._damage:
             ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), size)
-        return {"size": _output_image(self._memory, ppm, size), "damaged": self._damage.damaged}
+        return {"size": _output(self._memory, *_image(ppm, size)), "damaged": self._damage.damaged}
 
     def _open(self, job: dict[str, Any]) -> dict[str, Any]:
         # A copy: the frames are written to where the file came from.
@@ -132,26 +132,18 @@ class _Decoder:
         )
         return {}
 
-    def _open_masked(self, job: dict[str, Any]) -> dict[str, Any]:
-        self._size = size = _size(job["size"])
-        # The masks cover the whole image, as large as a preprocessor makes it before the crop.
-        whole = size.resize if isinstance(size, TensorInput) else size
-        with self._damage:
-            ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), whole)
-        masking = job["masking"]
-        self._animation = MaskedImage(
-            ppm, Masking(Method(masking["method"]), masking["grid"], masking["count"]), job["first"]
-        )
-        return {"damaged": self._damage.damaged}
+    def _mask(self, job: dict[str, Any]) -> dict[str, Any]:
+        options = job["options"]
+        masking = Masking(**{**options["masking"], "method": Method(options["masking"]["method"])})
+        # A copy: the result is written to where the image came from.
+        pixels = read_ppm(_input(self._memory, job["nbytes"]).tobytes())
+        copy, visible = masked_copy(pixels, masking, options["number"])
+        return {"size": _output(self._memory, *_image(copy, _size(options["size"])), visible.data.cast("B"))}
 
     def _draw(self, job: dict[str, Any]) -> dict[str, Any]:
-        assert isinstance(self._animation, MaskedImage)
-        # A copy: the heat map is written to where the scores came from.
-        scores = np.frombuffer(_input(self._memory, job["nbytes"]).tobytes(), np.float32)
-        drawn = self._animation.draw(scores)
-        if drawn is None:
-            return {}
-        return {"size": _output(self._memory, drawn), "ends": True}
+        side, width, height = (job["options"][name] for name in ("side", "width", "height"))
+        values = np.frombuffer(_input(self._memory, job["nbytes"]).tobytes(), np.float32).reshape(side, side)
+        return {"size": _output(self._memory, overlay_of(values, height, width))}
 
     def _find(self, _: dict[str, Any]) -> dict[str, Any]:
         assert isinstance(self._animation, OpenedAnimation)
@@ -162,7 +154,7 @@ class _Decoder:
         assert self._animation is not None
         frame = self._animation.step()
         if isinstance(frame, DecodedFrame):
-            size = _output_image(self._memory, frame.image, self._size)
+            size = _output(self._memory, *_image(frame.image, self._size))
             return {"size": size, "frame": frame.index, "shown_seconds": frame.seconds}
         return {"ends": not frame}
 
@@ -170,9 +162,9 @@ class _Decoder:
         "header": _read_header,
         "image": _decode,
         "animation": _open,
-        "masking": _open_masked,
         "find": _find,
         "frame": _next,
+        "mask": _mask,
         "heat map": _draw,
     }
 
@@ -193,10 +185,11 @@ def _input(memory: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.frombuffer(mmap.mmap(memory, nbytes, prot=mmap.PROT_READ), dtype=np.uint8)
 
 
-def _output_image(memory: int, ppm: Ppm, size: Size) -> int:
+def _image(ppm: Ppm, size: Size) -> tuple[bytes | memoryview, ...]:
+    """The parts of an image as its model wants it."""
     if isinstance(size, TensorInput):
-        return _output(memory, to_tensor(ppm.pixels, size).data.cast("B"))
-    return _output(memory, ppm.header, ppm.pixels.data.cast("B"))
+        return (to_tensor(ppm.pixels, size).data.cast("B"),)
+    return ppm.header, ppm.pixels.data.cast("B")
 
 
 def _output(memory: int, *parts: bytes | memoryview) -> int:

@@ -1,7 +1,9 @@
 """What an explanation asks for and returns, and the scores of its masked images until all are there."""
 
 import asyncio
+import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,21 +17,45 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
-from gateway.inference.expansion import ExpandedUpload, Report
+from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
 from gateway.inference.record import ImageRecord
 from gateway.inference.request import within
 from gateway.inference.result import Result
 from gateway.inference.steps import NOT_SERVED
-from gateway.ingest.decode_budget import shrunk_bytes
+from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_limit, shrunk_bytes
+from gateway.ingest.decoders.worker import DecoderJob
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import DecodePolicy, encoded
+from gateway.ingest.resizing import TensorInput
 from gateway.ingest.upload import Upload
 from gateway.values.variables import DecodeMode, variable
-from gateway_plugins.media.masking import HeatMap, Masking
-from gateway_plugins.media.open_files import masked
+from gateway_plugins.media.masking import OVERLAY_SIDE, HeatMap, Masking
 
 MAX_SIDE = 384
 """Shorter side in pixels of a masked image, if the input size of its model is unknown."""
+WORK_BYTES = 16
+"""Bytes of memory for each byte of the decoded image while a copy is made: arithmetic is in fp32."""
+MAX_OVERLAY_BYTES = 4 * OVERLAY_SIDE**2 + 64 * 1024
+"""Bytes of an overlay: its pixels, and what chunks, filters and deflate add to pixels that cannot be compressed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskJob(DecoderJob):
+    """One of two jobs, which gets `options`, and data of `nbytes`; its result has at most `most_result_bytes`.
+
+    mask        makes a copy of a decoded image, and says how visible each cell of the heat map is in it
+    heat map    draws the values of a map as a PNG in the proportions of the image
+    """
+
+    nbytes: int
+    memory_bytes: int
+    most_bytes: int
+    options: dict[str, Any]
+
+    @property
+    def most_result_bytes(self) -> int:
+        """See DecoderJob."""
+        return self.most_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +118,8 @@ class MaskedCopies:
         masking = self.masking
         data = masked_here(image.upload, image.info, image.policy)
         size = await image.size(MAX_SIDE)
+        # The masks cover the whole image, as large as a preprocessor makes it before the crop.
+        whole = size.resize if isinstance(size, TensorInput) else size
         nbytes = shrunk_bytes(image.info, size)
         if masking.total_bytes(image.info, size) > self._max_bytes:
             raise TooCostly(
@@ -101,16 +129,16 @@ class MaskedCopies:
                 value=self._max_bytes,
             )
         scores = MaskScores(self)
-        async with masked(image.decoders, data, image.info, size, image.account, masking) as copies:
-            if copies.damaged and image.strict:
-                raise DamagedImage
-            for _ in range(masking.images):
-                if not await image.add(copies, nbytes, lambda _: scores.begin()):
-                    raise UndecodableImage  # the decoder has ended early
-                # A model that fails, or a class that it does not have, costs one image.
-                await scores.wait(most_missing=masking.images - 1)
-            values = await scores.wait(most_missing=0)
-            heat = await copies.draw(values)
+        ppm, damaged = await image.decoders.decode(data, image.info, whole, image.account)
+        if damaged and image.strict:
+            raise DamagedImage
+        copies = Copies(image, ppm, size, masking)
+        for _ in range(masking.images):
+            await image.add(copies, nbytes, lambda _: scores.begin())
+            # A model that fails, or a class that it does not have, costs one image.
+            await scores.wait(most_missing=masking.images - 1)
+        values = await scores.wait(most_missing=0)
+        heat = await copies.draw(values)
         assert scores.class_id is not None
         explanation = Explanation(scores.class_id, float(values[0]), masking, masking.count, heat)
         file = image.file
@@ -120,9 +148,58 @@ class MaskedCopies:
             file.width,
             file.height,
             model_version=scores.model_version,
-            damaged=copies.damaged,
+            damaged=damaged,
             explanation=explanation,
         )
+
+
+class Copies:
+    """The masked copies of an image, made in the slots of all images; see gateway.inference.expansion.ImageSource."""
+
+    is_open = True
+
+    def __init__(self, image: ExpandedUpload, ppm: bytes, size: Size, masking: Masking) -> None:
+        self._image, self._ppm, self._size, self._masking = image, ppm, size, masking
+        self._cells_bytes = 4 * masking.map_side**2
+        self._visible: list[bytes] = []
+        """For each copy so far, how visible each cell of the heat map is."""
+
+    async def open(self) -> None:
+        """Nothing is open between two copies."""
+
+    async def find(self) -> bool:
+        """True: the caller knows the number of copies."""
+        return True
+
+    async def next(self) -> OpenedImage:
+        """The next copy, of which number 0 is the image itself; raises what `Decoders.decode` raises."""
+        number, size = len(self._visible), self._size
+        image_bytes = size.nbytes if isinstance(size, TensorInput) else len(self._ppm)
+        options = {"masking": self._masking, "number": number, "size": size}
+        made = await self._run("mask", self._ppm, image_bytes + self._cells_bytes, options)
+        self._visible.append(made[-self._cells_bytes :])
+        return OpenedImage(number, 0.0, made[: -self._cells_bytes])
+
+    async def draw(self, scores: NDArray[np.float32]) -> HeatMap:
+        """The heat map of a class with these scores, fp32 [images]; raises what `Decoders.decode` raises."""
+        shape = (self._masking.count, self._masking.map_side, self._masking.map_side)
+        cells = np.frombuffer(b"".join(self._visible[1:]), np.float32)
+        if cells.size != math.prod(shape):
+            raise UndecodableImage  # the decoder was taken over
+        values = self._masking.values(scores[1:].astype(np.float64), cells.reshape(shape).astype(np.float64))
+        if not np.isfinite(values).all():
+            raise UndecodableImage
+        width, height = map(int, self._ppm.split(b"\n", 2)[1].split())
+        options = {"side": self._masking.map_side, "width": width, "height": height}
+        return HeatMap(values, await self._run("heat map", values.tobytes(), MAX_OVERLAY_BYTES, options))
+
+    async def _run(self, kind: str, data: bytes, most_bytes: int, options: dict[str, Any]) -> bytes:
+        image, limits = self._image, self._image.decoders.limits
+        memory_bytes = min(memory_limit(image.info, WORK_BYTES * len(self._ppm)), limits.memory_bytes)
+        job = MaskJob(kind=kind, nbytes=len(data), memory_bytes=memory_bytes, most_bytes=most_bytes, options=options)
+        slot_bytes = min(WORK_BYTES * len(self._ppm), limits.memory_bytes)
+        expected = expected_frame_seconds(image.info)
+        return (await image.decoders.run(job, data, image.info, image.account, expected, slot_bytes))[1]
 
 
 def masked_here(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:

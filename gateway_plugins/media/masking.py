@@ -17,6 +17,7 @@ OVERLAY_SIDE = 448
 """Longer side of the overlay in pixels."""
 MIN_GRID, MAX_GRID = 2, 32
 """Cells of a mask on each side."""
+_EPSILON = 1e-9
 
 
 class Method(StrEnum):
@@ -59,6 +60,16 @@ class Masking:
     def map_side(self) -> int:
         """Rows and columns of the heat map."""
         return self.grid if self.method is Method.OCCLUSION else RISE_MAP_SIDE
+
+    def values(self, scores: NDArray[np.float64], visible: NDArray[np.float64]) -> NDArray[np.float32]:
+        """The heat map, fp32 [map_side, map_side], of the scores [count] of the copies.
+
+        `visible` [count, map_side, map_side] says how visible each cell is in each copy, from 0 to 1.
+        """
+        shown, weight = np.tensordot(scores, visible, 1), visible.sum(axis=0)
+        hidden = scores.sum() - shown
+        values = shown / np.maximum(weight, _EPSILON) - hidden / np.maximum(self.count - weight, _EPSILON)
+        return np.asarray(values, np.float32)
 
     def total_bytes(self, info: ImageInfo, size: Size) -> int:
         """Bytes of all images to classify."""

@@ -1,4 +1,4 @@
-"""Files that stay open in a decoder's process: the frames of animations, and the masked copies of an image."""
+"""Animations that stay open in a decoder's process between their frames."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,12 +6,8 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from gateway.errors import UndecodableImage
 from gateway.inference.expansion import OpenedImage
-from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_limit, open_bytes
+from gateway.ingest.decode_budget import Size, expected_frame_seconds, open_bytes
 from gateway.ingest.decoders.pool import Decoders, check_reply, error_of
 from gateway.ingest.decoders.worker import DecoderJob, PixelJob, Reply, Worker, WorkerLost
 from gateway.ingest.image_info import ImageInfo
@@ -19,45 +15,23 @@ from gateway.limits.account import Account
 from gateway.limits.lease import Lease
 from gateway.limits.round_robin import RoundRobin
 from gateway_plugins.media.frames import FrameSelection
-from gateway_plugins.media.masking import OVERLAY_SIDE, HeatMap, Masking
 
 KEEP_SECONDS = 5.0
 """How long an open file may wait between its frames, in all, before it makes room for another one that waits. Then it
 is opened again once its next frame is wanted: what it waits for may be the rate of its own API key."""
-KEEP_MASKED_SECONDS = 1.0
-"""The same for an image whose masked copies are its frames: to open it again takes one decoding, and an animation all
-frames before the next one."""
-MASKING_PART = 4
-"""At most 1/MASKING_PART of the decoders' `count` images are open to be masked, since each is open for long."""
-_PNG_BYTES = 64 * 1024
-"""Bytes of a PNG beyond its pixels: chunks, filters, and what deflate adds to pixels that it cannot compress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpeningJob(DecoderJob):
-    """Open a file, at its image number `first`; it may take `memory_bytes` as long as it is open."""
+class AnimationJob(DecoderJob):
+    """Open an animated file, at its frame number `first`; it may take `memory_bytes` as long as it is open."""
 
     info: ImageInfo
     nbytes: int
     memory_bytes: int
     size: Size
-    first: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnimationJob(OpeningJob):
-    """Open an animated file."""
-
     wanted: FrameSelection
+    first: int = 0
     kind: str = "animation"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskingJob(OpeningJob):
-    """Decode an image, whose masked copies are then its frames. The reply says whether it is `damaged`."""
-
-    masking: Masking
-    kind: str = "masking"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,31 +46,13 @@ class FindJob(DecoderJob):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameJob(PixelJob):
-    """Decode the next frame of the open animation, or make the next masked copy of the open image.
+    """Decode the next frame of the open animation.
 
     The reply has the size of the pixels, the number of the `frame` and from when on it is shown, or whether the
     animation `ends` before another one.
     """
 
     kind: str = "frame"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeatMapJob(DecoderJob):
-    """Draw the heat map of the open masked image, whose scores are `nbytes` of fp32.
-
-    The reply has the size of the heat map, 0 if another job has to continue with it.
-    """
-
-    nbytes: int
-    most_bytes: int
-    """Bytes of the largest heat map."""
-    kind: str = "heat map"
-
-    @property
-    def most_result_bytes(self) -> int:
-        """Bytes of the largest heat map."""
-        return self.most_bytes
 
 
 @asynccontextmanager
@@ -115,31 +71,14 @@ async def animation(
         yield opened
 
 
-@asynccontextmanager
-async def masked(
-    decoders: Decoders, data: bytes, info: ImageInfo, size: Size, account: Account, masking: Masking
-) -> AsyncIterator["MaskedImage"]:
-    """An inspected image, open in a process of its own while the context lasts; its frames are the masked copies.
-
-    Entering raises what `Decoders.decode` raises. Open images have their own slots; their copies share those of all
-    images.
-    """
-    memory_bytes = min(memory_limit(info, len(data)), decoders.limits.memory_bytes)
-    job = MaskingJob(info=info, nbytes=len(data), size=size, masking=masking, memory_bytes=memory_bytes)
-    slots = decoders.slots_of("masking", max(1, decoders.count // MASKING_PART))
-    with MaskedImage(decoders, slots, job, data, account) as image:
-        await image.open()
-        yield image
-
-
 class OpenFile:
     """The frames of one file, one at a time, in a process that has it open. A context manager, which closes it.
 
     Between two frames the request waits for permits, results and the rate of its API key. Another file gets the slot
-    once these waits have taken `keep_seconds`; then this one is opened again for its next frame.
+    once these waits have taken KEEP_SECONDS; then this one is opened again for its next frame.
     """
 
-    def __init__(self, decoders: Decoders, slots: RoundRobin, job: OpeningJob, data: bytes, account: Account) -> None:
+    def __init__(self, decoders: Decoders, slots: RoundRobin, job: AnimationJob, data: bytes, account: Account) -> None:
         self._decoders = decoders
         self._slots = slots
         self._job = job
@@ -159,11 +98,6 @@ class OpenFile:
         self.close()
 
     @property
-    def keep_seconds(self) -> float:
-        """How long it may wait before it makes room."""
-        return KEEP_SECONDS
-
-    @property
     def is_open(self) -> bool:
         """Whether it has a slot and a process."""
         return self._worker is not None
@@ -177,7 +111,7 @@ class OpenFile:
         self._waited_seconds = 0.0
         try:
             self._worker = self._decoders.take_worker()
-            self._opened(await self._run(self._job, self._data))
+            await self._run(self._job, self._data)
         except BaseException:
             self.close()
             raise
@@ -244,9 +178,6 @@ class OpenFile:
             self._end_work()
         return reply, pixels
 
-    def _opened(self, reply: tuple[Reply, bytes]) -> None:
-        """Take the reply of the process that has opened the file."""
-
     def _begun(self) -> None:
         self._ended = False
 
@@ -260,44 +191,4 @@ class OpenFile:
     def _end_work(self) -> None:
         loop = asyncio.get_running_loop()
         self._waits_since = loop.time()
-        self._timer = loop.call_later(max(self.keep_seconds - self._waited_seconds, 0), self._slots.offer, self.close)
-
-
-class MaskedImage(OpenFile):
-    """The masked copies of one open image, and in the end its heat map."""
-
-    def __init__(self, decoders: Decoders, slots: RoundRobin, job: MaskingJob, data: bytes, account: Account) -> None:
-        super().__init__(decoders, slots, job, data, account)
-        self.masking = job.masking
-        self.damaged = False
-        """Whether the image's data is damaged."""
-
-    @property
-    def keep_seconds(self) -> float:
-        """How long it may wait before it makes room."""
-        return KEEP_MASKED_SECONDS
-
-    async def find(self) -> bool:
-        """True: the caller knows the number of copies."""
-        return True
-
-    def _opened(self, reply: tuple[Reply, bytes]) -> None:
-        self.damaged = reply[0]["damaged"]
-
-    async def draw(self, scores: NDArray[np.float32]) -> HeatMap:
-        """The heat map of a class with these scores, fp32 [images]; closes the image."""
-        side = self.masking.map_side
-        values_bytes = 4 * side * side
-        data = scores.astype(np.float32).tobytes()
-        most_bytes = values_bytes + 4 * OVERLAY_SIDE**2 + _PNG_BYTES
-        job = HeatMapJob(nbytes=len(data), most_bytes=most_bytes)
-        drawn = b""
-        while not drawn:  # the process may need several jobs to make the masks again
-            _, drawn = await self._do(job, data)
-        self._ended = True
-        if len(drawn) <= values_bytes:
-            raise UndecodableImage  # the process was taken over
-        values = np.frombuffer(drawn[:values_bytes], np.float32).reshape(side, side)
-        if not np.isfinite(values).all():
-            raise UndecodableImage
-        return HeatMap(values, drawn[values_bytes:])
+        self._timer = loop.call_later(max(KEEP_SECONDS - self._waited_seconds, 0), self._slots.offer, self.close)

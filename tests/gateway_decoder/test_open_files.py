@@ -1,4 +1,4 @@
-"""Files that stay open in a decoder's process: the frames of animations, and masked copies of an image."""
+"""Animations that stay open in a decoder's process between their frames."""
 
 import asyncio
 import contextlib
@@ -7,11 +7,9 @@ import signal
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from gateway.errors import TooCostly, TooManyFrames, TruncatedImage, UndecodableImage
+from gateway.errors import TooCostly, TooManyFrames, UndecodableImage
 from gateway.ingest.decode_budget import open_bytes
-from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.formats import png
 from gateway.ingest.image_info import Unopened
 from gateway.ingest.inspection import inspect
@@ -19,8 +17,7 @@ from gateway_decoder.choice import MOST_IN_FILE
 from gateway_decoder.decoding import decode
 from gateway_plugins.media import open_files
 from gateway_plugins.media.animation import read_frames
-from gateway_plugins.media.masking import Masking, Method
-from gateway_plugins.media.open_files import MaskedImage, animation, masked
+from gateway_plugins.media.open_files import animation
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of, level_of
 from tests.gateway.ingest.reading import LIMITS
 from tests.gateway_decoder.pools import DECODE_LIMITS, MAX_SIDE, decoders, info_of, works
@@ -230,95 +227,3 @@ async def test_waiting_animation_does_not_delay_images(pool):
         assert not waiting.done()
         await rest(reader)
     assert len(await waiting) == 4
-
-
-HEIGHT, WIDTH = 40, 80
-GRID = 4
-
-
-def picture() -> Image.Image:
-    return Image.fromarray(np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8))
-
-
-def pixels_of(ppm: bytes) -> np.ndarray:
-    header = b"P6\n%d %d\n255\n" % (WIDTH, HEIGHT)
-    assert ppm.startswith(header)
-    return np.frombuffer(ppm[len(header) :], np.uint8).reshape(HEIGHT, WIDTH, 3)
-
-
-async def copies(image: MaskedImage) -> list[np.ndarray]:
-    """All of them; the image ends after its heat map, so the number is asked for."""
-    return [pixels_of((await image.next()).pixels) for _ in range(image.masking.images)]
-
-
-def open_to_mask(pool: Decoders, masking: Masking):
-    data = encode(picture(), "PNG")
-    return masked(pool, data, inspect(data, LIMITS), 1_024, pool.account(), masking)
-
-
-async def test_first_copy_is_the_image_itself(pool):
-    async with open_to_mask(pool, Masking.of(Method.RISE, GRID, 3)) as image:
-        first, *others = await copies(image)
-        await image.draw(np.zeros(4, np.float32))
-    assert np.array_equal(first, np.asarray(picture()))
-    assert len(others) == 3
-    assert all((each != first).any() for each in others)
-
-
-async def test_windows_hide_each_cell_four_times(pool):
-    masking = Masking.of(Method.OCCLUSION, GRID, 0)
-    async with open_to_mask(pool, masking) as image:
-        first, *others = await copies(image)
-        await image.draw(np.zeros(masking.images, np.float32))
-    mean = np.rint(first.mean(axis=(0, 1)))
-    hidden = np.stack([(each == mean).all(axis=2) for each in others])
-    assert len(others) == (GRID + 1) ** 2
-    assert (hidden.sum(axis=0) >= 4).all()
-    assert np.median(hidden.sum(axis=0)) == 4
-    top_left = hidden[0]
-    assert top_left[: HEIGHT // GRID, : WIDTH // GRID].all()
-    assert top_left.mean() == pytest.approx(1 / GRID**2, abs=0.01)
-
-
-async def test_map_is_the_difference_of_mean_scores(pool):
-    """The score falls by 1 if the first window, which is the cell at the top left, is hidden, and by no other."""
-    masking = Masking.of(Method.OCCLUSION, GRID, 0)
-    scores = np.ones(masking.images, np.float32)
-    scores[1] = 0
-    async with open_to_mask(pool, masking) as image:
-        await copies(image)
-        heat = await image.draw(scores)
-    expected = np.full((GRID, GRID), 20 / 21 - 1)
-    expected[0, 0] = 1 - 3 / 4
-    assert heat.values == pytest.approx(expected, abs=1e-6)
-    assert heat.overlay.startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize("method", Method)
-async def test_image_that_made_room_has_the_same_copies_and_map(pool, monkeypatch, method):
-    masking = Masking.of(method, GRID, 20)
-    scores = np.random.default_rng(5).random(masking.images, np.float32)
-    async with open_to_mask(pool, masking) as image:
-        expected = await copies(image)
-        heat = await image.draw(scores)
-    monkeypatch.setattr(open_files, "KEEP_MASKED_SECONDS", 0.0)
-    async with open_to_mask(pool, masking) as image:
-        seen = [pixels_of((await image.next()).pixels) for _ in range(masking.images // 2)]
-        async with open_to_mask(pool, masking):
-            assert not image.is_open
-        seen += [pixels_of((await image.next()).pixels) for _ in range(masking.images - len(seen))]
-        async with open_to_mask(pool, masking):
-            assert not image.is_open
-        again = await image.draw(scores)
-    assert np.array_equal(np.stack(seen), np.stack(expected))
-    assert np.array_equal(again.values, heat.values)
-    assert again.overlay == heat.overlay
-
-
-async def test_image_that_cannot_be_decoded_is_not_opened(pool):
-    data = bytearray(encode(picture(), "PNG"))
-    info = inspect(bytes(data), LIMITS)
-    data[60:200] = bytes(140)
-    with pytest.raises((UndecodableImage, TruncatedImage)):
-        async with masked(pool, bytes(data), info, 1_024, pool.account(), Masking.of(Method.RISE, GRID, 5)):
-            raise AssertionError("it was opened")

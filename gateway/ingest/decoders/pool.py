@@ -107,7 +107,7 @@ class Decoders:
         memory_bytes = min(open_bytes(info, len(data)), self.limits.memory_bytes)
         job = HeaderJob(image_format=image_format, nbytes=len(data), memory_bytes=memory_bytes)
         expected = expected_frame_seconds(info)
-        reply, _ = await self._do(job, data, info, account, expected, min(3 * len(data), self.limits.memory_bytes))
+        reply, _ = await self.run(job, data, info, account, expected, min(3 * len(data), self.limits.memory_bytes))
         return ImageInfo(
             image_format,
             reply["width"],
@@ -129,7 +129,7 @@ class Decoders:
         expected = expected_seconds(info, len(data))
         # The frame of an AVIF or HEIC may be larger than its header says, so its limit is reserved.
         slot_bytes = memory_bytes if info.format.traits.slow else min(peak_bytes(info, size), memory_bytes)
-        reply, pixels = await self._do(job, data, info, account, expected, slot_bytes)
+        reply, pixels = await self.run(job, data, info, account, expected, slot_bytes)
         return Decoded(pixels, reply["damaged"])
 
     def slots_of(self, kind: str, count: int) -> RoundRobin:
@@ -138,10 +138,10 @@ class Decoders:
             self._open_slots[kind] = _slots(count, self.limits)
         return self._open_slots[kind]
 
-    async def _do(
+    async def run(
         self, job: DecoderJob, data: bytes, info: ImageInfo, account: Account, expected: float, slot_bytes: int
     ) -> tuple[Reply, bytes]:
-        """Run a job in any process; raises the error of its reply."""
+        """Run a job in any process, in a slot of all images; raises what `decode` raises."""
         reply, pixels = await self.work(
             self._worker(account), job, data, info, account, expected, slot_bytes, nbytes=len(data)
         )
