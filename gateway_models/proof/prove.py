@@ -49,6 +49,8 @@ LEAST_IMAGES = 50
 """Fewest images from which costs are computed."""
 WARM_UP_BATCHES, BATCHES = 5, 20
 """Batches of a network that are sent before, and while its time is measured."""
+COUNTED_SECONDS = 2.0
+"""Longest time after an answer until Triton's statistics count it."""
 RECOVERY_SECONDS = 60.0
 """Longest time for a killed process of a model to be replaced, and for images to be classified again."""
 ANSWERS_AFTER = 20
@@ -222,12 +224,20 @@ def batch_milliseconds(server: str, name: str, config: ModelConfig, size: int) -
                 return each["compute_infer"]["count"], sum(each[part]["ns"] for part in parts)
         return 0, 0
 
+    def spent_after(executions: int) -> tuple[int, int]:
+        """`spent` once it has these executions: Triton counts a batch shortly after its answer."""
+        until = time.monotonic() + COUNTED_SECONDS
+        while (now := spent())[0] < executions and time.monotonic() < until:
+            time.sleep(0.01)
+        return now
+
     with contextlib.closing(connection):
-        for counted in (WARM_UP_BATCHES, BATCHES):
-            before = spent()
-            for _ in range(counted):
-                _asked(connection, "POST", f"/v2/models/{name}/infer", header + content, len(header))
         after = spent()
+        for sent in (WARM_UP_BATCHES, BATCHES):
+            before = after
+            for _ in range(sent):
+                _asked(connection, "POST", f"/v2/models/{name}/infer", header + content, len(header))
+            after = spent_after(before[0] + sent)
     executions, nanoseconds = after[0] - before[0], after[1] - before[1]
     if executions < BATCHES:
         raise NotMeasured(f"{name} ran {executions} of {BATCHES} batches of {size}")
