@@ -31,15 +31,15 @@ class Proportion:
         return {"images": self.count, "correct": self.hits, "share": self.value, "low": low, "high": high}
 
 
-def wilson(hits: int, count: int, z: float = Z_95) -> tuple[float, float]:
-    """Wilson's score interval of a share (E. B. Wilson, JASA 22, 1927); 0 to 1 without observations.
+def wilson(hits: int, count: int) -> tuple[float, float]:
+    """Wilson's score interval of 95 % of a share (E. B. Wilson, JASA 22, 1927); 0 to 1 without observations.
 
     It stays within 0 and 1, and holds for few images as well.
     """
     if not count:
         return 0.0, 1.0
-    share, squared = hits / count, z * z
+    share, squared = hits / count, Z_95 * Z_95
     middle = (share + squared / (2 * count)) / (1 + squared / count)
-    half = z * math.sqrt(share * (1 - share) / count + squared / (4 * count * count)) / (1 + squared / count)
+    half = Z_95 * math.sqrt(share * (1 - share) / count + squared / (4 * count * count)) / (1 + squared / count)
     # At the ends the formula gives 0 and 1 but for rounding.
     return (0.0 if hits == 0 else max(0.0, middle - half)), (1.0 if hits == count else min(1.0, middle + half))

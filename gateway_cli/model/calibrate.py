@@ -16,8 +16,6 @@ from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 if TYPE_CHECKING:
     from gateway_models.proof.calibrate import Calibrated
 
-REFUSED_SHOWN = 20
-
 
 @model_app.command("calibrate")
 def calibrate(
@@ -70,7 +68,8 @@ def calibrate(
     from gateway_models.proof.calibrate import calibrate as run
     from gateway_models.proof.calibrate import check_calibration, network_scores, scored
     from gateway_models.proof.dataset import read_dataset
-    from gateway_models.proof.image_files import resize_for
+    from gateway_models.proof.evaluate import left_out
+    from gateway_models.proof.image_files import reasons, resize_for
     from gateway_models.proof.plots import reliability
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
@@ -83,11 +82,8 @@ def calibrate(
     with serving(model_repository, (entry.ensemble_of(base),), print_status, url=address) as triton:
         scores = network_scores(entry, base, triton, samples, resize_for(entry))
         answers = list(progress(scores, len(samples), "classifying"))
-    refused = [each for each in answers if each.probabilities is None]
-    for each in refused[:REFUSED_SHOWN]:
-        print_status(f"left out: {each.sample.path}: {each.reason}")
-    if len(refused) > REFUSED_SHOWN:
-        print_status(f"… and {len(refused) - REFUSED_SHOWN} more")
+    for line in reasons(left_out(answers)):
+        print_status(f"left out: {line}")
     found = run(scored(answers), held_out=held_out)
     diagram = plot or Path(f"{name}-calibration.png")
     reliability(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 DRIFTED = 3
 """The exit status of a window that has drifted; 1 means an error, such as too few images."""
-REFUSED_SHOWN = 20
 
 
 @model_app.command("drift")
@@ -123,7 +122,7 @@ def _classified(name: str, version: int, folder: Path, address: str | None, repo
     """The sample of a folder's images, classified by a Triton."""
     from gateway_models.networks.model_source import labels_of
     from gateway_models.proof.drift import chosen_files, described
-    from gateway_models.proof.image_files import NotCompared
+    from gateway_models.proof.image_files import NotCompared, reasons
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
@@ -135,10 +134,8 @@ def _classified(name: str, version: int, folder: Path, address: str | None, repo
         answers = described(entry, version, triton.address, files)
         found = list(progress(answers, len(files), "classifying the reference"))
     refused = [each for each in found if isinstance(each, NotCompared)]
-    for each in refused[:REFUSED_SHOWN]:
-        print_status(f"left out: {each.path}: {each.reason}")
-    if len(refused) > REFUSED_SHOWN:
-        print_status(f"… and {len(refused) - REFUSED_SHOWN} more")
+    for line in reasons(refused):
+        print_status(f"left out: {line}")
     labels = {str(number): label for number, label in enumerate(labels_of(entry, repository, version))}
     return sample_of([each for each in found if not isinstance(each, NotCompared)], labels)
 

@@ -129,8 +129,7 @@ def evaluate(
     assert data is not None
     from gateway_models.networks.model_source import labels_of
     from gateway_models.proof.dataset import read_dataset
-    from gateway_models.proof.evaluate import Evaluation
-    from gateway_models.proof.evaluate import evaluate as run
+    from gateway_models.proof.evaluate import Evaluation, predict_each
     from gateway_models.proof.image_files import resize_for
     from gateway_models.proof.plots import confusion_matrix
     from gateway_models.proof.report import evaluation_report
@@ -143,11 +142,10 @@ def evaluate(
     labels = labels_of(entry, model_repository, number)
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
     ensemble = entry.ensemble_of(number)
-    evaluation = Evaluation(entry.versions[number].classes, entry.multi_label)
     with serving(model_repository, (ensemble,), print_status, url=address) as triton:
-        answers = run(ensemble, triton.address, samples, evaluation, resize_for(entry, decode))
-        for _ in progress(answers, len(samples), "evaluating"):
-            pass
+        answers = predict_each((ensemble,), triton.address, samples, resize_for(entry, decode))
+        classes, shown = entry.versions[number].classes, progress(answers, len(samples), "evaluating")
+        evaluation = Evaluation.of(shown, classes, multi_label=entry.multi_label)
     evaluation_report(evaluation, labels).print()
     if not evaluation.answers:
         raise typer.Exit(1)

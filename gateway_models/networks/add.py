@@ -17,7 +17,7 @@ from gateway_models.networks.add_checks import (
     tensor_between,
 )
 from gateway_models.networks.after import NetworkOutputs, check_step, completed_step, outputs_of
-from gateway_models.networks.cpu_choice import with_cpu_form
+from gateway_models.networks.cpu_form import with_cpu_form
 from gateway_models.networks.download import fetch, is_remote
 from gateway_models.networks.functions import FunctionConfig
 from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, labels_in, work

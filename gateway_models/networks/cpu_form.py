@@ -1,4 +1,4 @@
-"""Writes a TorchScript network also as ONNX, which ONNX Runtime runs on a CPU, if the answers agree."""
+"""Chooses what runs a TorchScript network on a CPU: ONNX Runtime, if the network as ONNX has the same answers."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,11 +15,14 @@ from gateway_local.cpu_network import CpuNetwork, CpuRuntime
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import PIXELS
 from gateway_models.networks.features import embedding_difference
-from gateway_models.networks.isolation import Job
-from gateway_models.networks.job_checks import ALLOWED, ALLOWED_COSINE, report
+from gateway_models.networks.isolation import Job, Report, convert_for_cpu
+from gateway_models.networks.job_checks import ALLOWED, ALLOWED_COSINE
+from gateway_models.networks.job_checks import report as report_to_parent
+from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import session_of
 from gateway_models.networks.probe import probe_batches
 from gateway_models.networks.torchscript import load_torchscript
+from gateway_models.repository.entry import Outcome
 from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 
@@ -31,9 +34,36 @@ ROUNDING = 1e-6
 """Classes whose probabilities differ by less have the same rank."""
 
 
+def with_cpu_form(job: Job, outcome: Outcome, report: Report, *, timeout_seconds: float) -> Outcome:
+    """Write cpu.json and maybe cpu.onnx beside the TorchScript that a job has written; other formats have neither.
+
+    Raises SourceError if the spec asks for ONNX Runtime and it cannot run the network with the same answers.
+    """
+    if outcome.format is not Format.TORCHSCRIPT:
+        return outcome
+    wanted = job.spec.serving.cpu_runtime
+    found = _chosen(job, report, timeout_seconds)
+    if wanted is CpuRuntime.ONNXRUNTIME and found.runtime is not wanted:
+        raise SourceError(f"--cpu-runtime onnxruntime is not possible: {found.reason}. Leave it out")
+    cpu_network.write(found, job.file(Format.TORCHSCRIPT))
+    report(f"on a CPU it runs by {found.runtime.described}: {found.reason}")
+    return replace(outcome, cpu_runtime=found.runtime)
+
+
+def _chosen(job: Job, report: Report, timeout_seconds: float) -> CpuNetwork:
+    spec = job.spec
+    if spec.serving.cpu_runtime is CpuRuntime.TORCHSCRIPT:
+        return CpuNetwork(CpuRuntime.TORCHSCRIPT, "--cpu-runtime or `gateway model tune` has chosen it")
+    if spec.precision is not Precision.FP32:
+        return CpuNetwork(CpuRuntime.TORCHSCRIPT, f"it computes in {spec.precision.value}, and ONNX Runtime in fp32")
+    if spec.serving.gpus:
+        return CpuNetwork(CpuRuntime.TORCHSCRIPT, "it is served on GPUs alone")
+    return convert_for_cpu(job, report, timeout_seconds=timeout_seconds)
+
+
 def do_cpu_form(job: Job) -> CpuNetwork:
     """Convert the model.pt in a job's folder."""
-    report("converting it for ONNX Runtime, which runs it on a CPU")
+    report_to_parent("converting it for ONNX Runtime, which runs it on a CPU")
     return convert(
         job.file(Format.TORCHSCRIPT),
         job.spec.prepared,

@@ -1,17 +1,20 @@
 """Models from https:// and buckets: downloaded once, and used only if their SHA-256 is the expected one."""
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway.errors import UserError
 from gateway.values.files import whole_file
 from gateway.values.safe_path import UnsafePath, safe_name
 from gateway_local.paths import default_cache_dir
+
+if TYPE_CHECKING:
+    import httpx
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 """The package that fsspec needs for each bucket protocol."""
@@ -21,8 +24,6 @@ TIMEOUT_SECONDS = 60.0
 """The time limit for connecting, and for each read."""
 MAX_REDIRECTS = 5
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-
-Blocks = Callable[[str], Any]
 
 
 class DownloadError(UserError):
@@ -63,65 +64,55 @@ def fetch(url: str, sha256: str | None, report: Callable[[str], None], *, cache:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(target) as draft:
-            found = _save(_https if protocol == "https" else _bucket, url, draft)
-            if found != wanted:
-                raise DownloadError(f"{url} has the SHA-256 {found}, but --sha256 expects {wanted}: it is another file")
-    except OSError as exc:
-        raise DownloadError(f"{url} cannot be fetched: {exc}") from exc
+            _save(url, draft, wanted)
+    except DownloadError:
+        raise
+    except ImportError as exc:
+        raise DownloadError(f"{url} needs {PACKAGES[protocol]}: pip install {PACKAGES[protocol]}") from exc
+    except Exception as exc:  # of httpx, the file system, and the library of each kind of bucket
+        raise DownloadError(f"{url} cannot be fetched: {str(exc) or type(exc).__name__}") from exc
     return target
 
 
-def _save(open_url: Blocks, url: str, draft: Path) -> str:
-    """Write a URL's bytes and return their SHA-256."""
+def _save(url: str, draft: Path, sha256: str) -> None:
+    """Write a URL's bytes; raises DownloadError if there are too many, or other ones."""
     hasher, size = hashlib.sha256(), 0
-    with open_url(url) as blocks, draft.open("wb") as file:
+    with draft.open("wb") as file, contextlib.closing(_blocks(url)) as blocks:
         for block in blocks:
             size += len(block)
             if size > MAX_BYTES:
                 raise DownloadError(f"{url} is larger than {MAX_BYTES // 2**30} GiB, too large for a classifier")
             hasher.update(block)
             file.write(block)
-    return hasher.hexdigest()
+    if hasher.hexdigest() != sha256:
+        raise DownloadError(
+            f"{url} has the SHA-256 {hasher.hexdigest()}, but --sha256 expects {sha256}: it is another file"
+        )
 
 
-@contextmanager
-def _https(url: str) -> Iterator[Iterator[bytes]]:
-    import httpx
-
-    location = httpx.URL(url)
-    try:
-        with httpx.Client(timeout=TIMEOUT_SECONDS) as client:
-            for _ in range(MAX_REDIRECTS + 1):
-                if location.scheme != "https":
-                    raise DownloadError(f"{url} leads to {location}, and only https is allowed")
-                with client.stream("GET", location) as response:
-                    if response.next_request is None:
-                        if response.status_code != httpx.codes.OK:
-                            raise DownloadError(f"{url} answers {response.status_code} {response.reason_phrase}")
-                        yield response.iter_bytes(BLOCK_BYTES)
-                        return
-                    location = response.next_request.url
-        raise DownloadError(f"{url} redirects more than {MAX_REDIRECTS} times")
-    except (httpx.HTTPError, httpx.InvalidURL) as exc:
-        raise DownloadError(f"{url} cannot be fetched: {exc or type(exc).__name__}") from exc
-
-
-@contextmanager
-def _bucket(url: str) -> Iterator[Iterator[bytes]]:
-    package = PACKAGES[urlsplit(url).scheme]
-    try:
+def _blocks(url: str) -> Generator[bytes]:
+    if urlsplit(url).scheme != "https":
         import fsspec
 
         system, path = fsspec.core.url_to_fs(url)
-    except ImportError as exc:
-        raise DownloadError(f"{url} needs {package}: pip install {package}") from exc
-    try:
         with system.open(path, "rb") as file:
-            yield iter(lambda: file.read(BLOCK_BYTES), b"")
-    except DownloadError:
-        raise
-    except Exception as exc:  # each bucket library has its own errors
-        raise DownloadError(f"{url} cannot be fetched: {exc or type(exc).__name__}") from exc
+            yield from iter(lambda: file.read(BLOCK_BYTES), b"")
+        return
+    import httpx
+
+    hooks = {"request": [_check_https]}  # of each redirect as well
+    with (
+        httpx.Client(timeout=TIMEOUT_SECONDS, max_redirects=MAX_REDIRECTS, event_hooks=hooks) as client,
+        client.stream("GET", url, follow_redirects=True) as response,
+    ):
+        if response.status_code != httpx.codes.OK:
+            raise DownloadError(f"{url} answers {response.status_code} {response.reason_phrase}")
+        yield from response.iter_bytes(BLOCK_BYTES)
+
+
+def _check_https(request: "httpx.Request") -> None:
+    if request.url.scheme != "https":
+        raise DownloadError(f"{request.url} is not fetched: only https is allowed")
 
 
 def _digest(path: Path) -> str:

@@ -12,7 +12,7 @@ from gateway.errors import UserError
 from gateway.ingest.resizing import Resize
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswer, predict
+from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import ImageFile, read_image_files
 from gateway_models.repository.after import DeclaredStep, FunctionStep
 from gateway_models.repository.entry import Entry
@@ -116,7 +116,8 @@ def network_scores(
 ) -> Iterator[SampleAnswer]:
     """The scores of a version's network, before the step after it, for each sample; raises TritonRefused."""
     if entry.versions[version].spec.after is None:
-        yield from predict(entry.ensemble_of(version), triton.address, samples, resize)
+        for (answer,) in predict_each((entry.ensemble_of(version),), triton.address, samples, resize):
+            yield answer
         return
     for start in range(0, len(samples), BATCH):
         chosen = samples[start : start + BATCH]
@@ -144,7 +145,7 @@ def _step_by_step(
 
 def scored(answers: Sequence[SampleAnswer]) -> ScoredImages:
     """The scores and the classes of the images that were answered; raises NotCalibrated without any."""
-    found = [each for each in answers if each.probabilities is not None]
+    found = [each for each in answers if each.answered]
     if not found:
         raise NotCalibrated("none of the images could be classified")
     return ScoredImages(

@@ -14,7 +14,7 @@ from gateway.ingest.upload import Limits
 from gateway_client.files import read_file
 from gateway_decoder.in_process import small_pixels
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswer, predict
+from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import NotCompared, image_files, resize_for
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.writing import rewrite
@@ -45,7 +45,7 @@ def described(
     """The properties that the log would have of each file, answered by a Triton at an address; raises UserError."""
     limits = Limits.from_settings(load_settings())
     samples = [Sample(path, frozenset()) for path in files]
-    for answer in predict(entry.ensemble_of(version), address, samples, resize_for(entry)):
+    for (answer,) in predict_each((entry.ensemble_of(version),), address, samples, resize_for(entry)):
         if answer.probabilities is None:
             yield NotCompared(answer.sample.path, answer.reason)
             continue

@@ -1,9 +1,9 @@
 """`gateway model evaluate`: the accuracy of the served model."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from threading import local
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gateway.ingest.resizing import Resize
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.image_files import ImageFile, read_image_files
+from gateway_models.proof.image_files import ImageFile, NotCompared, read_image_files
 from gateway_predictions.calibration import Calibration, calibration_of
 
 BATCH = 8
@@ -33,20 +33,34 @@ class SampleAnswer:
     embedding: NDArray[np.float32] | None = None
     """fp32 [size], if the model gives embeddings."""
 
+    @property
+    def answered(self) -> bool:
+        """Whether there are probabilities."""
+        return self.probabilities is not None
 
-@dataclass
+
+def left_out(answers: Iterable[SampleAnswer]) -> list[NotCompared]:
+    """The samples without probabilities."""
+    return [NotCompared(each.sample.path, each.reason) for each in answers if not each.answered]
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Accumulates answers; `classes` is the model's number of classes."""
+    """The answers of a model with this number of classes, and the images without one."""
 
     classes: int
     multi_label: bool
-    answers: list[SampleAnswer] = field(default_factory=list)
-    refused: list[SampleAnswer] = field(default_factory=list)
+    answers: Sequence[SampleAnswer]
+    refused: Sequence[NotCompared] = ()
     seconds: float = 0.0
 
-    def add(self, answer: SampleAnswer) -> None:
-        """Count one more answer."""
-        (self.refused if answer.probabilities is None else self.answers).append(answer)
+    @classmethod
+    def of(cls, answers: Iterable[tuple[SampleAnswer, ...]], classes: int, *, multi_label: bool) -> "Evaluation":
+        """The answers of `predict_each` by one ensemble, with the time that they take."""
+        started = time.perf_counter()
+        found = [answer for (answer,) in answers]
+        seconds = time.perf_counter() - started
+        return cls(classes, multi_label, [each for each in found if each.answered], left_out(found), seconds)
 
     @property
     def images_per_second(self) -> float:
@@ -116,16 +130,6 @@ class ClassScore:
         return self.both / self.true if self.true else None
 
 
-def predict(
-    ensemble: str, address: str, samples: Sequence[Sample], resize: Resize | None = None
-) -> Iterator[SampleAnswer]:
-    """Have the Triton at an address classify the samples, and yield the answers in order; raises TritonRefused.
-
-    Large images are resized first, as in the gateway.
-    """
-    return (answer for (answer,) in predict_each((ensemble,), address, samples, resize))
-
-
 def predict_each(
     ensembles: Sequence[str],
     address: str,
@@ -134,7 +138,11 @@ def predict_each(
     *,
     batch: int = BATCH,
 ) -> Iterator[tuple[SampleAnswer, ...]]:
-    """Have several ensembles classify each sample, which is read once, in calls of `batch` images; see `predict`."""
+    """Have the Triton at an address classify the samples by each ensemble, in calls of `batch` images.
+
+    Yields the answers in order; raises TritonRefused. Each sample is read once, and large images are resized first, as
+    in the gateway.
+    """
     connections = local()
     opened: list[BlockingTriton] = []
 
@@ -153,17 +161,6 @@ def predict_each(
     finally:
         for triton in opened:
             triton.close()
-
-
-def evaluate(
-    ensemble: str, address: str, samples: Sequence[Sample], evaluation: Evaluation, resize: Resize | None = None
-) -> Iterator[SampleAnswer]:
-    """Classify the samples and add the answers to `evaluation`; yields each answer, for a progress bar."""
-    started = time.perf_counter()
-    for answer in predict(ensemble, address, samples, resize):
-        evaluation.add(answer)
-        evaluation.seconds = time.perf_counter() - started
-        yield answer
 
 
 def _predict_batch(

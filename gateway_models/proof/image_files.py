@@ -1,6 +1,6 @@
 """Reads image files and prepares them as the gateway does before it sends them to Triton."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,8 @@ from gateway_client.files import read_file
 from gateway_decoder.in_process import prepare
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
+
+REFUSED_SHOWN = 20
 
 
 class NoImages(UserError):
@@ -35,6 +37,14 @@ class NotCompared:
 
     path: Path
     reason: str
+
+
+def reasons(refused: Sequence[NotCompared]) -> Iterator[str]:
+    """A line for each of the first images that were not compared, and how many more there are."""
+    for each in refused[:REFUSED_SHOWN]:
+        yield f"{each.path}: {each.reason}"
+    if len(refused) > REFUSED_SHOWN:
+        yield f"… and {len(refused) - REFUSED_SHOWN} more"
 
 
 def image_files(sources: Iterable[Path]) -> list[Path]:

@@ -1,5 +1,6 @@
 """What `gateway model parity|evaluate|compare` print, and the HTML sheet of images on which two versions differ."""
 
+import base64
 import html
 import io
 import json
@@ -15,17 +16,22 @@ from rich.table import Table
 
 from gateway_models.proof.compare import CHANCE, Compared, Pair, Probabilities
 from gateway_models.proof.evaluate import THRESHOLD, Evaluation
-from gateway_models.proof.html_page import embedded, page
-from gateway_models.proof.image_files import NotCompared
+from gateway_models.proof.image_files import NotCompared, reasons
 from gateway_models.proof.parity import Parity
 from gateway_models.proof.reference import shown
 from gateway_models.repository.summary import console
 
-SHOWN, REFUSED_SHOWN, ON_THE_SHEET = 40, 20, 400
-"""The most images in the table, without a result, and on the sheet."""
+SHOWN, ON_THE_SHEET = 40, 400
+"""The most images in the table, and on the sheet."""
 THUMBNAIL_PIXELS = 200
 RANKS = (1, 5)
 """Top-1 and top-5, as usual for ImageNet models."""
+STYLE = """\
+body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #1b1b1b; background: #fff }
+main { display: grid; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); gap: 1.5rem }
+figure { margin: 0 } img { max-width: 100%; height: auto; background: #eee }
+figcaption { overflow-wrap: anywhere } figcaption b { font-weight: 600 } .right { color: #0a6b2d }
+"""
 CAUSES = {
     "decode": "OpenCV decodes these files differently from PIL, or the model has large photos decoded fast: compare "
     "with --decode exact",
@@ -59,10 +65,8 @@ class Report:
         out.print(table)
         if len(self.rows) > SHOWN:
             out.print(f"… and {len(self.rows) - SHOWN} more")
-        for each in self.refused[:REFUSED_SHOWN]:
-            out.print(f"not counted: {each.path}: {each.reason}")
-        if len(self.refused) > REFUSED_SHOWN:
-            out.print(f"… and {len(self.refused) - REFUSED_SHOWN} more")
+        for line in reasons(self.refused):
+            out.print(f"not counted: {line}")
         out.print()
         width = max(map(len, self.facts), default=0) + 2
         for name, text in self.facts.items():
@@ -131,8 +135,7 @@ def evaluation_report(evaluation: Evaluation, labels: Sequence[str]) -> Report:
             "calibration error": str(calibration.expected_calibration_error),
             "Brier score": str(calibration.brier_score),
         }
-    refused = [NotCompared(each.sample.path, each.reason) for each in evaluation.refused]
-    return Report(("class", "images", "predicted", "precision", "recall"), rows, refused, facts)
+    return Report(("class", "images", "predicted", "precision", "recall"), rows, evaluation.refused, facts)
 
 
 def ranks(classes: int) -> tuple[int, ...]:
@@ -227,8 +230,13 @@ def write_sheet(compared: Compared, model: str, versions: tuple[int, int], label
     count = f"{len(compared.different)} of {len(compared.pairs)} images, the largest differences first"
     more = f"; {ON_THE_SHEET} of them are shown" if len(listed) < len(compared.different) else ""
     figures = "\n".join(_figure(pair, versions, labels, labelled=compared.labelled) for pair in listed)
+    heading = html.escape(heading)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(heading, f"<p>{count}{more}.</p>\n<main>\n{figures}\n</main>"), encoding="utf-8")
+    path.write_text(
+        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{heading}</title>\n'
+        f"<style>\n{STYLE}</style>\n<h1>{heading}</h1>\n<p>{count}{more}.</p>\n<main>\n{figures}\n</main>\n</html>\n",
+        encoding="utf-8",
+    )
 
 
 def _figure(pair: Pair, versions: tuple[int, int], labels: Sequence[str], *, labelled: bool) -> str:
@@ -255,8 +263,8 @@ def _thumbnail(path: Path) -> str:
     small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
     file = io.BytesIO()
     small.save(file, "JPEG", quality=80)
-    source = embedded(file.getvalue(), "image/jpeg")
-    return f'<img src="{source}" alt="{alt}" width="{small.width}" height="{small.height}">'
+    source = base64.b64encode(file.getvalue()).decode()
+    return f'<img src="data:image/jpeg;base64,{source}" alt="{alt}" width="{small.width}" height="{small.height}">'
 
 
 def _prediction(scores: Probabilities, labels: Sequence[str]) -> dict[str, Any]:

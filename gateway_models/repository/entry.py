@@ -196,10 +196,6 @@ class Entry:
         }
         return replace(self, versions=versions)
 
-    def with_serving(self, **changes: Any) -> "Entry":  # noqa: ANN401  # the fields of Serving
-        """A copy with other values of Serving."""
-        return self.changed(serving=replace(self.serving, **changes))
-
 
 _RECORD = TypeAdapter(Entry)
 

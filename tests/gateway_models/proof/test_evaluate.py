@@ -8,7 +8,7 @@ import pytest
 from gateway_client.csv_cells import csv_line
 from gateway_models.proof.dataset import DatasetError, Sample, read_dataset
 from gateway_models.proof.evaluate import ClassScore, Evaluation, SampleAnswer
-from gateway_models.proof.image_files import NoImages, image_files, read_image_files
+from gateway_models.proof.image_files import NoImages, NotCompared, image_files, read_image_files
 from gateway_models.proof.plots import confusion_matrix
 from gateway_models.proof.report import ranks
 
@@ -90,22 +90,19 @@ def answers(*pairs: tuple[set[int], list[float]]) -> list[SampleAnswer]:
 
 
 def test_top_k_and_each_class_are_counted():
-    evaluation = Evaluation(3, multi_label=False)
-    for answer in answers(({0}, [0.7, 0.2, 0.1]), ({1}, [0.5, 0.4, 0.1]), ({1}, [0.1, 0.8, 0.1])):
-        evaluation.add(answer)
-    evaluation.add(SampleAnswer(Sample(Path("broken"), frozenset({2})), None, "no image"))
+    broken = SampleAnswer(Sample(Path("broken"), frozenset({2})), None, "no image")
+    given = [*answers(({0}, [0.7, 0.2, 0.1]), ({1}, [0.5, 0.4, 0.1]), ({1}, [0.1, 0.8, 0.1])), broken]
+    evaluation = Evaluation.of(((each,) for each in given), 3, multi_label=False)
     assert (evaluation.top(1), evaluation.top(2)) == (pytest.approx(2 / 3), 1.0)
     assert evaluation.per_class() == [ClassScore(0, 1, 2, 1), ClassScore(1, 2, 1, 1)]
     first, second = evaluation.per_class()
     assert (first.precision, first.recall, second.precision, second.recall) == (0.5, 1.0, 1.0, 0.5)
     assert evaluation.confusion().tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
-    assert len(evaluation.refused) == 1
+    assert evaluation.refused == [NotCompared(Path("broken"), "no image")]
 
 
 def test_multi_label_model_predicts_every_class_above_a_half():
-    evaluation = Evaluation(3, multi_label=True)
-    for answer in answers(({0, 1}, [0.9, 0.6, 0.1]), (set(), [0.1, 0.2, 0.9])):
-        evaluation.add(answer)
+    evaluation = Evaluation(3, True, answers(({0, 1}, [0.9, 0.6, 0.1]), (set(), [0.1, 0.2, 0.9])))
     assert evaluation.per_class() == [ClassScore(0, 1, 1, 1), ClassScore(1, 1, 1, 1), ClassScore(2, 0, 1, 0)]
 
 

@@ -20,7 +20,7 @@ from gateway_models.repository.spec import Format, OpenVino, Precision, Serving
 from gateway_models.repository.writing import rewrite
 from tests.commands import gateway
 from tests.gateway_models.networks.framework_files import FILES
-from tests.gateway_models.repository.entries import entry, with_outcome
+from tests.gateway_models.repository.entries import entry, with_outcome, with_serving
 
 BASE = Variant(Format.TORCHSCRIPT, Precision.FP32, Serving())
 EVERY = [
@@ -75,7 +75,7 @@ def in_onnx(entry: Entry, **spec: Any) -> Entry:
 
 ONE = entry()
 TWO = Entry("head", {1: ONE.versions[1], 2: ONE.versions[1]})
-BY_OPENVINO = in_onnx(ONE).with_serving(openvino=OpenVino.BF16)
+BY_OPENVINO = with_serving(in_onnx(ONE), openvino=OpenVino.BF16)
 WITHOUT_BF16 = [way for way in EVERY if way != "openvino bf16"]
 ON_GPU = ["torchscript fp32", "torchscript bf16", "torchscript fp16"]
 
@@ -92,7 +92,7 @@ ON_GPU = ["torchscript fp32", "torchscript bf16", "torchscript fp16"]
         (TWO, 1, True, ON_GPU),
         (in_onnx(ONE, source=str(FILES / "digits.keras")), 0, True, ["onnx fp32", "openvino fp32", "openvino bf16"]),
         (
-            in_onnx(ONE).with_serving(openvino=OpenVino.BF16),
+            with_serving(in_onnx(ONE), openvino=OpenVino.BF16),
             0,
             True,
             ["openvino bf16", *EVERY[:2], "onnx fp32", EVERY[2], EVERY[4]],
@@ -109,7 +109,7 @@ def test_runtimes_that_are_tried(on_cpu, monkeypatch, made, gpus, bf16, tried):
 
 def test_model_with_one_runtime_is_refused(on_cpu):
     with pytest.raises(UserError, match="head runs by TensorRT alone"):
-        variants_of(in_onnx(ONE).with_serving(tensorrt=True))
+        variants_of(with_serving(in_onnx(ONE), tensorrt=True))
 
 
 def test_missing_library_is_listed_with_its_command(on_cpu, monkeypatch, capsys):
@@ -172,7 +172,7 @@ def test_runtime_of_choice_is_kept_though_slower(on_cpu):
 def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_head, photos, tmp_path):
     repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
     # Each instance is a process that takes seconds to start.
-    rewrite(added_head[1].with_serving(instances=1, preprocessor_instances=1), repository)
+    rewrite(with_serving(added_head[1], instances=1, preprocessor_instances=1), repository)
     options = ["--seconds=0.3", f"--model-repository={repository}"]
     output = gateway("model", "tune", "head", photos / "cat.jpg", *options).output
     document = json.loads((repository / "head" / "tuning.json").read_text())
@@ -204,7 +204,7 @@ def test_the_fastest_variant_is_written_with_the_table_it_was_chosen_from(added_
 @pytest.mark.long
 def test_openvino_serves_and_torchscript_comes_back(added_head, photos, tmp_path):
     repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
-    rewrite(added_head[1].with_serving(instances=1, preprocessor_instances=1), repository)
+    rewrite(with_serving(added_head[1], instances=1, preprocessor_instances=1), repository)
     where = f"--model-repository={repository}"
 
     def tuned(runtime: str) -> Entry:

@@ -16,6 +16,11 @@ def entry(**changes) -> Entry:
     return Entry(spec.name, {1: Version(spec, Outcome(5, "logits", 0.0, values["format"]))})
 
 
+def with_serving(entry: Entry, **changes) -> Entry:
+    """The entry, with other values of Serving."""
+    return entry.changed(serving=replace(entry.serving, **changes))
+
+
 def with_outcome(entry: Entry, **changes) -> Entry:
     """The entry, with other facts in the outcome of its version; `changes` are fields of it."""
     version = entry.versions[1]

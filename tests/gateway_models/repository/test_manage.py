@@ -15,7 +15,7 @@ from gateway_models.repository.render import render
 from gateway_models.repository.spec import ModelSpec, Serving
 from gateway_models.repository.writing import extend, rewrite, staging
 from tests.gateway_models.networks.builders import Head, save_torchscript
-from tests.gateway_models.repository.entries import entry
+from tests.gateway_models.repository.entries import entry, with_serving
 from tests.processes import PROJECT
 
 
@@ -64,7 +64,7 @@ def test_configurations_are_replaced_as_a_whole(tmp_path):
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(path.open()) for path in paths]
         before = [path.read_text() for path in paths]
-        rewrite(old.with_serving(max_batch_size=old.serving.max_batch_size + 1), tmp_path)
+        rewrite(with_serving(old, max_batch_size=old.serving.max_batch_size + 1), tmp_path)
         assert [path.read_text() for path in paths] != before
         assert [file.read() for file in opened] == before
     assert not list(tmp_path.rglob(".*"))
