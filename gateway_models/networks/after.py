@@ -17,14 +17,14 @@ from gateway.values.extras import install
 from gateway.values.labels import read_labels
 from gateway_client.bulk.outputs import EMBEDDING
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.functions import CODE, FunctionSource, adapter_of, find_function
+from gateway_models.networks.functions import CODE, FunctionSource, adapter_of, find_function, write_adapter
 from gateway_models.networks.isolation import Job, Report, StepTrial, try_step
 from gateway_models.networks.model_source import digest
 from gateway_models.repository.after import AfterStep, DeclaredStep, FunctionStep, StepError, Unknown, resolved
 from gateway_models.repository.entry import EntryError, Outcome
 from gateway_models.repository.spec import ModelSpec
 
-STEP, MODEL, ADAPTER = "step.json", "model.py", "served_step.py"
+STEP, ADAPTER = "step.json", "served_step.py"
 DECLARED, NUMBERS, KNOWN = "declared.py", "declared.json", "known.npy"
 MOST_KNOWN = 5_000
 """Known embeddings that are kept, chosen at random but always alike: each image is compared with all of them."""
@@ -79,10 +79,8 @@ def find_step(step: FunctionStep, include: Sequence[Path] = ()) -> FunctionSourc
 
 def write_step(step: AfterStep, outputs: NetworkOutputs, folder: Path) -> None:
     """Write a completed step's folder for Triton; raises UserError if its files have changed since it was completed."""
-    templates = files("gateway_models.repository") / "templates" / "after"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (MODEL, ADAPTER):
-        (folder / name).write_text((templates / name).read_text())
+    write_adapter("after", ADAPTER, folder)
     if isinstance(step, FunctionStep):
         source = find_step(step)
         if source.digest() != step.sha256:
@@ -95,7 +93,7 @@ def write_step(step: AfterStep, outputs: NetworkOutputs, folder: Path) -> None:
         return
     code = folder / CODE
     code.mkdir()
-    (code / DECLARED).write_text((templates / DECLARED).read_text())
+    (code / DECLARED).write_text((files("gateway_models.repository") / "templates" / "after" / DECLARED).read_text())
     nearest = _write_known(step.unknown, outputs.embedding_size, code) if step.unknown else None
     (code / NUMBERS).write_text(json.dumps(_numbers(step, nearest, multi_label=outputs.multi_label)) + "\n")
     function = "scores_and_refusals" if step.unknown else "scores_of"
@@ -139,7 +137,7 @@ def do_step(job: Job) -> StepTrial:
         alone = [
             step(scores[[row]], embeddings[[row]] if step.takes_embeddings else None)[0] for row in range(PROBE_ROWS)
         ]
-    except adapter.StepFailed as exc:
+    except adapter.UserCodeError as exc:
         raise ModelFileError(str(exc)) from exc
     except (Exception, SystemExit) as exc:
         traceback.print_exc()
@@ -156,7 +154,7 @@ def load_step(folder: Path) -> tuple[Callable[[Tensor], Tensor], Callable[[BaseE
     adapter = adapter_of(folder, ADAPTER)
     try:
         step = adapter.ServedStep(folder)
-    except adapter.StepFailed as exc:
+    except adapter.UserCodeError as exc:
         raise ModelFileError(str(exc)) from exc
     return lambda rows: torch.from_numpy(step.of_rows(rows.numpy())), adapter.described
 

@@ -36,7 +36,7 @@ def do_function(job: Job) -> Outcome:
     def run(images: Tensor) -> Tensor:
         try:
             scores: Tensor = function.scores(images)
-        except adapter.FunctionError as exc:
+        except adapter.UserCodeError as exc:
             raise ModelFileError(str(exc)) from exc
         except (Exception, SystemExit) as exc:
             for line in traceback.format_exc().splitlines():

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +18,7 @@ from gateway.errors import UserError
 from gateway_models.networks.file_kinds import ModelFileError
 
 FUNCTION, CODE, ADAPTER, MODEL = "function.json", "code", "served_function.py", "model.py"
+SERVED_CODE = "served_code.py"
 REQUIREMENTS = "requirements.txt"
 OFFERED = 3
 """Functions that an error message lists at most."""
@@ -50,9 +52,7 @@ class FunctionSource:
     def stage(self, folder: Path, config: "FunctionConfig") -> None:
         """Write a version's folder: Triton's model.py, the adapter, function.json and a copy of the code."""
         self.copy_code(folder)
-        templates = files("gateway_models.repository") / "templates" / "function"
-        for name in (MODEL, ADAPTER):
-            (folder / name).write_text((templates / name).read_text())
+        write_adapter("function", ADAPTER, folder)
         config.write(folder)
 
     def copy_code(self, folder: Path) -> None:
@@ -153,14 +153,24 @@ def check_requirements(path: Path) -> None:
         )
 
 
+def write_adapter(kind: str, adapter: str, folder: Path) -> None:
+    """Write Triton's model.py, an adapter and what both import into a version's folder."""
+    templates = files("gateway_models.repository") / "templates"
+    for path in (templates / kind / MODEL, templates / kind / adapter, templates / SERVED_CODE):
+        (folder / path.name).write_text(path.read_text())
+
+
 def adapter_of(folder: Path, name: str = ADAPTER) -> Any:  # noqa: ANN401  # a module
     """The adapter's copy in a staged folder, so that checks run the same code as Triton."""
-    spec = importlib.util.spec_from_file_location(Path(name).stem, folder / name)
-    assert spec is not None
-    assert spec.loader is not None
-    adapter = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(adapter)
-    return adapter
+    modules = []
+    for each in (SERVED_CODE, name):
+        spec = importlib.util.spec_from_file_location(Path(each).stem, folder / each)
+        assert spec is not None
+        assert spec.loader is not None
+        modules.append(importlib.util.module_from_spec(spec))
+        sys.modules[Path(SERVED_CODE).stem] = modules[0]  # where the adapter imports it
+        spec.loader.exec_module(modules[-1])
+    return modules[-1]
 
 
 def load_staged(folder: Path) -> tuple[Any, Any]:
@@ -171,7 +181,7 @@ def load_staged(folder: Path) -> tuple[Any, Any]:
     adapter = adapter_of(folder)
     try:
         return adapter.ServedFunction(folder, "cpu"), adapter
-    except adapter.FunctionError as exc:
+    except adapter.UserCodeError as exc:
         raise ModelFileError(str(exc)) from exc
 
 

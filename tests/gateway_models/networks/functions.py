@@ -18,33 +18,8 @@ def classify(images: NDArray[np.uint8]):
 """
 """Logits of six classes, of uint8 [N, H, W, 3]."""
 
-OURS = {"colours", "mine", "served_function", "pytriton"}
-"""Modules that the tests' functions import, and what stands in for PyTriton."""
-
-PYTRITON = """
-import numpy as np
-from pytriton.decorators import batch
-from pytriton.model_config import ModelConfig, Tensor
-from pytriton.triton import Triton
-
-@batch
-def infer_func(**inputs: np.ndarray):
-    (images,) = inputs.values()
-    colours = images.astype(np.float32).mean(axis=(1, 2)) / 255
-    return [np.concatenate([colours, 1 - colours], axis=1) * 7]
-
-if __name__ == "__main__":
-    with Triton() as triton:
-        triton.bind(
-            model_name="Colours",
-            infer_func=infer_func,
-            inputs=[Tensor(name="images", dtype=np.uint8, shape=(32, 32, 3))],
-            outputs=[Tensor(name="scores", dtype=np.float32, shape=(6,))],
-            config=ModelConfig(max_batch_size=64),
-        )
-        triton.serve()
-"""
-"""The same in the shape of PyTriton's quick start."""
+OURS = {"colours", "mine", "served_function", "served_code"}
+"""Modules that the tests' functions import."""
 
 
 def save_function(folder: Path, code: str = COLOURS, name: str = "colours") -> Path:
@@ -69,5 +44,5 @@ def own_modules() -> Iterator[None]:
     path, writes = list(sys.path), sys.dont_write_bytecode
     yield
     sys.path[:], sys.dont_write_bytecode = path, writes
-    for name in [name for name in sys.modules if name.partition(".")[0] in OURS or name.startswith("function_")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in OURS or name.startswith("user_")]:
         del sys.modules[name]

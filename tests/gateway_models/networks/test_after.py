@@ -301,7 +301,7 @@ def test_step_process_gives_the_steps_scores(tmp_path):
 
     run, described = load_step(tmp_path / "staged")
     assert run(torch.full((2, 6), 1 / 6)).numpy() == pytest.approx(1 / 6)
-    assert described(ValueError("no")) == "no"
+    assert described(ValueError("no")) == "ValueError: no"
     assert digest(tmp_path / "staged" / "step.json")
 
 

@@ -24,7 +24,7 @@ from tests.commands import refusal
 from tests.doubles.python_backend import Input, imported, python_backend
 from tests.gateway_models.networks import builders
 from tests.gateway_models.networks.builders import spec_of
-from tests.gateway_models.networks.functions import COLOURS, PYTRITON, own_modules, save_function, tried
+from tests.gateway_models.networks.functions import COLOURS, own_modules, save_function, tried
 
 PIXELS = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
 REQUIRED = "requirements.txt"
@@ -146,11 +146,6 @@ TWO = "return [[0.0] * 9] * len(images), [[3.0, 1.0]] * len(images)"
         ("def classify(images):\n    return ([[3.0, 1.0]] * len(images),)", {}),
         (f"def classify(images):\n    {TWO_BY_NAME}", {"output": "logits"}),
         (f"def classify(images):\n    {TWO}", {"output": "1"}),
-        (
-            "from pytriton.decorators import sample\nimport numpy as np\n\n"
-            "@sample\ndef classify(image):\n    assert image.shape == (32, 32, 3)\n    return [np.array([3.0, 1.0])]",
-            {},
-        ),
     ],
 )
 def test_common_function_signatures_are_supported(tmp_path, code, chosen):
@@ -170,8 +165,6 @@ def test_common_function_signatures_are_supported(tmp_path, code, chosen):
         ("classify = 3", "there is no such function"),
         ("class classify:\n    pass", "a class without __call__"),
         ("def load():\n    1 / 0\ndef classify(images): ...", "could not be loaded: ZeroDivisionError"),
-        ("from pytriton.decorators import first_value\ndef classify(images): ...", "PyTriton's first_value has no"),
-        ("from pytriton.triton import Triton\nTriton()\ndef classify(images): ...", "put bind.. and serve.. under"),
     ],
 )
 def test_function_load_failure_is_one_sentence(tmp_path, code, reason):
@@ -219,15 +212,15 @@ def test_probe_records_the_missing_activation(tmp_path):
     assert torch.allclose(function.probabilities(IMAGES).sum(dim=1), torch.ones(2))
 
 
-def test_file_for_pytriton_is_served_as_it_is_and_compared_unless_it_changes(tmp_path):
-    source = f"{save_function(tmp_path, PYTRITON)}:infer_func"
+def test_function_is_compared_with_the_original_unless_its_file_changes(tmp_path):
+    source = f"{save_function(tmp_path)}:classify"
     outcome = tried(source, tmp_path)
     assert (outcome.classes, outcome.input) == (6, "uint8-nhwc")
     version = Version(ModelSpec(source, "mine", sha256=find_function(source).digest()), outcome)
     colours = IMAGES.mean(dim=(2, 3)) / 255
     expected = (torch.cat([colours, 1 - colours], dim=1) * 7).softmax(dim=1)
     assert torch.allclose(original_probabilities(version)(IMAGES), expected, atol=1e-6)
-    save_function(tmp_path, PYTRITON + "\n# better now\n")
+    save_function(tmp_path, COLOURS + "\n# better now\n")
     with pytest.raises(EntryError, match=r"colours\.py, or a file that it needs, has changed since it was added"):
         original_probabilities(version)
 

@@ -1,4 +1,4 @@
-"""The step after a network as a Triton model: this file, served_step.py, step.json and the code in code/.
+"""The step after a network as a Triton model: this file, served_step.py, served_code.py, step.json, and code/.
 
 Written by `gateway model add --after`, `gateway model after` and `gateway model calibrate`. torch is not imported, so
 that the process starts quickly and takes little memory.
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-# A file beside this one.
-from served_step import ServedStep, StepFailed  # type: ignore[import-not-found]  # noqa: E402
+# Files beside this one.
+from served_code import UserCodeError, answers  # type: ignore[import-not-found]  # noqa: E402
+from served_step import ServedStep  # type: ignore[import-not-found]  # noqa: E402
 
 SCORES, FEATURES, PREDICTION = "SCORES", "FEATURES", "PREDICTION"
 USED_CAPSULE = b"used_dltensor"
@@ -33,36 +34,14 @@ class TritonPythonModel:
         """Import the step's code; raises TritonModelException."""
         try:
             self.step = ServedStep(HERE)
-        except StepFailed as exc:
+        except UserCodeError as exc:
             pb_utils.Logger.log_error(traceback.format_exc())
             raise pb_utils.TritonModelException(str(exc)) from exc
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {self.step.name}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Call the step once for all requests; if that fails, once for each, so that each gets its own error."""
-        logged: set[str] = set()
-        try:
-            return self._run(requests)
-        except (Exception, SystemExit) as exc:  # whatever it is, Triton must get one response for each request
-            if len(requests) == 1:
-                return [self._failed(exc, logged)]
-        return [self._alone(request, logged) for request in requests]
-
-    def _alone(self, request: Any, logged: set[str]) -> Any:  # noqa: ANN401  # Triton's, which have no public names
-        try:
-            return self._run([request])[0]
-        except (Exception, SystemExit) as exc:
-            return self._failed(exc, logged)
-
-    def _failed(self, exc: BaseException, logged: set[str]) -> Any:  # noqa: ANN401
-        """The error response for one request; equal tracebacks of a batch are logged once."""
-        # The traceback is for the operator; clients must not see the user's code.
-        trace = "".join(traceback.format_exception(exc))
-        if trace not in logged:
-            logged.add(trace)
-            pb_utils.Logger.log_error(f"{self.step.name} failed: {trace}")
-        text = f"{self.step.name} failed with {type(exc).__name__}; Triton's log has the traceback"
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
+        return answers(requests, self._run, self.step.name, lambda: None)
 
     def _run(self, requests: list[Any]) -> list[Any]:
         scores = [tensor(request, SCORES) for request in requests]

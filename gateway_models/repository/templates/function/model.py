@@ -1,4 +1,4 @@
-"""A Python function as a Triton model: this file, served_function.py, function.json and the code in code/.
+"""A Python function as a Triton model: this file, served_function.py, served_code.py, function.json, and code/.
 
 Written by `gateway model add FILE.py:NAME`; function.json has the function's parameters.
 """
@@ -16,8 +16,9 @@ from torch.utils.dlpack import from_dlpack
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-# A file beside this one.
-from served_function import FunctionError, ServedFunction  # type: ignore[import-not-found]  # noqa: E402
+# Files beside this one.
+from served_code import UserCodeError, answers  # type: ignore[import-not-found]  # noqa: E402
+from served_function import ServedFunction  # type: ignore[import-not-found]  # noqa: E402
 
 INPUT, OUTPUT = "input__0", "output__0"
 LOST_GPU = 74
@@ -35,38 +36,14 @@ class TritonPythonModel:
         self.device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
         try:
             self.function = ServedFunction(HERE, self.device)
-        except FunctionError as exc:
+        except UserCodeError as exc:
             pb_utils.Logger.log_error(traceback.format_exc())
             raise pb_utils.TritonModelException(str(exc)) from exc
         pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {self.function.name} for {self.device}")
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Call the function once for all requests; if that fails, once for each, so that each gets its own error."""
-        logged: set[str] = set()
-        try:
-            return self._run(requests)
-        except (Exception, SystemExit) as exc:  # whatever it is, Triton must get one response for each request
-            if len(requests) == 1:
-                return [self._failed(exc, logged)]
-        # Outside the handler, so that the batch's traceback does not precede each of theirs.
-        return [self._alone(request, logged) for request in requests]
-
-    def _alone(self, request: Any, logged: set[str]) -> Any:  # noqa: ANN401  # Triton's, which have no public names
-        try:
-            return self._run([request])[0]
-        except (Exception, SystemExit) as exc:
-            return self._failed(exc, logged)
-
-    def _failed(self, exc: BaseException, logged: set[str]) -> Any:  # noqa: ANN401
-        """The error response for one request; equal tracebacks of a batch are logged once."""
-        # The traceback is for the operator; clients must not see the user's code.
-        trace = "".join(traceback.format_exception(exc))
-        if trace not in logged:
-            logged.add(trace)
-            pb_utils.Logger.log_error(f"{self.function.name} failed: {trace}")
-        self._end_if_gpu_is_lost()
-        text = f"{self.function.name} failed with {type(exc).__name__}; Triton's log has the traceback"
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
+        return answers(requests, self._run, self.function.name, self._end_if_gpu_is_lost)
 
     def _run(self, requests: list[Any]) -> list[Any]:
         # DLPack both ways: the backend's own conversion to numpy is built against numpy 1.

@@ -1,0 +1,82 @@
+"""Runs a user's Python code in a Triton model: imports it, describes its errors, and gives each request its own.
+
+This file is copied beside model.py of a function and of a step after a network.
+"""
+
+import importlib.util
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class UserCodeError(Exception):
+    """Code cannot be loaded, or what it returns cannot be served; the message names the reason and what to do."""
+
+
+def imported(code: Path, name: str) -> types.ModuleType:
+    """Import NAME.py of a folder, whose other files it may import; raises UserCodeError."""
+    sys.path.insert(0, str(code))
+    sys.dont_write_bytecode = True
+    # Under another name if that is taken by a loaded module, such as Triton's model.py.
+    spec = importlib.util.spec_from_file_location(f"user_{name}" if name in sys.modules else name, code / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ModuleNotFoundError as exc:
+        raise UserCodeError(
+            f"{name}.py imports {exc.name!r}, which this environment does not have: install it where Triton runs (and "
+            "name it in requirements.txt), or add the file that has it with --include"
+        ) from exc
+    except (Exception, SystemExit) as exc:
+        raise UserCodeError(f"{name}.py cannot be imported: {described(exc)}") from exc
+    return module
+
+
+def described(exc: BaseException) -> str:
+    """An exception as one line, with the file and line that raised it."""
+    if isinstance(exc, UserCodeError):
+        return str(exc)
+    frame = exc.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = f" ({Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno})" if frame else ""
+    return f"{type(exc).__name__}: {exc}{where}"
+
+
+def answers(
+    requests: list[Any], run: Callable[[list[Any]], list[Any]], name: str, after_failure: Callable[[], None]
+) -> list[Any]:
+    """Triton's response to each request: `run` of all together, or if that fails of each alone.
+
+    A request that fails alone gets an error. The log has each traceback of the batch once: it is for the operator, and
+    clients must not see the user's code.
+    """
+    import triton_python_backend_utils as pb_utils
+
+    logged: set[str] = set()
+
+    def failed(exc: BaseException) -> Any:  # noqa: ANN401  # Triton's, which have no public names
+        trace = "".join(traceback.format_exception(exc))
+        if trace not in logged:
+            logged.add(trace)
+            pb_utils.Logger.log_error(f"{name} failed: {trace}")
+        after_failure()
+        text = f"{name} failed with {type(exc).__name__}; Triton's log has the traceback"
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
+
+    def responses(some: list[Any]) -> list[Any]:
+        try:
+            return run(some)
+        except (Exception, SystemExit) as exc:  # whatever it is, Triton must get one response for each request
+            if len(some) == 1:
+                return [failed(exc)]
+        # Outside the handler, so that the batch's traceback does not precede each of theirs.
+        return [responses([request])[0] for request in some]
+
+    return responses(requests)
