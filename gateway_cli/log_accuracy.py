@@ -4,23 +4,21 @@ import json
 from typing import TYPE_CHECKING
 
 import typer
-from rich.table import Table
 
 from gateway_cli.log import log_url, since
 from gateway_cli.terminal import emit, print_status
 
 if TYPE_CHECKING:
-    from gateway_local.console import PlainConsole
+    from gateway_models.repository.summary import Report
     from gateway_predictions.calibration import Calibration
 
-CLASSES_SHOWN = 30
 GROUPS = {"all": "all labelled results", "drawn": "results logged and labelled at random, as of the service"}
 
 
 def evaluate_log(url: str, model: str, version: str | None, days: float | None, *, as_json: bool) -> None:
     """Print the accuracy on the logged results that clients gave feedback on; exits with 1 if there are none."""
     url = log_url(url)
-    from gateway_local.console import PlainConsole
+    from gateway_models.repository.summary import Report
     from gateway_predictions.accuracy import accuracy, calibrations
     from gateway_predictions.reader import LogReader
 
@@ -34,40 +32,39 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
         documents = {name: each.document() for name, each in calibrations(known).items()}
         emit(json.dumps({**found.document(), "calibration": documents}))
         return
-    out = PlainConsole()
     for title, shares in (("day", found.by_day), ("version", found.by_version)):
-        table = Table(title, "images", "accuracy (95 %)", box=None, pad_edge=False)
-        for name, share in shares.items():
-            table.add_row(name, str(share.count), str(share))
-        out.print(table)
-        out.print()
-    table = Table("class", "images", "recall (95 %)", "predicted", "precision (95 %)", box=None, pad_edge=False)
-    for each in found.classes[:CLASSES_SHOWN]:
-        table.add_row(
-            each.label, str(each.recall.count), str(each.recall), str(each.precision.count), str(each.precision)
-        )
-    out.print(table)
-    if len(found.classes) > CLASSES_SHOWN:
-        out.print(f"… and {len(found.classes) - CLASSES_SHOWN} more classes; --json has all")
-    out.print()
-    out.print(f"all labelled results      {found.all.count}: {found.all}")
-    out.print(f"logged at random          {found.sampled.count}: {found.sampled}")
-    out.print(f"and labelled at random    {found.drawn.count}: {found.drawn}")
-    out.print(
-        "Rules log uncertain results, and users report wrong answers more often than right ones: the accuracy of the"
+        rows = [(name, str(share.count), str(share)) for name, share in shares.items()]
+        Report((title, "images", "accuracy (95 %)"), rows).print()
+    classes = [
+        (each.label, str(each.recall.count), str(each.recall), str(each.precision.count), str(each.precision))
+        for each in found.classes
+    ]
+    shares = {
+        "all labelled results": found.all,
+        "logged at random": found.sampled,
+        "and labelled at random": found.drawn,
+    }
+    facts = {name: f"{share.count}: {share}" for name, share in shares.items()}
+    Report(("class", "images", "recall (95 %)", "predicted", "precision (95 %)"), classes, facts=facts).print()
+    emit(
+        "Rules log uncertain results, and users report wrong answers more often than right ones: the accuracy of the",
+        "service is in the last line, for images that were chosen at random to be labelled.",
     )
-    out.print("service is in the last line, for images that were chosen at random to be labelled.")
     for name, calibration in calibrations(known).items():
-        out.print()
-        _print_calibration(out, GROUPS[name], calibration)
+        emit("", f"calibration on {GROUPS[name]}")
+        _report(calibration).print()
 
 
-def _print_calibration(out: "PlainConsole", what: str, calibration: "Calibration") -> None:
-    """Print how the scores of the best classes compare with how often they were right."""
-    table = Table("score", "images", "mean score", "right", box=None, pad_edge=False)
-    for each in calibration.bins:
-        table.add_row(f"{each.low:.2f} to {each.high:.2f}", str(each.images), f"{each.score:.3f}", f"{each.right:.3f}")
-    out.print(f"calibration on {what}")
-    out.print(table)
-    out.print(f"expected calibration error  {calibration.expected_calibration_error}")
-    out.print(f"Brier score                 {calibration.brier_score}")
+def _report(calibration: "Calibration") -> "Report":
+    """How the scores of the best classes compare with how often they were right."""
+    from gateway_models.repository.summary import Report
+
+    rows = [
+        (f"{each.low:.2f} to {each.high:.2f}", str(each.images), f"{each.score:.3f}", f"{each.right:.3f}")
+        for each in calibration.bins
+    ]
+    facts = {
+        "expected calibration error": str(calibration.expected_calibration_error),
+        "Brier score": str(calibration.brier_score),
+    }
+    return Report(("score", "images", "mean score", "right"), rows, facts=facts)

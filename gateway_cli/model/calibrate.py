@@ -111,18 +111,19 @@ def calibrate(
 
 def _report(found: "Calibrated") -> None:
     """Print each measure before and after, with intervals of 95 %, and what was fitted."""
-    from rich.table import Table
+    from gateway_models.repository.summary import Report
 
-    from gateway_models.repository.summary import console
-
-    table = Table("of the images held out", "before", "after", box=None, pad_edge=False)
     sides = (found.before, found.after)
-    table.add_row("expected calibration error", *(str(each.expected_calibration_error) for each in sides))
-    table.add_row("Brier score", *(str(each.brier_score) for each in sides))
-    table.add_row("log loss", *(f"{loss:.4f}" for loss in found.log_loss))
-    console().print(table)
-    emit("", f"top-1 {100 * found.top_1:.2f} %, fitted on {found.fitted_on} images, shown on {found.held_out} others")
+    rows = [
+        ("expected calibration error", *(str(each.expected_calibration_error) for each in sides)),
+        ("Brier score", *(str(each.brier_score) for each in sides)),
+        ("log loss", *(f"{loss:.4f}" for loss in found.log_loss)),
+    ]
     sure = "more" if found.temperature > 1 else "less"
-    emit(f"temperature {found.temperature:.4f}: the network was {sure} sure than it was right")
     chance = "" if found.error_gain.low > 0 else ", which may be chance"
-    emit(f"the calibration error is smaller by {found.error_gain}{chance}")
+    facts = {
+        "top-1": f"{100 * found.top_1:.2f} %, fitted on {found.fitted_on} images, shown on {found.held_out} others",
+        "temperature": f"{found.temperature:.4f}: the network was {sure} sure than it was right",
+        "calibration error": f"smaller by {found.error_gain}{chance}",
+    }
+    Report(("of the images held out", "before", "after"), rows, facts=facts).print()

@@ -4,25 +4,23 @@ import base64
 import html
 import io
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from rich.table import Table
 
 from gateway_models.proof.compare import CHANCE, Compared, Pair, Probabilities
 from gateway_models.proof.evaluate import THRESHOLD, Evaluation
-from gateway_models.proof.image_files import NotCompared, reasons
+from gateway_models.proof.image_files import reasons
 from gateway_models.proof.parity import Parity
 from gateway_models.proof.reference import shown
-from gateway_models.repository.summary import console
+from gateway_models.repository.summary import Report
 
-SHOWN, ON_THE_SHEET = 40, 400
-"""The most images in the table, and on the sheet."""
+ON_THE_SHEET = 400
+"""The most images on the sheet."""
 THUMBNAIL_PIXELS = 200
 RANKS = (1, 5)
 """Top-1 and top-5, as usual for ImageNet models."""
@@ -43,36 +41,6 @@ TF32 = (
     "the model. NVIDIA_TF32_OVERRIDE=0 in Triton's environment turns it off, at a price in speed; --tolerance 1e-2 "
     "allows it"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A table, the images without a result, the totals, and the verdict."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    refused: Sequence[NotCompared]
-    facts: Mapping[str, str] = field(default_factory=dict)
-    verdict: str = ""
-    passed: bool = True
-
-    def print(self) -> None:
-        """Print it; of a table of more than SHOWN rows only the first ones."""
-        out = console()
-        table = Table(*self.columns, box=None, pad_edge=False)
-        for row in self.rows[:SHOWN]:
-            table.add_row(*row)
-        out.print(table)
-        if len(self.rows) > SHOWN:
-            out.print(f"… and {len(self.rows) - SHOWN} more")
-        for line in reasons(self.refused):
-            out.print(f"not counted: {line}")
-        out.print()
-        width = max(map(len, self.facts), default=0) + 2
-        for name, text in self.facts.items():
-            out.print(f"{name:{width}}{text}")
-        if self.verdict:
-            out.print(self.verdict, style="green" if self.passed else "red")
 
 
 def parity_report(parity: Parity, labels: Sequence[str], tolerance: float) -> Report:
@@ -99,7 +67,7 @@ def parity_report(parity: Parity, labels: Sequence[str], tolerance: float) -> Re
     if parity.on_gpu:
         facts["on a GPU"] = TF32
     columns = ("image", "served", "expected", "max", "mean", *parity.stages)
-    return Report(columns, rows, parity.refused, facts, _cause(parity, tolerance), parity.holds(tolerance))
+    return Report(columns, rows, reasons(parity.refused), facts, _cause(parity, tolerance), parity.holds(tolerance))
 
 
 def _cause(parity: Parity, tolerance: float) -> str:
@@ -135,7 +103,7 @@ def evaluation_report(evaluation: Evaluation, labels: Sequence[str]) -> Report:
             "calibration error": str(calibration.expected_calibration_error),
             "Brier score": str(calibration.brier_score),
         }
-    return Report(("class", "images", "predicted", "precision", "recall"), rows, evaluation.refused, facts)
+    return Report(("class", "images", "predicted", "precision", "recall"), rows, reasons(evaluation.refused), facts)
 
 
 def ranks(classes: int) -> tuple[int, ...]:
@@ -154,7 +122,7 @@ def comparison_report(compared: Compared, versions: tuple[int, int], labels: Seq
         both = (_top(pair.first, labels), _top(pair.second, labels))
         rows.append((_name(pair.sample.path), *both, *actual, f"{pair.largest:.3f}"))
     if not compared.pairs:
-        return Report(columns, rows, compared.refused, verdict="nothing was compared", passed=False)
+        return Report(columns, rows, reasons(compared.refused), verdict="nothing was compared", passed=False)
     low, high = compared.interval
     apart = compared.differences
     facts = {
@@ -170,7 +138,7 @@ def comparison_report(compared: Compared, versions: tuple[int, int], labels: Seq
             "right alone": f"version {first} {only_first} times, version {second} {only_second} times",
             "verdict": verdict(compared, versions),
         }
-    return Report(columns, rows, compared.refused, facts)
+    return Report(columns, rows, reasons(compared.refused), facts)
 
 
 def verdict(compared: Compared, versions: tuple[int, int]) -> str:

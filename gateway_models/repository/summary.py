@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +16,38 @@ from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import AUTO, ImageTensor
 
 T = TypeVar("T")
+SHOWN = 40
+"""The most rows of a report's table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A table, a line for each image that was left out, facts by name, and the verdict."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left_out: Iterable[str] = ()
+    facts: Mapping[str, str] = field(default_factory=dict)
+    verdict: str = ""
+    passed: bool = True
+
+    def print(self) -> None:
+        """Print it; of a table of more than SHOWN rows only the first ones."""
+        out = console()
+        table = Table(*self.columns, box=None, pad_edge=False)
+        for row in self.rows[:SHOWN]:
+            table.add_row(*row)
+        out.print(table)
+        if len(self.rows) > SHOWN:
+            out.print(f"… and {len(self.rows) - SHOWN} more")
+        for line in self.left_out:
+            out.print(f"not counted: {line}")
+        out.print()
+        width = max(map(len, self.facts), default=0) + 2
+        for name, text in self.facts.items():
+            out.print(f"{name:{width}}{text}")
+        if self.verdict:
+            out.print(self.verdict, style="green" if self.passed else "red")
 
 
 def added(entry: Entry, repository: Path, version: int, service: str, triton: str | None = None) -> None:
