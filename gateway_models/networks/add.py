@@ -11,6 +11,7 @@ from gateway_models.networks.add_checks import (
     check_format,
     check_gpus,
     check_same,
+    check_shared,
     check_trust,
     entry_to_extend,
     first_version,
@@ -115,6 +116,8 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
     own = Format.ONNX if source.framework else OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
     written_as = spec.format or (old.format if old else own)
     check_format(own, written_as, spec.precision)
+    if old:
+        check_shared(old, spec)
     features = spec.features or (old.spec.features if old else "")
     check_features(features, written_as, old)
     tensor = tensor_between(spec.tensor, old, written_as)

@@ -1,7 +1,9 @@
 """Checks of a model that is about to be added to a repository, before anything is written."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from gateway_local.paths import at
 from gateway_machine.gpus import gpu_count
@@ -153,6 +155,24 @@ def tensor_between(wanted: ImageTensor | None, old: Entry | None, written_as: Fo
     if wanted is ImageTensor.UINT8 and written_as is Format.FUNCTION:
         raise SourceError("--tensor uint8 moves the normalisation into the network, but functions are not changed")
     return wanted or (ImageTensor.UINT8 if written_as is not Format.FUNCTION and gpu_count() else ImageTensor.FP32)
+
+
+def check_shared(old: Entry, given: ModelSpec) -> None:
+    """Raise EntryError where options contradict what the versions of a model share: how Triton runs them, and labels.
+
+    An option that was left out has its default, and a new version takes what the others have.
+    """
+    options: list[tuple[str, Any, Any, Any]] = [
+        (field.name, field.default, given.serving, old.serving) for field in fields(Serving)
+    ]
+    options.append(("multi_label", False, given, old.spec))
+    for name, default, new, known in options:
+        value, shared = getattr(new, name), getattr(known, name)
+        if value not in (default, shared):
+            raise EntryError(
+                f"the versions of {old.name!r} share one configuration, in which {name.replace('_', ' ')} is {shared} "
+                f"and not {value}: leave the option out, or add it under another name, which clients select by ?model="
+            )
 
 
 def check_same(old: Entry, spec: ModelSpec, labels: tuple[str, ...], repository: Path) -> None:
