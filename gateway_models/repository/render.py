@@ -4,8 +4,6 @@ from importlib.resources import files
 from string import Template
 
 from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
-from gateway.triton.footprint import MemoryRecord
-from gateway_local.cpu_network import CpuRuntime
 from gateway_machine.capacity import CPU_PREFERRED
 from gateway_models.repository import tensorrt
 from gateway_models.repository.entry import Entry
@@ -13,28 +11,21 @@ from gateway_models.repository.spec import Format, Serving
 
 WARMED_UP_TO = 32
 """Larger batches are not warmed up: 1,024 images would take a CPU minutes."""
-_STREAM = """
-# The stateful model that follows its streams.
-parameters { key: "sequence_model" value: { string_value: "%s" } }"""
-_REFERENCE = """
-# How its answers were distributed on the reference of `gateway model drift --store`: what the metrics of drift show.
-parameters { key: "drift_reference" value: { string_value: "%s" } }"""
-_MEMORY = """
-# What a process of the network takes on a CPU, measured when it was added: docs/guides/sizing.md.
-parameters { key: "process_memory" value: { string_value: "%s" } }"""
-_CPU_RUNTIME = """
-# What runs the TorchScript network on a CPU, in this project's own backend; cpu.json beside the network has the reason.
-parameters { key: "cpu_runtime" value: { string_value: "%s" } }"""
-_FEATURES = """
-  {
-    # The embedding of an image, from the layer that `gateway model add --embeddings` chose: what POST /embed returns.
-    name: "FEATURES"
-    data_type: TYPE_FP32
-    dims: [ %d ]
-  },"""
-_AFTER = """
-# The step after the network; calibrated scores or own classes come from it.
-parameters { key: "after" value: { string_value: "%s" } }"""
+_NOTES = {
+    "sequence_model": "The stateful model that follows its streams.",
+    "drift_reference": "How its answers were distributed on the reference of `gateway model drift --store`: what the "
+    "metrics of drift show.",
+    "process_memory": "What a process of the network takes on a CPU, measured when it was added: "
+    "docs/guides/sizing.md.",
+    "cpu_runtime": "What runs the TorchScript network on a CPU, in this project's own backend; cpu.json beside the "
+    "network has the reason.",
+    "after": "The step after the network; calibrated scores or own classes come from it.",
+}
+"""Comments of an ensemble's parameters that not every one has."""
+_SERVED_EMBEDDING = (
+    "The embedding of an image, from the layer that `gateway model add --embeddings` chose: what POST /embed returns."
+)
+_LAYER = "The output of the layer that --embeddings names: the embedding of an image."
 _AFTER_STEP = """,
     {
       model_name: "%s"
@@ -42,22 +33,8 @@ _AFTER_STEP = """,
       input_map { key: "SCORES" value: "SCORES" }%s
       output_map { key: "PREDICTION" value: "PREDICTION" }
     }"""
-_STEP_FEATURES = """,
-  {
-    # The embedding of each image.
-    name: "FEATURES"
-    data_type: TYPE_FP32
-    dims: [ %d ]
-  }"""
 _STEP_FEATURES_MAP = """
       input_map { key: "FEATURES" value: "FEATURES" }"""
-_NETWORK_FEATURES = """,
-  {
-    # The output of the layer that --embeddings names: the embedding of an image.
-    name: "output__1"
-    data_type: TYPE_FP32
-    dims: [ %d ]
-  }"""
 _FEATURES_MAP = """
       output_map { key: "output__1" value: "FEATURES" }"""
 _KIND = {
@@ -112,10 +89,10 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "preprocessor_preferred": ", ".join(str(size) for size in CPU_PREFERRED if size <= serving.max_batch_size),
         "classifier_instances": _instances(serving),
         "parameters": _PARAMETERS[entry.format] + _accelerators(entry),
-        "stream": _STREAM % serving.sequence_model if serving.sequence_model else "",
+        "stream": _parameter("sequence_model", serving.sequence_model),
         "warmup": _warmup(_warmed_up(entry), side, IMAGE_TYPES[entry.tensor.value]),
-        "features_output": _FEATURES % entry.embedding_size if entry.embedding_size else "",
-        "network_features": _NETWORK_FEATURES % entry.embedding_size if entry.embedding_size else "",
+        "features_output": _tensor("FEATURES", _SERVED_EMBEDDING, entry.embedding_size, after=","),
+        "network_features": _tensor("output__1", _LAYER, entry.embedding_size, before=","),
         "features_map": _FEATURES_MAP if entry.embedding_size else "",
     }
     texts = {
@@ -123,14 +100,16 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         entry.classifier: _template("classifier").substitute(shared),
     }
     for name, version in entry.ensembles.items():
+        outcome = entry.versions[version].outcome
         texts[name] = _template("ensemble").substitute(
             shared,
             name=name,
             version=version,
             precision=entry.computes_in(version).value,
-            cpu_runtime=_cpu_runtime(entry.versions[version].outcome.cpu_runtime),
-            memory=_memory(entry.versions[version].outcome.memory),
-            reference=_reference(entry.versions[version].drift_reference),
+            cpu_runtime=_parameter("cpu_runtime", outcome.cpu_runtime),
+            # Here and not in the network's configuration: Triton loads all versions of a network again if that changes.
+            memory=_parameter("process_memory", outcome.memory.text if outcome.memory else ""),
+            reference=_parameter("drift_reference", entry.versions[version].drift_reference),
             classes=entry.versions[version].classes,
             classifier_version=entry.network_of(version) if len(entry.versions) > 1 else -1,
             **_after(entry, version),
@@ -150,7 +129,7 @@ def _after(entry: Entry, version: int) -> dict[str, str]:
     return {
         "scores": "SCORES",
         "then": f"{entry.classifier}, then {name}",
-        "after": _AFTER % _escaped(step.described()),
+        "after": _parameter("after", step.described()),
         "after_step": _AFTER_STEP % (name, _STEP_FEATURES_MAP if step.takes_embeddings else ""),
     }
 
@@ -159,6 +138,7 @@ def _after_config(entry: Entry, version: int) -> str:
     """config.pbtxt of the step after a version's network."""
     found = entry.versions[version]
     assert found.spec.after is not None
+    size = found.outcome.embedding_size if found.spec.after.takes_embeddings else 0
     return _template("after").substitute(
         step=entry.step_after(version),
         model=entry.name,
@@ -167,7 +147,7 @@ def _after_config(entry: Entry, version: int) -> str:
         max_batch_size=entry.serving.max_batch_size,
         network_classes=found.outcome.classes,
         classes=found.classes,
-        step_features=_STEP_FEATURES % found.outcome.embedding_size if found.spec.after.takes_embeddings else "",
+        step_features=_tensor("FEATURES", "The embedding of each image.", size, before=","),
     )
 
 
@@ -238,22 +218,18 @@ _OPENVINO = """\
 """
 
 
-def _reference(text: str) -> str:
-    """The parameter for a reference; JSON in ASCII, in which Triton's text format escapes two characters."""
-    return _REFERENCE % _escaped(text) if text else ""
+def _parameter(key: str, value: str | None) -> str:
+    """The lines of a parameter, in whose value Triton's text format escapes two characters; "" without a value."""
+    if not value:
+        return ""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'\n# {_NOTES[key]}\nparameters {{ key: "{key}" value: {{ string_value: "{escaped}" }} }}'
 
 
-def _memory(record: MemoryRecord | None) -> str:
-    # Here and not in the network's configuration, since Triton loads all versions of a network again if that changes.
-    return "" if record is None else _MEMORY % _escaped(record.text)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
-
-
-def _cpu_runtime(runtime: CpuRuntime | None) -> str:
-    return "" if runtime is None else _CPU_RUNTIME % runtime.value
+def _tensor(name: str, comment: str, size: int, *, before: str = "", after: str = "") -> str:
+    """The lines of a tensor with embeddings among others; "" without a size."""
+    lines = "\n    ".join((f"# {comment}", f'name: "{name}"', "data_type: TYPE_FP32", f"dims: [ {size} ]"))
+    return f"{before}\n  {{\n    {lines}\n  }}{after}" if size else ""
 
 
 def _bool(value: bool) -> str:  # noqa: FBT001  # a text for it

@@ -41,7 +41,8 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Call the step once for all requests; if that fails, once for each, so that each gets its own error."""
-        return answers(requests, self._run, self.step.name, lambda: None)
+        found: list[Any] = answers(requests, self._run, self.step.name, lambda: None)
+        return found
 
     def _run(self, requests: list[Any]) -> list[Any]:
         scores = [tensor(request, SCORES) for request in requests]

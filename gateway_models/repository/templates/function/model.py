@@ -43,7 +43,8 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Call the function once for all requests; if that fails, once for each, so that each gets its own error."""
-        return answers(requests, self._run, self.function.name, self._end_if_gpu_is_lost)
+        found: list[Any] = answers(requests, self._run, self.function.name, self._end_if_gpu_is_lost)
+        return found
 
     def _run(self, requests: list[Any]) -> list[Any]:
         # DLPack both ways: the backend's own conversion to numpy is built against numpy 1.
