@@ -13,6 +13,7 @@ from gateway_models.networks.add_checks import (
     check_same,
     check_shared,
     check_trust,
+    check_zero_shot,
     entry_to_extend,
     first_version,
     tensor_between,
@@ -58,6 +59,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         check_folders_are_free(spec.name, repository)
     source = find_source(fetched(spec, report))
     check_trust(source)
+    check_zero_shot(source)
     source = with_labels(source, repository, report, timeout_seconds)
     spec = completed(source, old)
     labels = (

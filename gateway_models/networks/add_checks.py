@@ -17,7 +17,7 @@ from gateway_models.networks.model_source import (
 from gateway_models.repository.after import AfterStep, FunctionStep
 from gateway_models.repository.entry import Entry, EntryError, classifier_of, entry_names, preprocessor_of, read_entry
 from gateway_models.repository.retired import retired
-from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
+from gateway_models.repository.spec import PROMPT, Format, ImageTensor, ModelSpec, Precision, Serving
 from gateway_models.repository.writing import check_free
 
 
@@ -38,6 +38,18 @@ def check_trust(source: Source) -> None:
             f"{path} is {source.framework.content}: {code}. If its author may run code here, with your rights, add "
             f"--trust. Or {source.framework.by_hand(path)}"
         )
+
+
+def check_zero_shot(source: Source) -> None:
+    """Raise SourceError where --zero-shot or --prompt would have no effect."""
+    spec = source.spec
+    if spec.zero_shot and source.kind != "huggingface":
+        raise SourceError(
+            "--zero-shot is for a CLIP-like model of Hugging Face, huggingface:OWNER/NAME or its folder: use --labels "
+            "for the classes of a trained classifier"
+        )
+    if spec.prompts != (PROMPT,) and not spec.texts:
+        raise SourceError("--prompt is for --zero-shot FILE, the labels that it is filled with")
 
 
 def check_step_trust(step: AfterStep | None, *, trust: bool) -> None:

@@ -171,6 +171,8 @@ REFUSED = [
     (FUNCTION, {"features": AUTO}, "a Python function has no layers"),
     (FUNCTION, {"tensor": ImageTensor.UINT8}, "functions are not changed"),
     (RECIPE, {"format": Format.FUNCTION}, r"--format function is for FILE\.py:NAME"),
+    (SCRIPT, {"zero_shot": Path("labels.txt")}, "--zero-shot is for a CLIP-like model .* use --labels"),
+    (SCRIPT, {"prompts": ("a {}",)}, "--prompt is for --zero-shot FILE"),
     (SCRIPT, {"include": (Path(),)}, "--include is for the files of a Python function"),
     (SCRIPT, {"serving": Serving(openvino=OpenVino.FP32)}, "--openvino is for ONNX, which it runs: add --format onnx"),
     (SCRIPT, {"grayscale": True, "preprocessing": THREE}, "--mean and --std are one number each"),
