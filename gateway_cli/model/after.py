@@ -56,6 +56,8 @@ def after(
     from gateway_models.repository.after import FunctionStep, read_step
 
     found = read_step(step)
+    if include and not isinstance(found, FunctionStep):
+        raise typer.BadParameter("--include is for FILE.py:NAME")
     entry, number = add_step(
         found,
         model_repository,

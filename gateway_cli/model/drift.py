@@ -67,6 +67,8 @@ def drift(
     A cron job learns from the exit status: 0 without drift, 3 with drift, 1 if it could not be measured.
     """
     folder, before = _reference(reference)
+    if store and as_json:
+        raise typer.BadParameter("--json is for a comparison, and --store makes none")
     now = datetime.now(UTC)
     if store:
         _store(name, version, folder, now - timedelta(days=before), log, address, model_repository)

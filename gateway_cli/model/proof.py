@@ -121,6 +121,10 @@ def evaluate(
     """
     if (data is None) == (log is None):
         raise typer.BadParameter("name either DATA or --log URL")
+    if log is None and (days is not None or as_json):
+        raise typer.BadParameter("--days and --json are for --log")
+    if log is not None and (plot is not None or decode is not None or address is not None):
+        raise typer.BadParameter("--plot, --decode and --triton are for DATA")
     if log is not None:
         from gateway_cli.log_accuracy import evaluate_log
 

@@ -1,5 +1,6 @@
 """Labelled images on disk, and what is counted of the answers."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from gateway_models.proof.evaluate import ClassScore, Evaluation, SampleAnswer
 from gateway_models.proof.image_files import NoImages, NotCompared, image_files, read_image_files
 from gateway_models.proof.plots import confusion_matrix
 from gateway_models.proof.report import ranks
+from tests.commands import usage_error
 
 LABELS = ["cat", "Great Dane", "crane", "crane", "fox"]
 
@@ -109,6 +111,11 @@ def test_multi_label_model_predicts_every_class_above_a_half():
 def test_confusion_matrix_of_many_classes_is_drawn(tmp_path):
     confusion_matrix(np.eye(100), [f"class {n}" for n in range(100)], tmp_path / "matrix.png", "many")
     assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("options", [("data", "--json"), ("data", "--days", 1), ("--log", "log", "--plot", "a.png")])
+def test_options_that_would_have_no_effect_are_refused(options):
+    assert re.search("are for (--log|DATA)", usage_error("model", "evaluate", "head", *options))
 
 
 @pytest.mark.parametrize(("classes", "shown"), [(1, (1,)), (3, (1,)), (5, (1,)), (6, (1, 5)), (1000, (1, 5))])
