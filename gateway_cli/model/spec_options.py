@@ -56,7 +56,7 @@ def _options(owner: type) -> Iterator[tuple[type, "Field[Any]", Option, inspect.
 def _parameter(owner: type, field: "Field[Any]", kind: Any, option: Option) -> inspect.Parameter:  # noqa: ANN401
     kind = option.type or kind
     required = owner is ModelSpec and field.default is MISSING
-    default = None if option.automatic or field.default is MISSING or option.type else field.default
+    default = None if field.default is MISSING or option.type else field.default
     if kind is bool:
         default = False
     if default is None and not required:

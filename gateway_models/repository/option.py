@@ -13,8 +13,7 @@ class Option:
     """Metadata of a field: `Annotated[int, Option("Side of the centre crop.", flag="--crop")]`.
 
     `flag` is by default the field's name, and "" makes it a positional argument. `type` is the type on the command
-    line, if it is another than the field's, and `read` converts it. `automatic` means that the command computes the
-    default.
+    line, if it is another than the field's, and `read` converts it; such an option has no default there.
     """
 
     help: str
@@ -22,4 +21,3 @@ class Option:
     flag: str | None = None
     type: Any = None
     read: Callable[[Any], Any] | None = None
-    automatic: bool = False

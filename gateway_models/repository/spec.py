@@ -134,7 +134,6 @@ class Serving:
             SERVING,
             type=str,
             read=_gpus,
-            automatic=True,
         ),
     ] = ()
     """GPUs, or pairs of a GPU and its number of instances."""
@@ -146,7 +145,6 @@ class Serving:
             SERVING,
             type=str,
             read=_integers,
-            automatic=True,
         ),
     ] = None
     queue_delay_us: Annotated[
@@ -269,7 +267,6 @@ class ModelSpec:
             "For FILE.py:NAME, a file or folder that it imports or reads; may be repeated.",
             type=list[Path],
             read=tuple,
-            automatic=True,
         ),
     ] = ()
     input: Annotated[
@@ -321,7 +318,6 @@ class ModelSpec:
             flag="--prompt",
             type=list[str],
             read=read_prompts,
-            automatic=True,
         ),
     ] = (PROMPT,)
     texts: tuple[str, ...] = ()
