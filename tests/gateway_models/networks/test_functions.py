@@ -113,7 +113,7 @@ def classify(images{annotation}):
     function.scores(IMAGES)
     kind = "Tensor" if "Tensor" in annotation else "ndarray"
     dtype = "torch.float32" if kind == "Tensor" else takes.partition("-")[0]
-    assert function._call.function.__globals__["seen"] == [(shape, kind, dtype)]
+    assert function.function.__globals__["seen"] == [(shape, kind, dtype)]
 
 
 @pytest.mark.parametrize("wanted", INPUTS)

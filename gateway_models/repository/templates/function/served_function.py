@@ -7,7 +7,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,11 @@ class ServedFunction:
         self._output: str = config["output"]
         self._activation = ACTIVATIONS[config["activation"]]
         module = imported(folder / CODE, config["module"])
-        self._call, given = _callable(module, config["callable"], device, self.name)
-        self.input: str = config["input"] or given
+        self.function, self._state = _callable(module, config["callable"], device, self.name)
+        annotation = _first_annotation(self.function)
+        self.input: str = config["input"] or _input_of(annotation)
         """One of INPUTS: from function.json, else from the annotation."""
-        self._as_tensor = _first_annotation(self._call.function) is Tensor
+        self._as_tensor = annotation is Tensor
 
     def probabilities(self, images: Tensor) -> Tensor:
         """fp32 [N, classes] on the CPU; raises whatever the function raises."""
@@ -53,7 +54,7 @@ class ServedFunction:
     def scores(self, images: Tensor) -> Tensor:
         """The function's scores for images fp32 [N, 3, H, W], in fp32 on the CPU; raises whatever it raises."""
         batch = arranged(images.cpu(), self.input)
-        result = self._call(batch if self._as_tensor else batch.numpy())
+        result = self.function(batch if self._as_tensor else batch.numpy(), *self._state)
         scores = _tensor(chosen(result, self._output)).detach().cpu().float()
         if scores.dim() != 2 or len(scores) != len(images):
             raise UserCodeError(
@@ -61,28 +62,6 @@ class ServedFunction:
                 "image, [N, classes], is expected"
             )
         return scores
-
-
-class _Call:
-    """A function and, if it takes a second argument, the result of `load`."""
-
-    def __init__(self, function: Callable[..., Any], state: object) -> None:
-        self.function, self._state = function, state
-        needed = [
-            each
-            for each in _parameters(function)
-            if each.default is inspect.Parameter.empty and each.kind is not inspect.Parameter.VAR_KEYWORD
-        ]
-        self._with_state = len(needed) == 2
-        if len(needed) > 2:
-            raise UserCodeError(
-                f"{function.__name__} needs {len(needed)} arguments, but it is given the batch of images, and as a "
-                "second argument what load() returned"
-            )
-
-    def __call__(self, batch: Any) -> object:  # noqa: ANN401  # an array or a tensor
-        """The function's answer to a batch of images."""
-        return self.function(batch, self._state) if self._with_state else self.function(batch)
 
 
 def arranged(images: Tensor, wanted: str) -> Tensor:
@@ -129,8 +108,8 @@ def _tensor(scores: object) -> Tensor:
     return torch.from_numpy(np.array(array, dtype=np.float32))
 
 
-def _callable(module: types.ModuleType, name: str, device: str, label: str) -> tuple[_Call, str]:
-    """The callable of a module, ready to be called, and the input that its annotation names."""
+def _callable(module: types.ModuleType, name: str, device: str, label: str) -> tuple[Callable[..., Any], Sequence[Any]]:
+    """The callable of a module, and its arguments behind the batch: what `load` returned, if it takes that."""
     function = getattr(module, name, None)
     if not callable(function):
         raise UserCodeError(f"{label}: there is no such function")
@@ -145,8 +124,17 @@ def _callable(module: types.ModuleType, name: str, device: str, label: str) -> t
         raise UserCodeError(f"{label} could not be loaded: {described(exc)}") from exc
     if not callable(function):
         raise UserCodeError(f"{name} is a class without __call__, which would take the batch")
-    call = _Call(function, state)
-    return call, _input_of(_first_annotation(function))
+    needed = [
+        each
+        for each in _parameters(function)
+        if each.default is inspect.Parameter.empty and each.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    if len(needed) > 2:
+        raise UserCodeError(
+            f"{name} needs {len(needed)} arguments, but it is given the batch of images, and as a second argument what "
+            "load() returned"
+        )
+    return function, (state,) * (len(needed) == 2)
 
 
 def _with_device(function: Callable[..., Any], device: str) -> Any:  # noqa: ANN401  # whatever it returns
