@@ -1,7 +1,7 @@
 """`gateway model compare`: two versions of a model on the same images."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+import contextlib
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,7 +92,7 @@ def compare(
     from gateway_models.proof.compare import Compared
     from gateway_models.proof.compare import compare as run
     from gateway_models.proof.dataset import read_samples
-    from gateway_models.proof.over_http import OverHttp, described, predict_over_http
+    from gateway_models.proof.over_http import described, predict_over_http
     from gateway_models.proof.report import as_json, comparison_report, write_sheet
     from gateway_models.repository.summary import progress
 
@@ -100,17 +100,16 @@ def compare(
         raise typer.BadParameter(f"version {first} is compared with itself: name two versions")
     check_gateway(gateway, address, decode)
     versions = (first, second)
-    with ExitStack() as stack:
-        if gateway is not None:
-            model = described(gateway, name, api_key)
-            labels = model["labels"]
-            samples, labelled = read_samples(data, labels, multi_label=bool(model.get("multi_label")))
-            clients = [stack.enter_context(OverHttp(gateway, name, version, api_key)) for version in versions]
-            answers = predict_over_http(clients, samples)
-        else:
-            entry, labels = _local(name, versions, model_repository)
-            samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
-            answers = _on_triton(entry, versions, samples, decode, address, model_repository, stack)
+    if gateway is not None:
+        model = described(gateway, name, api_key)
+        labels = model["labels"]
+        samples, labelled = read_samples(data, labels, multi_label=bool(model.get("multi_label")))
+        answers = predict_over_http(gateway, name, versions, samples, api_key)
+    else:
+        entry, labels = _local(name, versions, model_repository)
+        samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
+        answers = _on_triton(entry, versions, samples, decode, address, model_repository)
+    with contextlib.closing(answers):
         compared = Compared.of(progress(run(answers), len(samples), "comparing"), labelled=labelled)
     sheet_path = sheet or (None if json else Path(f"{name}-{first}-{second}.html"))
     if sheet_path is not None and compared.different:
@@ -150,12 +149,11 @@ def _on_triton(
     decode: Decode | None,
     address: str | None,
     repository: Path,
-    stack: ExitStack,
-) -> "Iterator[tuple[SampleAnswer, ...]]":
+) -> "Generator[tuple[SampleAnswer, ...]]":
     from gateway_models.proof.evaluate import predict_each
     from gateway_models.proof.image_files import resize_for
     from gateway_models.proof.serving import serving
 
     ensembles = tuple(entry.ensemble_of(version) for version in versions)
-    triton = stack.enter_context(serving(repository, ensembles, print_status, url=address))
-    return predict_each(ensembles, triton.address, samples, resize_for(entry, decode))
+    with serving(repository, ensembles, print_status, url=address) as triton:
+        yield from predict_each(ensembles, triton.address, samples, resize_for(entry, decode))

@@ -1,5 +1,6 @@
 """`gateway model parity|evaluate|tune`: checks a served model's results, accuracy and speed."""
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -60,7 +61,7 @@ def parity(
     from gateway_models.networks.model_source import labels_of
     from gateway_models.proof.dataset import Sample
     from gateway_models.proof.image_files import image_files
-    from gateway_models.proof.over_http import OverHttp, predict_over_http
+    from gateway_models.proof.over_http import predict_over_http
     from gateway_models.proof.parity import Parity, compare, compare_served, runs_on_gpu
     from gateway_models.proof.report import parity_report
     from gateway_models.proof.serving import serving
@@ -72,8 +73,8 @@ def parity(
     files = image_files(images or [SHIPPED_EXAMPLES])
     number = version or entry.in_use
     if gateway is not None:
-        with OverHttp(gateway, name, number, api_key) as service:
-            answers = predict_over_http([service], [Sample(path, frozenset()) for path in files])
+        samples = [Sample(path, frozenset()) for path in files]
+        with contextlib.closing(predict_over_http(gateway, name, (number,), samples, api_key)) as answers:
             found = Parity.of(progress(compare(entry, number, answers), len(files), "comparing"))
     else:
         with serving(model_repository, (entry.ensemble_of(number),), print_status, url=address) as triton:

@@ -1,9 +1,8 @@
 """Has a gateway classify files over HTTP."""
 
 import base64
-from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Generator, Sequence
+from typing import Any
 
 import httpx
 import numpy as np
@@ -48,60 +47,45 @@ def _client(api_key: str | None) -> httpx.Client:
     return httpx.Client(headers=headers, timeout=TIMEOUT_SECONDS, mounts=DIRECT)
 
 
-class OverHttp:
-    """A client for one version of a model, by the Open Inference Protocol, which returns the scores of all classes."""
+def predict_over_http(
+    url: str, model: str, versions: Sequence[int], samples: Sequence[Sample], api_key: str | None = None
+) -> Generator[tuple[SampleAnswer, ...]]:
+    """Have a gateway classify each file, sent unchanged, by some versions: `evaluate.predict_each` over HTTP.
 
-    def __init__(self, url: str, model: str, version: int, api_key: str | None = None) -> None:
-        self._path = f"{url.rstrip('/')}/v2/models/{model}/versions/{version}/infer"
-        self._client = _client(api_key)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._client.close()
-
-    def answer(self, data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """The scores fp32 [classes] of a file, and its embedding fp32 [size] or None.
-
-        Raises ImageRefused for this file, or GatewayRefused where every file would be refused.
-        """
-        image = {
-            "name": "IMAGE",
-            "datatype": "BYTES",
-            "shape": [1],
-            "data": [base64.b64encode(data).decode()],
-        }
-        try:
-            response = self._client.post(self._path, json={"inputs": [image]})
-        except (httpx.HTTPError, httpx.InvalidURL) as exc:
-            raise GatewayRefused(f"{self._path} does not answer: {exc}") from exc
-        try:
-            answer: dict[str, Any] = response.json()
-            if response.is_success:
-                given = {output["name"]: output["data"] for output in answer["outputs"]}
-                embedding = given.get("FEATURES")
-                scores = np.asarray(given["PREDICTION"], np.float32)
-                return scores, None if embedding is None else np.asarray(embedding, np.float32)
-            reason = str(answer["error"])
-        except (ValueError, LookupError, TypeError) as exc:
-            raise GatewayRefused(
-                f"{self._path} returned status {response.status_code}, but its body does not come from a gateway"
-            ) from exc
-        if response.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND}:
-            raise GatewayRefused(f"{self._path}: {reason}")
-        raise ImageRefused(reason)
+    The Open Inference Protocol returns the scores of all classes. Raises GatewayRefused where every file would be
+    refused.
+    """
+    paths = [f"{url.rstrip('/')}/v2/models/{model}/versions/{version}/infer" for version in versions]
+    with _client(api_key) as client:
+        for sample in samples:
+            try:
+                data = read_file(sample.path, MAX_FILE_BYTES)
+                answers = [_answer(client, path, data) for path in paths]
+            except (ImageRefused, OSError) as exc:
+                yield tuple(SampleAnswer(sample, None, str(exc)) for _ in versions)
+                continue
+            yield tuple(SampleAnswer(sample, scores, embedding=embedding) for scores, embedding in answers)
 
 
-def predict_over_http(clients: Sequence[OverHttp], samples: Sequence[Sample]) -> Iterator[tuple[SampleAnswer, ...]]:
-    """Have each client classify each file, sent unchanged: `evaluate.predict_each` over HTTP; raises GatewayRefused."""
-    for sample in samples:
-        try:
-            data = read_file(sample.path, MAX_FILE_BYTES)
-            answers = [client.answer(data) for client in clients]
-        except (ImageRefused, OSError) as exc:
-            yield tuple(SampleAnswer(sample, None, str(exc)) for _ in clients)
-            continue
-        yield tuple(SampleAnswer(sample, scores, embedding=embedding) for scores, embedding in answers)
+def _answer(client: httpx.Client, path: str, data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    """The scores fp32 [classes] of a file, and its embedding fp32 [size] or None; raises ImageRefused for this file."""
+    image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [base64.b64encode(data).decode()]}
+    try:
+        response = client.post(path, json={"inputs": [image]})
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        raise GatewayRefused(f"{path} does not answer: {exc}") from exc
+    try:
+        answer: dict[str, Any] = response.json()
+        if response.is_success:
+            given = {output["name"]: output["data"] for output in answer["outputs"]}
+            embedding = given.get("FEATURES")
+            scores = np.asarray(given["PREDICTION"], np.float32)
+            return scores, None if embedding is None else np.asarray(embedding, np.float32)
+        reason = str(answer["error"])
+    except (ValueError, LookupError, TypeError) as exc:
+        raise GatewayRefused(
+            f"{path} returned status {response.status_code}, but its body does not come from a gateway"
+        ) from exc
+    if response.status_code in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.NOT_FOUND}:
+        raise GatewayRefused(f"{path}: {reason}")
+    raise ImageRefused(reason)
