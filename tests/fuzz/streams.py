@@ -23,7 +23,6 @@ FAULTS = {1011, 4500, 4502, 4504}
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 RESET = struct.pack("ii", 1, 0)
 PARAMETERS = (*StreamParameters.model_fields, "end")
-LARGEST_TEXT_BYTES = 40_000
 
 STRINGS = (
     '""',
@@ -159,21 +158,6 @@ def request(
     return b"%b /stream%b HTTP/%b\r\n%b\r\n" % (line, query, version, lines)
 
 
-def handshake(rng: random.Random, *, wrong: int, query: bytes = b"") -> bytes:
-    """The request that opens a stream, with `wrong` headers that are invalid, repeated or missing."""
-    fields = list(GOOD)
-    for _ in range(wrong):
-        name = rng.choice(list(FIELDS))
-        value = rng.choice(FIELDS[name])
-        if rng.random() < 0.7:
-            fields = [field for field in fields if field[0] != name]
-        if rng.random() < 0.9:
-            fields.append((name, value))
-    line = rng.choice((b"POST", b"HEAD", b"get", b"GET")) if wrong and rng.random() < 0.1 else b"GET"
-    version = rng.choice((b"1.0", b"2.0", b"1.1")) if wrong and rng.random() < 0.1 else b"1.1"
-    return request(fields, query, line=line, version=version)
-
-
 def message(
     opcode: int, payload: bytes = b"", *, final: bool = True, mask: bytes | None = bytes(4), claims: int | None = None
 ) -> bytes:
@@ -190,27 +174,6 @@ def message(
     if mask and any(mask):
         payload = bytes(byte ^ mask[place % 4] for place, byte in enumerate(payload))
     return head + (mask or b"") + payload
-
-
-def _good(rng: random.Random) -> bytes:
-    return rng.choice((message(BINARY, SMALL_BMP), message(TEXT, b'{"top_k": 1}'), message(PING, b"x")))
-
-
-_BETWEEN = (message(PING, b"x"), message(PONG), message(PING, b"x", final=False), message(TEXT, b"{}"))
-
-
-def _fragments(rng: random.Random) -> bytes:
-    """A message in parts, with control frames between them, and sometimes another message."""
-    opcode = rng.choice((TEXT, BINARY))
-    whole = b'{"top_k": 3}' if opcode == TEXT else SMALL_BMP
-    cuts = sorted(rng.randrange(len(whole) + 1) for _ in range(rng.choice((1, 3, 20))))
-    parts = [whole[start:end] for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    frames = b""
-    for number, part in enumerate(parts):
-        frames += message(opcode if number == 0 else CONTINUATION, part, final=number == len(parts) - 1)
-        if rng.random() < 0.3:
-            frames += rng.choice(_BETWEEN)
-    return frames
 
 
 WRONG_FRAMES = (
@@ -238,88 +201,6 @@ WRONG_FRAMES = (
     b"GET / HTTP/1.1\r\n\r\n",
 )
 """Frames that RFC 6455 forbids, or that are odd."""
-
-
-def _wrong_frame(rng: random.Random) -> bytes:
-    return rng.choice(WRONG_FRAMES)
-
-
-def _json_text(rng: random.Random) -> str:
-    """A JSON object of parameters; some names are repeated or unknown, and some values invalid."""
-    if rng.random() < 0.2:
-        return _value(rng)
-    members = []
-    for _ in range(rng.choice((1, 1, 2, 5, 200))):
-        name = json.dumps(rng.choice(PARAMETERS)) if rng.random() < 0.85 else rng.choice(STRINGS)
-        members.append(f"{name}: {_value(rng)}")
-    return "{" + ", ".join(members) + rng.choice(("}", "}", "}", "", "]", "}}", ",}"))
-
-
-def _value(rng: random.Random) -> str:
-    kind = rng.random()
-    if kind < 0.15:
-        return f"[{', '.join(rng.choice(STRINGS + NUMBERS) for _ in range(rng.choice((1, 3, 1_500))))}]"
-    if kind < 0.2:
-        return f"{{{rng.choice(STRINGS)}: {rng.choice(NUMBERS)}}}"
-    return rng.choice(rng.choice((STRINGS, NUMBERS, OTHERS)))
-
-
-def _json(rng: random.Random) -> bytes:
-    """A text message that is JSON, or almost."""
-    text = _json_text(rng).encode("utf-8", "surrogatepass")[:LARGEST_TEXT_BYTES]
-    return message(TEXT, text, mask=rng.randbytes(4)) * rng.choice((1, 1, 1, 20))
-
-
-def _noise(rng: random.Random) -> bytes:
-    return rng.choice(
-        (rng.randbytes(rng.choice((1, 50, 5_000))), message(BINARY, rng.randbytes(rng.choice((1, 5_000)))))
-    )
-
-
-def handshakes(rng: random.Random) -> Case:
-    """Handshakes that are wrong; those that are served nevertheless get a frame."""
-    request = handshake(rng, wrong=rng.choice((0, 1, 1, 2, 4)), query=rng.choice((b"", rng.choice(QUERIES))))
-    return Case([request, _good(rng)] if rng.random() < 0.3 else [request])
-
-
-def bodies(rng: random.Random) -> Case:
-    """Handshakes with a body, and bytes behind those that are refused."""
-    fields = rng.choice((b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Upgrade: h2c\r\n"))
-    request = handshake(rng, wrong=rng.choice((0, 0, 1)))[:-2] + fields + b"\r\n"
-    behind = rng.choice((b"", b"abcde", b"5\r\nabcde\r\n0\r\n\r\n", b"x" * 100_000, _good(rng), request))
-    return Case([request, behind] if rng.random() < 0.5 else [request + behind])
-
-
-def resets(rng: random.Random) -> Case:
-    """A reset right behind the handshake, or after some messages."""
-    case = rng.choice((handshakes, messages))(rng)
-    return Case(case.pieces, reset=True, waits=rng.random() < 0.5)
-
-
-def messages(rng: random.Random) -> Case:
-    """Messages of every kind behind a good handshake."""
-    kinds = [_good, _fragments, _wrong_frame, _json, _json, _noise]
-    pieces = [rng.choice(kinds)(rng) for _ in range(rng.choice((1, 2, 5)))]
-    query = rng.choice((b"", b"?smoothing=none", b"?drop=never"))
-    return Case([handshake(rng, wrong=0, query=query), *pieces], waits=True)
-
-
-def early(rng: random.Random) -> Case:
-    """The same in one packet with the handshake, or in the next."""
-    case = messages(rng)
-    return Case(case.pieces if rng.random() < 0.5 else [b"".join(case.pieces)])
-
-
-def noise(rng: random.Random) -> Case:
-    """Any of the others, with its bytes damaged."""
-    case = rng.choice((handshakes, bodies, early))(rng)
-    whole = b"".join(case.pieces)
-    return Case(split(rng, damage(rng, whole, [whole])), reset=rng.random() < 0.1)
-
-
-KINDS: dict[str, Callable[[random.Random], Case]] = {
-    each.__name__: each for each in (handshakes, bodies, resets, messages, early, noise)
-}
 
 
 def every_case() -> Iterator[Case]:
@@ -428,7 +309,14 @@ def _end_of(received: bytes) -> str:
     return ""
 
 
-def run(seconds: float = math.inf, seed: int = 0, *, only: str = "", requests: float = math.inf) -> Report:
-    """Send cases of all kinds, or of a single kind; see run_cases."""
-    kinds = [KINDS[only]] if only else list(KINDS.values())
-    return run_cases(lambda rng: rng.choice(kinds)(rng), exchange, seconds, seed, requests=requests, at_once=BATCH)
+def run(seconds: float = math.inf, seed: int = 0, *, requests: float = math.inf) -> Report:
+    """Damage the cases at random, with some in a single packet and some reset; see run_cases."""
+    cases = list(every_case())
+
+    def make(rng: random.Random) -> Case:
+        case = rng.choice(cases)
+        whole = b"".join(case.pieces)
+        damaged = damage(rng, whole, [whole]) if rng.random() < 0.7 else whole
+        return Case(split(rng, damaged), reset=rng.random() < 0.2)
+
+    return run_cases(make, exchange, seconds, seed, requests=requests, at_once=BATCH)

@@ -1,15 +1,12 @@
 """Damaged requests, streams and files, by the fuzzers: some of each, and what the fuzzers themselves promise."""
 
 import itertools
-import random
 
 import pytest
 
 from tests.fuzz import campaign, streams
-from tests.fuzz.http import REQUESTS, damaged, run
-from tests.fuzz.mutations import mutate
+from tests.fuzz.http import run
 from tests.fuzz.service import BATCH, run_cases
-from tests.samples import samples
 
 
 @pytest.mark.slow
@@ -33,29 +30,13 @@ def test_every_error_of_a_client_of_streams_is_answered():
 
 
 @pytest.mark.parametrize(
-    ("kind", "requests"),
-    [
-        pytest.param("", 100, marks=pytest.mark.slow),
-        *(pytest.param(kind, 200, marks=pytest.mark.long) for kind in streams.KINDS),
-    ],
+    "requests", [pytest.param(100, marks=pytest.mark.slow), pytest.param(1_000, marks=pytest.mark.long)]
 )
-def test_damaged_streams_are_answered_or_closed(kind, requests):
-    """Cases of one kind, or of all: no 5xx, no close code 1011, no traceback, and the process goes on."""
-    report = streams.run(requests=requests, seed=20_261_123, only=kind)
+def test_damaged_streams_are_answered_or_closed(requests):
+    """No 5xx, no close code 1011, no traceback, and the process goes on."""
+    report = streams.run(requests=requests, seed=20_261_123)
     assert report.faults == []
-    assert kind or len(report.answers) > 5
-
-
-DAMAGES = {
-    **streams.KINDS,
-    "request": lambda rng: damaged(rng, REQUESTS),
-    "file": lambda rng: mutate(rng, samples(67, 45)[0].data, [samples(67, 45)[0].data]),
-}
-
-
-@pytest.mark.parametrize("make", DAMAGES.values(), ids=DAMAGES)
-def test_seed_repeats_its_damage(make):
-    assert make(random.Random("1 2")) == make(random.Random("1 2"))
+    assert len(report.answers) > 5
 
 
 @pytest.mark.parametrize(
