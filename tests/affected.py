@@ -20,8 +20,6 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
 SECONDS = 45.0
-SECONDS_OF_A_PLUGIN = 20.0
-"""In place of SECONDS, where only plug-ins and documents have changed: little else imports them."""
 GREEN = PROJECT / "build" / "green"
 """The commit that passed `make test`, and had no other changes then."""
 DURATIONS = "seconds_by_file"
@@ -162,13 +160,6 @@ def durations() -> dict[str, float]:
     return json.loads(path.read_text()) if path.exists() else {}
 
 
-def budget(paths: Iterable[str]) -> float:
-    """How many seconds the tests of these changed files may take."""
-    folders = ("gateway_plugins/", "gateway_predictions/", "tests/plugins/", "tests/gateway_predictions/", "docs/")
-    of_plugins = all(path.startswith(folders) or path.endswith(".md") for path in paths)
-    return SECONDS_OF_A_PLUGIN if of_plugins else SECONDS
-
-
 def chosen(near: dict[str, int], seconds: dict[str, float], left: float) -> list[str]:
     """The test files to run for `left` seconds: the nearest first, of equally near ones the shortest first."""
     files: list[str] = []
@@ -180,24 +171,17 @@ def chosen(near: dict[str, int], seconds: dict[str, float], left: float) -> list
     return files
 
 
-def summary(changes: int, files: list[str], near: dict[str, int]) -> str:
-    """How many files there are, and what is left to `make test`: of changed test files, their names."""
-    left = near.keys() - files
-    changed_ones = sorted(path for path in left if near[path] == 0)
-    found = f"changed files: {changes}; test files: {len(files)}, and {len(left)} in `make test`"
-    return f"{found}, of which these have changed: {' '.join(changed_ones)}" if changed_ones else found
-
-
 def main() -> None:
     """Print the files for pytest, and on stderr what they leave out."""
     paths = changed()
     if not (texts := sources()):
         sys.exit("make check asks git what has changed, and this is no clone: run make test")
     near = distances(paths, texts)
-    files = chosen(near, durations(), budget(paths))
+    files = chosen(near, durations(), SECONDS)
     # By folder: pytest loses the fixtures of a folder that it comes back to.
     sys.stdout.writelines(f"{path}\n" for path in sorted(files))
-    sys.stderr.write(summary(len(paths), files, near) + "\n")
+    left = sorted(near.keys() - files, key=near.__getitem__)
+    sys.stderr.write(f"changed files: {len(paths)}; test files: {len(files)}; left to `make test`: {' '.join(left)}\n")
 
 
 if __name__ == "__main__":
