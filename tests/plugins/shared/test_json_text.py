@@ -32,26 +32,8 @@ def test_text_may_be_as_long_as_its_limit():
         decode(text, max_bytes=99)
 
 
-@pytest.mark.parametrize("text", ["\ufeff{}", b"\xef\xbb\xbf{}"])
-def test_byte_order_mark_is_ignored(text):
-    assert decode(text, max_bytes=MOST) == {}
-
-
 def test_last_of_two_members_with_one_name_counts():
     assert decode('{"a": 1, "a": 2}', max_bytes=MOST) == {"a": 2}
-
-
-DOCUMENTS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=8,
-)
-
-
-@given(DOCUMENTS)
-def test_every_document_is_decoded(document):
-    assert decode(json.dumps(document), max_bytes=MOST) == document
-    assert decode(json.dumps(document, ensure_ascii=False).encode(), max_bytes=MOST) == document
 
 
 @given(st.text() | st.binary())
