@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+from tests.encoders import png_chunk, png_header
 
 
 def progressive_jpeg_of_many_scans(side: int, scans: int) -> bytes:
@@ -49,20 +49,14 @@ def progressive_jpeg(width: int, height: int) -> bytes:
     return file.getvalue()
 
 
-def png_chunk(kind: bytes, data: bytes) -> bytes:
-    """A PNG chunk with its length and checksum."""
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
 def png(width: int, height: int, *chunks: bytes, bits: int = 8, colour: int = 2) -> bytes:
     """A black PNG with further chunks before its pixels."""
     channels = {0: 1, 2: 3}[colour]
     row = bytes(1 + -(-width * channels * bits // 8))
     packer = zlib.compressobj(9)
     pixels = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
-    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
     body = b"".join(chunks) + png_chunk(b"IDAT", pixels)
-    return PNG_SIGNATURE + png_chunk(b"IHDR", header) + body + png_chunk(b"IEND", b"")
+    return png_header(width, height, bits, colour) + body + png_chunk(b"IEND", b"")
 
 
 @cache
@@ -82,11 +76,3 @@ def png_with_texts(count: int, nbytes: int = 8_000_000) -> bytes:
         for number in range(count - 1)
     )
     return png(8, 8, png_chunk(b"iCCP", b"a\0\0" + packed), *texts)
-
-
-@cache
-def gif_of_patches(side: int, frames: int) -> bytes:
-    """A GIF of `side` × `side` pixels whose frames each draw one pixel, in 15 bytes."""
-    size = struct.pack("<HH", side, side)
-    screen = b"GIF89a" + size + b"\x80\0\0" + bytes(6)
-    return screen + (b"," + bytes(4) + b"\1\0\1\0\0" + b"\2\2\x4c\1\0") * frames + b";"

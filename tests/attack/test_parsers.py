@@ -7,11 +7,11 @@ import httpx
 import psutil
 import pytest
 
+from tests.animations import gif_of
 from tests.attack import parsers, urls
 from tests.attack.target import Case, Target, cases
 from tests.costly_files import (
     black_png,
-    gif_of_patches,
     png_with_texts,
     progressive_jpeg,
     progressive_jpeg_of_many_scans,
@@ -61,7 +61,7 @@ IMAGES = cases(
     (
         "long-gif",
         "One frame of a GIF of one pixel and 200,000 frames",
-        lambda target: target.post_files([gif_of_patches(1, 200_000)], "?frames=1", name="x.gif"),
+        lambda target: target.post_files([gif_of(200_000)], "?frames=1", name="x.gif"),
     ),
     ("damaged-images", "Fifty images with valid headers and endings, and noise between", damaged_images),
 )
