@@ -12,11 +12,14 @@ from gateway.errors import Overloaded
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import IDLE_SECONDS
+from gateway.limits.turns import Participant, Turns
 
 FIRST_REQUESTS, NEXT_REQUESTS, PIPELINED_REQUESTS = 2, 4, 1
 """How many first requests of connections, further requests, and pipelined requests (sent before the last response)
 may begin in one iteration of the event loop. Many requests of one kind then delay neither the others nor health
 checks, and clients that do not pipeline are served before those that do."""
+PARSE_SECONDS = 0.0005
+"""Time in one iteration of the event loop after which no more connections begin to parse."""
 RESERVED = 64
 """Connections beyond the limit: newcomers until their request is known, requests for the service's health, and refused
 clients that read why."""
@@ -26,7 +29,7 @@ COMPARED = 64
 """The slowest connection is the slowest of this many whose clients have been silent for longest."""
 
 
-class Member(Protocol):
+class Member(Participant, Protocol):
     """What `Connections` needs of a connection."""
 
     transport: asyncio.Transport
@@ -43,44 +46,6 @@ class Slot(IntEnum):
     RESERVE = 1
     """It is closed after the response."""
     MEMBER = 2
-
-
-class StartQueue:
-    """A rate limit: a few requests begin in each iteration of the event loop, in the order of arrival."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._waiting: dict[Member, asyncio.Future[None]] = {}
-        self._entered = 0
-
-    async def wait(self, connection: Member) -> None:
-        """Wait until a request of the connection may begin."""
-        if self._entered < self._most and not self._waiting:
-            if not self._entered:
-                asyncio.get_running_loop().call_soon(self._next)
-            self._entered += 1
-            return
-        self._waiting[connection] = entered = asyncio.get_running_loop().create_future()
-        await entered
-
-    def oldest(self) -> Member | None:
-        """The connection whose request has waited for longest."""
-        return next(iter(self._waiting), None)
-
-    def leave(self, connection: Member) -> None:
-        """End the wait of a connection, if it waits."""
-        entered = self._waiting.pop(connection, None)
-        if entered is not None and not entered.done():
-            entered.set_result(None)
-
-    def _next(self) -> None:
-        """Begin the requests of the next iteration."""
-        self._entered = 0
-        while self._waiting and self._entered < self._most:
-            self.leave(next(iter(self._waiting)))
-            self._entered += 1
-        if self._entered:
-            asyncio.get_running_loop().call_soon(self._next)
 
 
 class Connections:
@@ -103,8 +68,9 @@ class Connections:
         self._answered: dict[Member, float] = {}  # since when they are idle, the longest first
         self._awaiting: dict[Member, None] = {}  # members that wait for their client's bytes, the longest first
         self._stalled: dict[Member, float] = {}  # since when their clients do not read, the longest first
-        self.first_requests, self.next_requests = StartQueue(FIRST_REQUESTS), StartQueue(NEXT_REQUESTS)
-        self.pipelined_requests = StartQueue(PIPELINED_REQUESTS)
+        self.parsing = Turns[Member](seconds=PARSE_SECONDS)
+        self.first_requests, self.next_requests = Turns[Member](most=FIRST_REQUESTS), Turns[Member](most=NEXT_REQUESTS)
+        self.pipelined_requests = Turns[Member](most=PIPELINED_REQUESTS)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -193,8 +159,8 @@ class Connections:
         self._members.discard(connection)
         for order in (self._new, self._answered, self._awaiting, self._stalled):
             order.pop(connection, None)
-        for start_queue in (self.first_requests, self.next_requests, self.pipelined_requests):
-            start_queue.leave(connection)
+        for turns in (self.first_requests, self.next_requests, self.pipelined_requests):
+            turns.leave(connection)
         self._bound.add(-1)
 
     def _enter_reserve(self, connection: Member) -> None:

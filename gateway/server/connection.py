@@ -17,7 +17,7 @@ from gateway.server.handler import Handler, Phase, ProtocolOf, ServedConnection
 from gateway.server.refusals import error_response
 from gateway.server.slow_reader import SlowReaderTimeout
 from gateway.settings import Settings
-from gateway.time_slices import TIME_SLICE_SECONDS
+from gateway.values.clients import client_of
 
 KEEP_ALIVE_SECONDS = 75.0
 """How long a connection may be idle after a response."""
@@ -26,6 +26,11 @@ LINGER_SECONDS = 2.0
 take the response away before the client has read it."""
 LINGER_BYTES = 2**20
 """How much a refused client may send meanwhile."""
+TURN_SECONDS = 0.0002
+"""Time after which a connection lets others parse."""
+LEAST_PIECE_BYTES, FIRST_PIECE_BYTES, MOST_PIECE_BYTES = 64, 512, 4 * 1024
+"""How much is parsed between two looks at the clock: it grows while pieces are cheap, and is halved when one takes a
+turn. Bytes of the smallest frames and chunks cost hundreds of times what those of large ones do."""
 
 
 class Connection(asyncio.Protocol, WaitingClient):
@@ -35,6 +40,8 @@ class Connection(asyncio.Protocol, WaitingClient):
     runs; it is called after every event, and by the handler when its phase may have changed.
     """
 
+    client: str
+    """Its address; turns to parse alternate between clients."""
     handler: Handler
     transport: asyncio.Transport
     addresses: dict[str, tuple[str, int | None] | None]
@@ -69,7 +76,9 @@ class Connection(asyncio.Protocol, WaitingClient):
         )
         self._unparsed: deque[memoryview] = deque()
         self._parse_scheduled = False
-        self._reads = True
+        self._piece_bytes = FIRST_PIECE_BYTES
+        self._used_turn = False
+        """Whether bytes were left at the end of the last turn."""
         self._awaits = False
         self.lingers = False
         self._linger_bytes = 0
@@ -93,9 +102,13 @@ class Connection(asyncio.Protocol, WaitingClient):
             "server": _address(transport.get_extra_info("sockname")),
             "client": _address(transport.get_extra_info("peername")),
         }
+        self.client = client_of("", peer[0]) if (peer := self.addresses["client"]) else ""
         self.handler = self._first_handler(self)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # uvicorn lists its own classes
         self.connections.add(self)
+        if (seconds := self.connections.parsing.wait_seconds(self.client)) > 0:
+            self._parse_scheduled = True
+            self.loop.call_later(seconds, self._parse)
         self.update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's
@@ -110,16 +123,25 @@ class Connection(asyncio.Protocol, WaitingClient):
         del self.handler  # they refer to each other, and full garbage collections are long
 
     def data_received(self, data: bytes) -> None:
-        """Parse now, or after what came before."""
+        """Parse now if other connections have left time for it, or later."""
         if self.lingers:
             self._linger_bytes -= len(data)
             if self._linger_bytes < 0:
                 self.close()
+            else:  # to receive costs time as well
+                self._parse_scheduled = True
+                self.connections.parsing.enqueue(self, self._parse, backlog=True)
+                self.update_reading()
             return
         self.pace.receive(len(data))
         self._unparsed.append(memoryview(data))
-        if not self._parse_scheduled:
-            self._parse()
+        if self._parse_scheduled or not self.connections.parsing.run(self._parse):
+            self.update_reading()
+
+    @property
+    def unparsed_bytes(self) -> int:
+        """Bytes that were received and not parsed yet."""
+        return sum(map(len, self._unparsed))
 
     def pause_writing(self) -> None:
         """The client reads more slowly than the application writes."""
@@ -169,14 +191,11 @@ class Connection(asyncio.Protocol, WaitingClient):
         """Let the protocol of a WebSocket continue with its handshake and the bytes behind it."""
         self._set_phase(Phase.OPEN)
         self.server_state.connections.discard(self)  # the protocol takes its place
-        received = b"".join([rest, *self._unparsed])
-        self._unparsed.clear()
+        if rest:
+            self._unparsed.appendleft(rest)
         self.handler = protocol = protocol_of(self)
-        self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
         protocol.data_received(handshake)
-        if received and not self.transport.is_closing():
-            protocol.data_received(received)
 
     def refuse(self, error: GatewayError) -> None:
         """Write an error's response as the last one; see `finish_with`."""
@@ -195,6 +214,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         if self.is_closing:
             return
         self._unparsed.clear()
+        self.connections.parsing.refuse(self.client)
         if not self.transport.can_write_eof():
             self.close()
             return
@@ -210,18 +230,17 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.update_reading()
 
     def update_reading(self) -> None:
-        """Decide whether the socket is read, and which timer runs."""
-        if self.phase in (Phase.CLOSED, Phase.OPEN):
+        """Decide whether the socket is read, when the rest is parsed, and which timer runs."""
+        if self.phase is Phase.CLOSED:
             return
         needs, closing = self.handler.needs(), self.transport.is_closing()
         lingers, unparsed = self.lingers, self._unparsed
         if unparsed and needs.parses and not (self._parse_scheduled or lingers or closing):
             self._parse_scheduled = True
-            self.loop.call_soon(self._parse)
+            self.connections.parsing.enqueue(self, self._parse, backlog=self._used_turn)
         if not closing:
-            reads = lingers or (not unparsed and needs.reads)
-            if reads is not self._reads:
-                self._reads = reads
+            reads = not self._parse_scheduled and (lingers or (not unparsed and needs.reads))
+            if reads is not self.transport.is_reading():
                 if reads:
                     self.transport.resume_reading()
                 else:
@@ -236,6 +255,8 @@ class Connection(asyncio.Protocol, WaitingClient):
                     self.pace.receive(0)
                 self.connections.serve(self)
             self._awaits = awaits
+        if self.phase is Phase.OPEN:
+            return
         phase = Phase.FLUSHING if closing else Phase.LINGERING if lingers else needs.phase
         if phase is not self.phase or (self._timer is None and phase is not Phase.SERVING):
             self._set_phase(phase)
@@ -274,18 +295,25 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.update_reading()
 
     def _parse(self) -> None:
-        """Parse until everything is parsed, the handler takes no more, or other clients have waited long enough."""
-        self._parse_scheduled = False
+        """Parse until everything is parsed, the handler takes no more, or the turn is over."""
+        self._parse_scheduled = self._used_turn = False
         unparsed, transport = self._unparsed, self.transport
-        ends = time.perf_counter() + TIME_SLICE_SECONDS
+        now = time.perf_counter()
+        ends = now + TURN_SECONDS
         while unparsed and not self.lingers and not transport.is_closing() and self.handler.parses:
             data = unparsed.popleft()
-            piece_bytes = self.handler.piece_bytes
+            piece_bytes = max(self._piece_bytes, self.handler.cheap_bytes)
             if len(data) > piece_bytes:
                 unparsed.appendleft(data[piece_bytes:])
                 data = data[:piece_bytes]
             self.handler.feed(data)
-            if unparsed and time.perf_counter() > ends:
+            began, now = now, time.perf_counter()
+            if now - began > TURN_SECONDS:
+                self._piece_bytes = max(self._piece_bytes // 2, LEAST_PIECE_BYTES)
+            elif self._piece_bytes < MOST_PIECE_BYTES:
+                self._piece_bytes += len(data) // 8
+            if now > ends:
+                self._used_turn = bool(unparsed)
                 break
         self.update_reading()
 

@@ -9,7 +9,8 @@ import structlog
 from starlette.types import ASGIApp, Message
 
 from gateway.errors import AlreadyLogged, InternalError
-from gateway.limits.connections import StartQueue
+from gateway.limits.connections import Member
+from gateway.limits.turns import Turns
 from gateway.server.handler import ServedConnection
 
 MAX_BUFFERED_BYTES = 64 * 1024
@@ -35,7 +36,7 @@ class HttpCycle:
         header_bytes: int,
         keep_alive: bool,
         expects_continue: bool,
-        start_queue: StartQueue | None,
+        start_turns: Turns[Member] | None,
     ) -> None:
         self._connection = connection
         self._transport = connection.transport
@@ -43,7 +44,7 @@ class HttpCycle:
         self._scope = scope
         self._header_bytes = header_bytes
         self._expects_continue = expects_continue
-        self._start_queue = start_queue
+        self._start_turns = start_turns
         self.task: asyncio.Task[None] | None = None
         """Runs the application."""
         self._changed = False
@@ -97,8 +98,8 @@ class HttpCycle:
         """Run the application; only now is there a state, so that a request which waits takes little."""
         self._scope["state"] = {**self._connection.app_state, "reader": self._connection}
         try:
-            if self._start_queue is not None:
-                await self._start_queue.wait(self._connection)
+            if self._start_turns is not None:
+                await self._start_turns.wait(self._connection)
                 if self._disconnected:  # meanwhile
                     return
             await app(self._scope, self._receive, self._send)

@@ -32,7 +32,7 @@ class Needs(NamedTuple):
     """What a protocol waits for."""
 
     phase: Phase
-    """One of REQUEST, IDLE and SERVING."""
+    """One of REQUEST, IDLE, SERVING and OPEN."""
     parses: bool
     """Whether it takes more bytes."""
     reads: bool
@@ -42,11 +42,11 @@ class Needs(NamedTuple):
 
 
 class Handler(Protocol):
-    """What parses a connection's bytes; after the handshake of a WebSocket, its protocol takes the place."""
+    """What parses a connection's bytes; after the handshake of a WebSocket, another one takes its place."""
 
     @property
-    def piece_bytes(self) -> int:
-        """How many bytes are parsed between two looks at the clock: no more than take some milliseconds."""
+    def cheap_bytes(self) -> int:
+        """How many of the next bytes cost next to nothing to parse, as those of a body of announced length."""
 
     @property
     def runs(self) -> bool:
@@ -103,21 +103,17 @@ class ServedConnection(Member, Protocol):
     def is_closing(self) -> bool:
         """Whether nothing more is parsed or written."""
 
+    @property
+    def unparsed_bytes(self) -> int:
+        """Bytes that were received and not parsed yet."""
+        ...
+
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run the application in a task, for whose end the server waits when it stops."""
         ...
 
     def hand_over(self, protocol_of: "ProtocolOf", handshake: bytes, rest: memoryview) -> None:
         """Let the protocol of a WebSocket continue with its handshake and the bytes behind it."""
-
-    def pause_writing(self) -> None:
-        """The client reads more slowly than the application writes."""
-
-    def resume_writing(self) -> None:
-        """The client has caught up."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
 
     def update_reading(self) -> None:
         """Decide again whether the socket is read and which timer runs, after the handler's state has changed."""
@@ -136,5 +132,4 @@ class ServedConnection(Member, Protocol):
 
 
 ProtocolOf = Callable[[ServedConnection], Any]
-"""Makes the protocol (asyncio.Protocol) of a WebSocket, which also has `runs`, `displace` and `lost` of Handler. It
-gets the bytes of the handshake first, and calls `connection_lost` of the connection."""
+"""Makes the handler of a WebSocket, which also has `connection_made` and gets the handshake by `data_received`."""

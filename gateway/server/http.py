@@ -17,8 +17,6 @@ from gateway.server.refusals import headers_too_large, too_many_headers
 
 MAX_PIPELINED = 16
 """Requests of a connection that may wait for the response to one before them; then no more are parsed."""
-PIECE_BYTES = 16 * 1024
-"""How much is parsed between two looks at the clock: of the smallest requests or chunks, some milliseconds' worth."""
 MAX_LENGTH_DIGITS = 20
 """Digits of a 64-bit number. The parser takes any number of zeros before them; Python refuses thousands of digits."""
 FRAMING_SHARE = 8
@@ -58,8 +56,11 @@ class HttpHandler:
         self._header_bytes = self._header_count = self._received_bytes = 0
         self._body_bytes = self._framing_bytes = self._borders = self._left_bytes = 0
         self._in_headers = self._offered = self._expects_continue = False
-        self.piece_bytes = PIECE_BYTES
-        """How much is parsed at once: a body of announced length is one piece, however long it is."""
+
+    @property
+    def cheap_bytes(self) -> int:
+        """See Handler: the rest of a body of announced length is one piece, however long it is."""
+        return self._left_bytes
 
     @property
     def runs(self) -> bool:
@@ -176,7 +177,6 @@ class HttpHandler:
         self._borders += 1
         self._body_bytes = self._framing_bytes = 0
         self._url, self._headers, self._expects_continue, self._left_bytes = b"", [], False, 0
-        self.piece_bytes = PIECE_BYTES
 
     def on_url(self, url: bytes) -> None:
         """Count the URL, which comes in pieces."""
@@ -200,7 +200,6 @@ class HttpHandler:
             self._headers.append((name, value))
             if name == b"content-length":
                 self._left_bytes = int(value)
-                self.piece_bytes = max(PIECE_BYTES, self._left_bytes)
             elif name == b"expect" and value.lower() == b"100-continue":
                 self._expects_continue = True
 
@@ -216,8 +215,7 @@ class HttpHandler:
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on."""
         self._body_bytes += len(body)
-        self._left_bytes -= len(body)
-        self.piece_bytes = max(PIECE_BYTES, self._left_bytes)
+        self._left_bytes = max(self._left_bytes - len(body), 0)
         if self._receiving is not None:
             self._receiving.receive_body(body)
 
@@ -278,11 +276,11 @@ class HttpHandler:
             raise self._refused(connection.connections.full())
         first, self._known = not self._known, True
         if self._cycles:
-            start_queue = connection.connections.pipelined_requests
+            start_turns = connection.connections.pipelined_requests
         elif first:
-            start_queue = connection.connections.first_requests
+            start_turns = connection.connections.first_requests
         else:
-            start_queue = connection.connections.next_requests
+            start_turns = connection.connections.next_requests
         cycle = HttpCycle(
             connection,
             self.complete,
@@ -293,7 +291,7 @@ class HttpHandler:
             and self._parser.should_keep_alive()
             and slot is not Slot.RESERVE,
             expects_continue=self._expects_continue,
-            start_queue=None if first and health else start_queue,
+            start_turns=None if first and health else start_turns,
         )
         # What is written from now on says nothing about how the last response was read.
         if connection.slow_reader.timer is not None and connection.writable.is_set():

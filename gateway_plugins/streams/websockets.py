@@ -13,13 +13,11 @@ from websockets.server import ServerProtocol
 from gateway.errors import Overloaded
 from gateway.limits.pool_clients import UploadingClient
 from gateway.limits.pools import PoolLease
-from gateway.server.handler import ServedConnection
+from gateway.server.handler import Needs, Phase, ServedConnection
 from gateway.server.refusals import error_response
 
 MAX_FRAGMENTS = 1_024
 """Frames in which one message may come; empty ones would cost memory that no size bounds."""
-PIECE_BYTES = 4 * 1024
-"""How much is parsed before the application takes the messages in it."""
 CLOSE_SECONDS = 10.0
 """How long a client may take to answer a close frame."""
 NORMAL, INVALID_DATA, POLICY, INTERNAL, GOING_DOWN, TRY_AGAIN = 1000, 1007, 1008, 1011, 1012, 1013
@@ -36,6 +34,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
 
     runs = True
     """See Handler: uvicorn's timers, or the application, end what the connection waits for."""
+    cheap_bytes = 0
 
     def __init__(self, connection: ServedConnection) -> None:
         super().__init__(connection.config, connection.server_state, connection.app_state, connection.loop)
@@ -45,61 +44,51 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
         self.pace = connection.pace
         self._connection = connection
         self._buffer: PoolLease = connection.app_state["uploads"].lease(self)
-        self._unparsed = memoryview(b"")
+        self.writable = connection.writable
         self._partial_bytes = self._waiting_bytes = 0  # of a message that is not complete, and of those that wait
         self._receives = self._discards = False
 
     def _parser(self, state: State) -> ServerProtocol:
         return ServerProtocol(state=state, max_size=self.config.ws_max_size, logger=self.logger)
 
-    def data_received(self, data: bytes) -> None:
-        """Parse the handshake, or messages in pieces."""
-        if not self.handshake_initiated:
-            super().data_received(data)
-        elif not self._discards:
-            self.pace.receive(len(data))
-            self._unparsed = memoryview(bytes(self._unparsed) + data)
-            self._parse()
+    @property
+    def parses(self) -> bool:
+        """See Handler."""
+        return self.handshake_complete and not self.read_paused and self.writable.is_set()
 
-    def _parse(self) -> None:
-        while self._unparsed and self.handshake_complete and not self.read_paused and self.writable.is_set():
-            if self.transport.is_closing():
-                self._unparsed = memoryview(b"")
-                break
-            piece, self._unparsed = self._unparsed[:PIECE_BYTES], self._unparsed[PIECE_BYTES:]
-            self._partial_bytes += len(piece)
-            super().data_received(bytes(piece))
-        if self._receives and self.queue.empty():
-            self.pace.wait()
+    def needs(self) -> Needs:
+        """See Handler."""
+        reads = not self.read_paused and self.writable.is_set()
+        return Needs(Phase.OPEN, self.parses, reads, awaits_client=self._receives and self.queue.empty())
+
+    def feed(self, piece: memoryview) -> None:
+        """Parse some bytes of messages."""
+        if self._discards:
+            return
+        self._partial_bytes += len(piece)
+        self.data_received(bytes(piece))
+        self._hold()
+
+    def expire(self) -> None:
+        """See Handler; an open WebSocket has timers of its own."""
+
+    def _hold(self) -> None:
         try:
-            self._buffer.hold(len(self._unparsed) + self._partial_bytes + self._waiting_bytes)
+            self._buffer.hold(self._connection.unparsed_bytes + self._partial_bytes + self._waiting_bytes)
         except Overloaded as error:
             self.evict(error)
-        self._update_reading()
-
-    def _update_reading(self) -> None:
-        if not self.transport.is_closing():
-            reads = not self._unparsed and not self.read_paused and self.writable.is_set()
-            if reads and not self.transport.is_reading():
-                self.transport.resume_reading()
-            elif not reads and self.transport.is_reading():
-                self.transport.pause_reading()
 
     async def receive(self) -> Any:  # noqa: ANN401  # see uvicorn
         """See ASGI."""
-        connections = self._connection.connections
-        if self.queue.empty():
-            self._receives = True
-            self.pace.wait()
-            connections.await_client(self._connection)
+        self._receives = True
+        self._connection.update_reading()
         try:
             message = await super().receive()
         finally:
             self._receives = False
-            self.pace.receive(0)
-            connections.serve(self._connection)
+            self._connection.update_reading()
         self._waiting_bytes -= _payload_bytes(message)
-        self._parse()
+        self._hold()
         return message
 
     async def send(self, message: Any) -> None:  # noqa: ANN401
@@ -112,7 +101,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
         if not (self.close_sent or self.transport.is_closing()):
             await super().send(message)
             self.handshake_complete |= self.close_sent  # by a refusal, which uvicorn does not count as an answer
-            self._parse()
+            self._connection.update_reading()
         elif message["type"] in ("websocket.send", "websocket.close"):
             raise ClientDisconnected
         else:
@@ -174,11 +163,11 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
         self._drop()
         self.queue.put_nowait({"type": "websocket.disconnect", "code": NO_ROOM})
         self.read_paused = False
-        self._update_reading()
+        self._connection.update_reading()
 
     def _drop(self) -> None:
         """Hold nothing that the client has sent."""
-        self._unparsed, self.frames = memoryview(b""), []
+        self.frames = []
         self._partial_bytes = self._waiting_bytes = 0
         messages = [self.queue.get_nowait() for _ in range(self.queue.qsize())]
         for message in messages:
@@ -204,18 +193,6 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
         super().on_task_complete(task)
         self._connection.slow_reader.start(self.transport)
 
-    def pause_writing(self) -> None:
-        """The client reads more slowly than the application writes."""
-        super().pause_writing()
-        self._connection.pause_writing()
-        self._update_reading()
-
-    def resume_writing(self) -> None:
-        """The client has caught up."""
-        super().resume_writing()
-        self._connection.resume_writing()
-        self._parse()
-
     def shutdown(self) -> None:
         """Let the application finish what it has begun, and close."""
         if self.handshake_complete and not self.close_sent:
@@ -225,14 +202,10 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
             super().shutdown()
 
     def lost(self) -> None:
-        """See Handler."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
         """Release what the connection held."""
         self._drop()
         self._buffer.release()
-        super().connection_lost(exc)
-        self._connection.connection_lost(exc)
+        self.connection_lost(None)
         self.conn.receive_eof()  # ends its parser
         error: BaseException | None
         for error in (self.conn.parser_exc, self.conn.handshake_exc):

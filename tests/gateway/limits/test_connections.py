@@ -6,12 +6,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
-from gateway.limits.connections import (
-    FIRST_REQUESTS,
-    Connections,
-    StartQueue,
-)
+from gateway.limits.connections import FIRST_REQUESTS, Connections
 from gateway.limits.pool_clients import IDLE_SECONDS
+from gateway.limits.turns import Turns
 from tests.doubles.clock import Clock
 
 MOST, RESERVED = 3, 2
@@ -19,6 +16,8 @@ MOST, RESERVED = 3, 2
 
 class Connection:
     """What `Connections` sees of one."""
+
+    client = ""
 
     def __init__(self, bytes_per_second: float = 0.0) -> None:
         self.transport = self.pace = self
@@ -135,8 +134,8 @@ def test_recent_response_does_not_keep_an_upload_out(connections):
 
 async def test_pipelined_request_that_has_not_begun_goes_before_an_upload(connections):
     upload, pipelining = uploading(connections, 0.0), busy(connections)
-    start_queue = connections.pipelined_requests
-    waits = [asyncio.create_task(start_queue.wait(each)) for each in (busy(connections), pipelining)]
+    turns = connections.pipelined_requests
+    waits = [asyncio.create_task(turns.wait(each)) for each in (busy(connections), pipelining)]
     await asyncio.sleep(0)
     busy(connections)
     assert (upload.displaced, bool(pipelining.displaced)) == (None, True)
@@ -195,11 +194,11 @@ def test_seconds_without_reading_are_measured(connections, clock):
 
 
 async def test_crowd_enters_a_few_at_a_time():
-    start_queue = StartQueue(4)
+    turns = Turns(most=4)
     entered: list[int] = []
 
     async def enter(number: int) -> None:
-        await start_queue.wait(Connection())
+        await turns.wait(Connection())
         entered.append(number)
 
     crowd = [asyncio.create_task(enter(number)) for number in range(20)]
@@ -211,15 +210,15 @@ async def test_crowd_enters_a_few_at_a_time():
     await asyncio.gather(*crowd)
     for _ in range(3):
         await asyncio.sleep(0)
-    await asyncio.wait_for(start_queue.wait(Connection()), 10)
+    await asyncio.wait_for(turns.wait(Connection()), 10)
 
 
 async def test_connection_that_is_lost_does_not_wait_to_begin(connections):
-    start_queue, lost = connections.first_requests, new(connections)
+    turns, lost = connections.first_requests, new(connections)
     before = [Connection() for _ in range(FIRST_REQUESTS)]
-    waits = [asyncio.create_task(start_queue.wait(each)) for each in (*before, lost)]
+    waits = [asyncio.create_task(turns.wait(each)) for each in (*before, lost)]
     await asyncio.sleep(0)
-    assert start_queue.oldest() is lost
+    assert turns.oldest() is lost
     connections.remove(lost)
-    assert start_queue.oldest() is None
+    assert turns.oldest() is None
     await asyncio.gather(*waits)

@@ -9,8 +9,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.limits.connections import Connections, StartQueue
+from gateway.limits.connections import Connections
 from gateway.limits.pools import upload_buffer
+from gateway.limits.turns import Turns
 from gateway.server.connection import Connection
 from gateway.server.cycle import SMALL_BYTES, head
 from gateway.server.handler import Phase
@@ -264,7 +265,7 @@ async def test_messages_that_wait_stop_the_reading():
     async with service(echo_nothing) as running:
         _, writer, connection = await running.connect(UPGRADE + b"\r\n")
         await reaches(connection, Phase.OPEN)
-        flood = message(1, b"{}") * 100_000
+        flood = message(1, bytes(100)) * 8_000
         writer.transport.set_write_buffer_limits(0)
         for _ in range(40):
             writer.write(flood)  # 32 MB in all, more than the sockets hold
@@ -274,11 +275,11 @@ async def test_messages_that_wait_stop_the_reading():
         await until(connection.transport.is_reading)
 
 
-class Held(StartQueue):
-    """A start queue that the test opens."""
+class Held(Turns[Connection]):
+    """Turns that the test begins."""
 
     def __init__(self) -> None:
-        super().__init__(1)
+        super().__init__(most=1)
         self.opened = asyncio.Event()
 
     async def wait(self, connection: object) -> None:
@@ -294,12 +295,12 @@ async def test_request_of_a_client_that_left_is_not_begun(request_bytes):
         seen.append(scope["type"])
 
     async with service(note) as running:
-        running.pool.first_requests = start_queue = Held()
+        running.pool.first_requests = turns = Held()
         _, writer, connection = await running.connect(request_bytes)
         await until(lambda: connection.handler.runs)
         writer.transport.abort()
         await reaches(connection, Phase.CLOSED)
-        start_queue.opened.set()
+        turns.opened.set()
         await until(lambda: not running.state.tasks)
     assert seen == []
 

@@ -1,0 +1,95 @@
+"""Turns: a little work in each iteration, round-robin by client, and a backlog that delays no one."""
+
+import asyncio
+import time
+
+from gateway.limits import turns as module
+from gateway.limits.turns import Turns
+
+
+class Participant:
+    def __init__(self, client: str = "") -> None:
+        self.client = client
+
+
+async def iterate(times: int = 1) -> None:
+    for _ in range(times):
+        await asyncio.sleep(0)
+
+
+async def test_no_more_than_most_run_in_an_iteration():
+    turns, done = Turns(most=2), []
+    assert [turns.run(lambda: done.append("run")) for _ in range(3)] == [True, True, False]
+    for number in range(5):
+        turns.enqueue(Participant(), lambda number=number: done.append(number))
+    assert not turns.run(lambda: done.append("before those that wait"))
+    await iterate()
+    assert done == ["run", "run", 0, 1]
+    await iterate(2)
+    assert done[2:] == [0, 1, 2, 3, 4]
+
+
+async def test_none_begins_after_the_seconds():
+    turns, done = Turns(seconds=0.001), []
+    assert turns.run(lambda: time.sleep(0.002))
+    assert not turns.run(lambda: done.append("late"))
+    await iterate()
+    assert turns.run(lambda: done.append("next"))
+    assert done == ["next"]
+
+
+async def test_turns_alternate_between_clients():
+    turns, done = Turns(most=1), []
+    for client in ("a", "a", "a", "b", "b", "c"):
+        turns.enqueue(Participant(client), lambda client=client: done.append(client))
+    await iterate(6)
+    assert "".join(done) == "abcaba"
+
+
+async def test_backlog_takes_its_share_of_the_time_and_new_work_does_not_wait():
+    turns, participant = Turns(seconds=0.001), Participant("flood")
+    spent = [0]
+
+    def work() -> None:
+        spent[0] += 1
+        time.sleep(0.002)
+        turns.enqueue(participant, work, backlog=True)
+
+    turns.enqueue(participant, work, backlog=True)
+    ends = time.monotonic() + 0.5
+    while time.monotonic() < ends:
+        assert turns.run(lambda: None), "the backlog is not in the way"
+        await asyncio.sleep(0)
+    assert 3 <= spent[0] <= 0.5 / 0.002 / module.BACKLOG_SHARE + 1
+
+
+async def test_work_that_fails_stops_no_other():
+    turns, done = Turns(seconds=1.0), []
+    failures = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+    def fail() -> None:
+        raise ValueError
+
+    for backlog in (False, True):
+        turns.enqueue(Participant("a"), fail, backlog=backlog)
+        turns.enqueue(Participant("b"), lambda: done.append("b"), backlog=backlog)
+    async with asyncio.timeout(10):
+        while len(done) < 2:  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0.001)
+    assert len(failures) == 2
+
+
+def test_client_that_is_refused_often_waits(monkeypatch):
+    """Up to a limit; what is kept of all clients is bounded."""
+    monkeypatch.setattr(module, "MAX_REFUSED", 2)
+    turns = Turns()
+    for _ in range(int(module.FREE_SECONDS / module.REFUSAL_SECONDS)):
+        turns.refuse("rarely")
+    assert turns.wait_seconds("rarely") == 0
+    for _ in range(1_000):
+        turns.refuse("often")
+    assert 0.5 < turns.wait_seconds("often") <= module.MOST_SECONDS
+    turns.refuse("rarely")
+    turns.refuse("another")
+    assert turns.wait_seconds("often") == 0
