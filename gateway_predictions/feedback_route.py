@@ -118,6 +118,9 @@ def router(log: "ServiceLog | None") -> APIRouter:
 
 async def _read(request: Request, context: RequestContext) -> FeedbackBody:
     """The body; raises RequestTooLarge, InvalidBody or InvalidParameter."""
+    # A form of any web page could send other types without asking the service first.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise InvalidBody("The body is JSON: send it with 'Content-Type: application/json'.")
     body = await read_whole(Body(request, context), MAX_FEEDBACK_BYTES, "max_feedback_bytes")
     try:
         given = json_text.decode(body, max_bytes=MAX_FEEDBACK_BYTES)

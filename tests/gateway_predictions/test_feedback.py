@@ -43,6 +43,16 @@ def test_feedback_is_joined_with_the_result(tmp_path):
     ]
 
 
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_feedback_is_json(client, kind):
+    """A form of another site can send every other type."""
+    answer = client.post("/feedback", content=b'{"request_id": "r1", "wrong": true}', headers={"Content-Type": kind})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_body")
+
+
 WRONG, WITHDRAWN = {"wrong": True}, {"withdrawn": True}
 
 
@@ -103,8 +113,8 @@ def test_feedback_is_checked(client, members, status, words):
 def test_feedback_has_a_bound(client):
     body = b'{"request_id": "r", "wrong": true'
     fits = body + b" " * (4096 - len(body) - 1) + b"}"
-    assert client.post("/feedback", content=fits).status_code == 202
-    answer = client.post("/feedback", content=b" " + fits)
+    assert client.post("/feedback", content=fits, headers=JSON).status_code == 202
+    answer = client.post("/feedback", content=b" " + fits, headers=JSON)
     assert (answer.status_code, answer.json()["code"]) == (413, "request_too_large")
 
 
