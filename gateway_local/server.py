@@ -123,10 +123,12 @@ class EmbeddedTriton(Child):
         if not self.model_repository.is_dir():
             raise TritonRuntimeError(f"there is no model repository at {self.model_repository}")
         for path in (self.model_repository, self.runtime.backend_directory):
-            if any(map(str.isspace, str(path))):
-                # The backend splits its stubs' command line at spaces, then waits for ever for a stub that died.
+            if not str(path).isascii() or any(map(str.isspace, str(path))):
+                # The backend splits its stubs' command line at spaces, then waits for ever for a stub that died. The
+                # stubs' Python has no locale, so it can open no path beyond ASCII.
                 raise TritonRuntimeError(
-                    f"Triton's Python backend cannot handle spaces in a path: move {path} to a path without spaces"
+                    "Triton's Python backend cannot handle spaces, or letters beyond ASCII, in a path: move "
+                    f"{path} to a path without them"
                 )
         if "*" in self.load_models and not self._was_ready and (missing := missing_code(self.model_repository)):
             raise TritonRuntimeError(

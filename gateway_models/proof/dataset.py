@@ -13,6 +13,8 @@ from gateway_models.proof.image_files import image_files
 from gateway_models.repository.class_names import ClassNames
 
 SEPARATOR = ";"
+HEADERS = ("path", "file", "filename", "image")
+"""Names of the first column; a line that begins with one of them is not an image."""
 MAX_TABLE_BYTES = 256 * 2**20
 """The size limit of a CSV: millions of rows."""
 
@@ -33,7 +35,7 @@ def read_dataset(source: Path, labels: Sequence[str], *, multi_label: bool = Fal
     """The samples in a folder with a folder for each class, or in a CSV with a path and a label on each line.
 
     Classes are named as in `labels`, ignoring case, with _ for a space; or by number. In a CSV the paths are
-    relative to it, a first line "path,label" is a header, and several labels are separated by ;.
+    relative to it, a first line such as "path,label" is a header, and several labels are separated by ;.
     Raises UserError.
     """
     classes = ClassNames(labels)
@@ -87,8 +89,7 @@ def _rows(source: Path) -> list[tuple[int, list[str]]]:
         rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
     except (OSError, csv.Error) as exc:
         raise DatasetError(f"cannot read {source}: {exc}") from exc
-    is_header = bool(rows) and [cell.strip().lower() for cell in rows[0][1]][:1] in (["path"], ["file"], ["filename"])
-    return rows[1:] if is_header else rows
+    return rows[1:] if rows and rows[0][1][0].strip().lower() in HEADERS else rows
 
 
 def _row(source: Path, number: int, row: list[str], classes: ClassNames) -> Sample:
@@ -96,6 +97,7 @@ def _row(source: Path, number: int, row: list[str], classes: ClassNames) -> Samp
         raise DatasetError(f"{source}, line {number}: a path and a label are expected")
     path = source.parent / restored(row[0].strip())
     if not path.is_file():
-        raise DatasetError(f"{source}, line {number}: there is no file {path}")
+        advice = "" if number > 1 or path.suffix else "; a header is path,label"
+        raise DatasetError(f"{source}, line {number}: there is no file {path}{advice}")
     names = [name for name in restored(row[1]).split(SEPARATOR) if name.strip()]
     return Sample(path, frozenset(_number(classes, name, f"{source}, line {number}") for name in names))

@@ -33,8 +33,9 @@ def test_class_folders_are_named_by_label_or_number(folder):
 
 def test_csv_names_paths_and_labels(folder):
     table = folder / "labels.csv"
-    table.write_text("path,label\ncat/1.jpg,cat\n3/4.jpg,2\n")
-    assert [sorted(sample.classes) for sample in read_dataset(table, LABELS)] == [[0], [2]]
+    for header in ("path,label", "image,label", "FileName,Class"):
+        table.write_text(f"{header}\ncat/1.jpg,cat\n3/4.jpg,2\n")
+        assert [sorted(sample.classes) for sample in read_dataset(table, LABELS)] == [[0], [2]]
     table.write_text("cat/1.jpg,cat; fox\n3/4.jpg,\n")
     assert [sorted(s.classes) for s in read_dataset(table, LABELS, multi_label=True)] == [[0, 4], []]
     with pytest.raises(DatasetError, match="has 2 labels, and the model gives one"):
@@ -46,11 +47,12 @@ def test_csv_names_paths_and_labels(folder):
     [
         ("cat/1.jpg,dog\n", r"line 1: the model has no class 'dog'; it has cat, Great Dane"),
         *((f"cat/1.jpg,{name}\n", "no class") for name in ("crane", "²", "9" * 5000)),
-        ("cat/9.jpg,cat\n", r"line 1: there is no file .*9\.jpg"),
+        ("cat/9.jpg,cat\n", r"line 1: there is no file .*9\.jpg$"),
+        ("label,image\ncat,cat/9.jpg\n", r"line 1: there is no file .*label; a header is path,label"),
         ("cat/1.jpg\n", "line 1: a path and a label are expected"),
         ("", "has no lines"),
     ],
-    ids=["unknown", "twice", "superscript", "long", "no file", "no label", "no lines"],
+    ids=["unknown", "twice", "superscript", "long", "no file", "header", "no label", "no lines"],
 )
 def test_invalid_line_is_named(folder, text, reason):
     (folder / "labels.csv").write_text(text)
