@@ -1,40 +1,30 @@
 """The checks of the key files, and of the store of rates that GATEWAY_RATE_STORE_URL names."""
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from gateway.findings import Finding, fail, ok, warn
 from gateway.settings import Settings, variable
-from gateway_plugins.keys.key_file import Keys, KeysError, read_admin_keys, read_keys
+from gateway_plugins.keys.key_file import KeysError, read_keys
 from gateway_plugins.keys.quota import Rate
 from gateway_plugins.keys.settings import KeySettings
 
 CHECK = "rate store"
 KEY = "doctor?"
 """No name of an API key has a question mark."""
+NO_API_KEYS = (
+    "off: anyone who reaches the port can use the API; GATEWAY_API_KEYS_FILE and gateway key add switch them on"
+)
+NO_ADMIN_KEYS = "off: models cannot be loaded or unloaded over HTTP"
 
 
-def api_keys(path: Path | None) -> Finding:
-    """The file of API keys."""
+def key_file(path: Path | None, *, admin: bool = False) -> Finding:
+    """The file of API keys, or of the admin keys, which may load and unload models."""
+    title = "admin keys" if admin else "API keys"
     if path is None:
-        name = variable("api_keys_file")
-        return ok(
-            "API keys", f"off: anyone who reaches the port can use the API; {name} and gateway key add switch them on"
-        )
-    return _keys("API keys", path, read_keys)
-
-
-def admin_keys(path: Path | None) -> Finding:
-    """The file of keys that may load and unload models."""
-    if path is None:
-        return ok("admin keys", "off: models cannot be loaded or unloaded over HTTP")
-    return _keys("admin keys", path, read_admin_keys)
-
-
-def _keys(title: str, path: Path, read: Callable[[Path], Keys]) -> Finding:
+        return ok(title, NO_ADMIN_KEYS if admin else NO_API_KEYS)
     try:
-        count = len(read(path).digests)
+        count = len(read_keys(path, admin=admin).digests)
         readable = path.stat().st_mode & 0o004
     except KeysError as exc:
         return fail(title, str(exc))

@@ -92,12 +92,20 @@ class KeyFile:
         return self._keys
 
     def _read(self) -> Keys:
-        return (read_admin_keys if self._admin else read_keys)(self._path)
+        return read_keys(self._path, admin=self._admin)
 
 
-def read_keys(path: Path) -> Keys:
-    """Read a file of keys; raises KeysError, which names a bad line by its number and does not repeat its text."""
+def read_keys(path: Path, *, admin: bool = False) -> Keys:
+    """Read a file of keys; raises KeysError, which names a bad line by its number and does not repeat its text.
+
+    It also raises KeysError if a key of the file of `admin` keys has a quota.
+    """
     digests, options = _parse(path, _read(path))
+    if admin and options:
+        raise KeysError(
+            f"{path} has admin keys, which have no quotas, but {next(iter(options))} has one: remove what follows "
+            "its hash, or move the line to the file of GATEWAY_API_KEYS_FILE"
+        )
     quotas = {}
     for name, (where, given) in options.items():
         try:
@@ -105,17 +113,6 @@ def read_keys(path: Path) -> Keys:
         except InvalidQuota as exc:
             raise KeysError(f"{where}: {exc}") from None
     return Keys(digests, quotas)
-
-
-def read_admin_keys(path: Path) -> Keys:
-    """Read a file of admin keys; raises KeysError as `read_keys` does, and if one of the keys has a quota."""
-    digests, options = _parse(path, _read(path))
-    if options:
-        raise KeysError(
-            f"{path} has admin keys, which have no quotas, but {next(iter(options))} has one: remove what follows "
-            "its hash, or move the line to the file of GATEWAY_API_KEYS_FILE"
-        )
-    return Keys(digests)
 
 
 def add_key(path: Path, name: str, quota: Quota = NO_QUOTA) -> str:

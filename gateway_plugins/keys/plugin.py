@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gateway.findings import Finding
 from gateway.hooks import Authenticator, Plugin, Runtime
 from gateway.settings import Settings
-from gateway_plugins.keys.key_file import read_admin_keys, read_keys
+from gateway_plugins.keys.key_file import read_keys
 from gateway_plugins.keys.settings import KeySettings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class ApiKeys(Plugin):
         if own.api_keys_file is not None:
             read_keys(own.api_keys_file)
         if own.admin_keys_file is not None:
-            read_admin_keys(own.admin_keys_file)
+            read_keys(own.admin_keys_file, admin=True)
         if own.rate_store_url is not None:
             from gateway_plugins.keys.rates import require_client
 
@@ -42,10 +42,10 @@ class ApiKeys(Plugin):
     @classmethod
     async def examine(cls, settings: Settings) -> Sequence[Finding]:
         """The files of keys, and whether the store of rates answers."""
-        from gateway_plugins.keys.doctor import admin_keys, api_keys, rate_store
+        from gateway_plugins.keys.doctor import key_file, rate_store
 
         own = KeySettings.of(settings)
-        return [api_keys(own.api_keys_file), admin_keys(own.admin_keys_file), *await rate_store(settings)]
+        return [key_file(own.api_keys_file), key_file(own.admin_keys_file, admin=True), *await rate_store(settings)]
 
     def authenticator(self) -> Authenticator | None:
         """The files of keys, if the settings name any."""

@@ -21,7 +21,6 @@ from gateway_plugins.keys.key_file import (
     add_key,
     digest,
     new_key,
-    read_admin_keys,
     read_keys,
     remove_key,
 )
@@ -186,10 +185,10 @@ def test_commands_use_the_file_of_the_setting(path, tmp_path, monkeypatch):
 
 def test_admin_key_with_a_quota_is_refused(path):
     add_key(path, "ops")
-    assert list(read_admin_keys(path).digests) == ["ops"]
+    assert list(read_keys(path, admin=True).digests) == ["ops"]
     add_key(path, "slow", read_quota({"rate": "1/s"}))
     with pytest.raises(KeysError, match=r"slow .* GATEWAY_API_KEYS_FILE"):
-        read_admin_keys(path)
+        read_keys(path, admin=True)
     with pytest.raises(KeysError, match="admin keys"):
         KeyFile(path, admin=True)
 
@@ -209,17 +208,17 @@ def test_doctor_checks_key_files(path, text, mode, level, words):
     if text is not None:
         path.write_text(text)
         path.chmod(mode)
-    for check, name in ((doctor.api_keys, "API keys"), (doctor.admin_keys, "admin keys")):
-        finding = check(path)
+    for admin, name in ((False, "API keys"), (True, "admin keys")):
+        finding = doctor.key_file(path, admin=admin)
         assert (finding.check, finding.level) == (name, level)
         assert words in finding.text + finding.advice
 
 
 def test_doctor_notes_missing_keys():
-    finding = doctor.api_keys(None)
+    finding = doctor.key_file(None)
     assert finding.level is Level.OK
     assert finding.text.startswith("off: anyone who reaches the port can use the API")
-    assert doctor.admin_keys(None).text == "off: models cannot be loaded or unloaded over HTTP"
+    assert doctor.key_file(None, admin=True).text == "off: models cannot be loaded or unloaded over HTTP"
 
 
 NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_.-]{0,9}", fullmatch=True), min_size=1, max_size=5, unique=True)

@@ -1,13 +1,17 @@
 """Rates: how many images may pass, and when the next one may, in one process."""
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway_plugins.keys.quota import Rate
+from gateway.errors import RateLimited
+from gateway_plugins.keys.quota import Rate, read_quota
 from gateway_plugins.keys.rates import Rates
+from gateway_plugins.keys.tenant import Tenant
+from tests.settings import Settings
 
 
 @pytest.fixture
@@ -65,3 +69,24 @@ def test_no_time_span_has_more_images_than_promised(pauses, images):
                 assert last - first + 1 <= images + images * (passed[last] - began) + 1 + 1e-3
 
     asyncio.run(check())
+
+
+async def test_images_that_wait_pass_at_the_rate_and_the_rest_are_refused():
+    """Of a hundred images at once, those are refused at once whose turn does not come within the time to wait."""
+    tenant = Tenant("waiting", read_quota({"rate": "20/s"}), Settings(_env_file=None), Rates(None))
+    clock = asyncio.get_running_loop().time
+    began = clock()
+
+    async def charge() -> float | None:
+        """The time after which the image passed; None if it was refused."""
+        try:
+            await tenant.charge(1.0, {"wait": nullcontext()})
+        except RateLimited:
+            return None
+        return clock() - began
+
+    waits = await asyncio.gather(*(charge() for _ in range(100)))
+    passed = sorted(wait for wait in waits if wait is not None)
+    assert 20 <= len(passed) <= 20 + 20 * passed[-1] + 1
+    assert waits[-1] is None
+    await tenant.charge(2.0, {"wait": nullcontext()})  # nothing is left of those that waited
