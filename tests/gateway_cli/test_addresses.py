@@ -87,6 +87,4 @@ def test_one_name_for_each_kind():
     }  # fmt: skip
     assert shown["--url"] == []
     assert {"classify", "stream", "import", "parity", "compare"} <= set(shown["--gateway"])
-    assert {"add", "list", "remove", "labels", "versions", "parity", "evaluate", "compare", "drift"} <= set(
-        shown["--triton"]
-    )
+    assert {"add", "list", "remove", "versions", "parity", "evaluate", "compare", "drift"} <= set(shown["--triton"])
