@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # imported in the functions that need them, so that `gateway 
     from gateway_client.bulk.run import BulkJob, FileRun
     from gateway_client.bulk.sources import Skipped, Sources
 
-KEY_ADVICE = ": give it by --api-key KEY, or by the variable TRITON_GATEWAY_KEY"
+KEY_ADVICE = ": give it by --api-key KEY, or by the variable GATEWAY_API_KEY"
 TABLE_ROWS = 50
 JSON_LINES = {".jsonl", ".ndjson"}
 

@@ -1,5 +1,6 @@
 """A temporary service for one run: `gateway up` on a free port, stopped with the run."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.errors import UserError
+from gateway.values.variables import API_KEY
 from gateway_local.children import end, wait_answering
 from gateway_local.groups import REAPER
 from gateway_local.hosts import LOOPBACK, free_port
@@ -32,7 +34,10 @@ def own_service(model_repository: Path, print_status: Callable[[str], None]) -> 
     with tempfile.NamedTemporaryFile("w+", prefix="gateway-classify-", suffix=".log") as log:
         # In a new session, so that Ctrl-C reaches only this process; the service ends with this process.
         command = [sys.executable, "-m", "gateway_cli", "up", *options]
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        variables = {name: value for name, value in os.environ.items() if name != API_KEY}
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=variables
+        )
         REAPER.watch(process.pid)
         try:
             started = time.monotonic()

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from gateway.environment import SettingsError, load_settings
+from gateway.settings import given_variables
+from gateway.values.variables import API_KEY
 from gateway_client.visible import visible
 
 
@@ -33,7 +35,11 @@ Repository = Annotated[
 ApiKey = Annotated[
     str | None,
     typer.Option(
-        "--api-key", envvar="TRITON_GATEWAY_KEY", help="API key, if the service requires one.", show_default=False
+        "--api-key",
+        envvar=API_KEY,
+        help="API key, if the service requires one; also from the file .env.",
+        show_default=False,
+        callback=lambda given: given or given_variables().get(API_KEY),
     ),
 ]
 ServiceModel = Annotated[

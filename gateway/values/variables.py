@@ -3,6 +3,8 @@
 from enum import StrEnum
 
 ENV_PREFIX = "GATEWAY_"
+API_KEY = "GATEWAY_API_KEY"
+"""The variable with the API key that commands send. It is no setting: a service reads keys from a file."""
 
 
 class DecodeMode(StrEnum):

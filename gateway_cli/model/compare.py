@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway_cli.addresses import Triton
-from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, model_app
+from gateway_cli.model.group import Gateway, Name, check_gateway, model_app
 from gateway_cli.model.proof import DecodeAs, a_number
-from gateway_cli.terminal import Repository, emit, print_status
+from gateway_cli.terminal import ApiKey, Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.spec import Decode
 
@@ -72,7 +72,7 @@ def compare(
     decode: DecodeAs = None,
     address: Triton = None,
     gateway: Gateway = None,
-    api_key: GatewayKey = None,
+    api_key: ApiKey = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
     json: Annotated[

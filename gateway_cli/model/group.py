@@ -42,10 +42,6 @@ Gateway = Annotated[
         callback=gateway_url,
     ),
 ]
-GatewayKey = Annotated[
-    str | None,
-    typer.Option("--api-key", envvar="TRITON_GATEWAY_KEY", help="Key for --gateway.", show_default=False),
-]
 
 
 def check_gateway(gateway: str | None, address: str | None, decode: object) -> None:

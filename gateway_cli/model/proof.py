@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from gateway_cli.addresses import Triton
-from gateway_cli.model.group import Gateway, GatewayKey, Name, check_gateway, model_app
-from gateway_cli.terminal import Repository, emit, print_status
+from gateway_cli.model.group import Gateway, Name, check_gateway, model_app
+from gateway_cli.terminal import ApiKey, Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.tuning import TUNING
 from gateway_models.proof.variants import NetworkRuntime
@@ -50,7 +50,7 @@ def parity(
     decode: DecodeAs = None,
     address: Triton = None,
     gateway: Gateway = None,
-    api_key: GatewayKey = None,
+    api_key: ApiKey = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Check that served results equal the original model's, with images prepared by PIL and torchvision.

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from gateway.findings import Finding
 from gateway.hooks import Authenticator, Plugin, Runtime
-from gateway.settings import Settings
-from gateway_plugins.keys.key_file import read_keys
+from gateway.settings import Settings, given_variables, variable
+from gateway.values.variables import API_KEY
+from gateway_plugins.keys.key_file import KeysError, read_keys
 from gateway_plugins.keys.settings import KeySettings
 
 if TYPE_CHECKING:
@@ -28,10 +29,15 @@ class ApiKeys(Plugin):
 
     @classmethod
     def check(cls, settings: Settings) -> None:
-        """Raise KeysError if a file cannot be used, or RateStoreUnavailable if the client of the store is missing."""
+        """Raise KeysError without a usable file, RateStoreUnavailable without the client of the store."""
         own = KeySettings.of(settings)
         if own.api_keys_file is not None:
             read_keys(own.api_keys_file)
+        elif API_KEY in given_variables():
+            raise KeysError(
+                f"{API_KEY} is the key that commands send, and would not protect this service: unset it, or create a "
+                f"key with `gateway key add NAME --file FILE` and set {variable('api_keys_file')}"
+            )
         if own.admin_keys_file is not None:
             read_keys(own.admin_keys_file, admin=True)
         if own.rate_store_url is not None:

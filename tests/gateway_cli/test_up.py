@@ -9,7 +9,8 @@ from gateway_cli import live
 from gateway_cli.live import LiveDisplay, log_path
 from gateway_local.console import PlainConsole
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from tests.commands import gateway
+from gateway_plugins.keys.key_file import KeysError
+from tests.commands import gateway, refusal
 from tests.processes import wait_for
 
 
@@ -40,6 +41,12 @@ def test_missing_model_file_warns_unless_it_is_the_default_model(tmp_path, monke
         output = gateway("up", f"--model-repository={tmp_path}").output
         assert (f"{lacking} is missing: correct config.pbtxt, or add what is missing" in output) == (name == "flowers")
         assert "classifier" not in output
+
+
+@pytest.mark.parametrize("command", ["up", "serve"])
+def test_key_of_commands_does_not_pass_for_protection(command, monkeypatch):
+    monkeypatch.setenv("GATEWAY_API_KEY", "secret")
+    assert "GATEWAY_API_KEYS_FILE" in refusal(command, kind=KeysError)
 
 
 HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"

@@ -400,14 +400,19 @@ def test_rows_have_embeddings(tmp_path):
     assert "--embeddings excludes --threshold" in " ".join(refused.split())
 
 
-def test_missing_key_error_names_the_option(tmp_path):
+def test_missing_key_error_names_the_option(tmp_path, monkeypatch):
     key = add_key(tmp_path / "keys", "me")
     photo = tmp_path / "a.png"
     photo.write_bytes(PNG)
     with stub_service(api_keys_file=tmp_path / "keys") as url:
         refused = run(photo, "--gateway", url, code=1)
         run(photo, "--gateway", url, "--api-key", key)
-    assert "by --api-key KEY, or by the variable TRITON_GATEWAY_KEY" in " ".join(refused.split())
+        (tmp_path / ".env").write_text(f"GATEWAY_API_KEY={key}\n")
+        monkeypatch.chdir(tmp_path)
+        run(photo, "--gateway", url)
+        monkeypatch.setenv("GATEWAY_API_KEY", "tig_wrong")
+        run(photo, "--gateway", url, code=1)
+    assert "by --api-key KEY, or by the variable GATEWAY_API_KEY" in " ".join(refused.split())
 
 
 TEXT = (PROJECT / "docs" / "guides" / "bulk.md").read_text()
