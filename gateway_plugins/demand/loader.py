@@ -96,6 +96,8 @@ class DemandLoader:
         """The load in progress of each model; it returns its error."""
         self._failed: dict[str, tuple[float, GatewayError]] = {}
         """Models that could not be loaded: until when they are not tried again, and the error."""
+        self._refused: set[str] = set()
+        """Models that do not classify images, as a probe has shown."""
 
     async def close(self) -> None:
         """Wait for the loads in progress, for a limited time."""
@@ -111,7 +113,7 @@ class DemandLoader:
             with suppress(GatewayError):
                 await self.models.read(replica)
                 break
-        return sorted(filter(self.models.is_for_clients, self.models.listed - self.models.fixed))
+        return sorted(filter(self.models.is_for_clients, self.models.listed - self.models.fixed - self._refused))
 
     async def loaded(
         self,
@@ -157,6 +159,7 @@ class DemandLoader:
     def forget_failure(self, model_name: str) -> None:
         """Load a model that has failed again, since an administrator asks for it."""
         self._failed.pop(model_name, None)
+        self._refused.discard(model_name)
 
     def _is_loaded(self, unit: str) -> bool:
         """Whether a Triton that answers has a model; if the only one is away, the call reports that, or is held."""
@@ -235,7 +238,9 @@ class DemandLoader:
             except (TritonUnreachable, NoRoom) as error:
                 last = error
             except GatewayError as error:
-                if unit in self.models.listed:  # a name that a client has made up is not kept
+                if (
+                    not isinstance(error, ModelNotFound) and unit in self.models.listed
+                ):  # a name that a client has made up is not kept
                     self._failed[unit] = (time.monotonic() + FAILED_SECONDS, error)
                     metrics.MODEL_LOADS.labels("failed").inc()
                     log.warning("demand_load_failed", triton=replica.address, model=unit, cause=error.message)
@@ -257,7 +262,7 @@ class DemandLoader:
         try:
             if ours:
                 await replica.models.load(unit)
-            await self._probe(replica, unit)
+            await self._probe(replica, unit, ours=ours)
         except GatewayError as error:
             self._pool.forget(replica.address, self.models.versions(unit))  # recovery would try to load it for ever
             if isinstance(error.__cause__, TritonUnreachable):
@@ -287,15 +292,17 @@ class DemandLoader:
             with suppress(GatewayError):  # a failed hint must not replace the error
                 hint = await replica.models.suggestion(unit)
             raise ModelNotFound(f"There is no model {unit!r}; {hint or 'GET /models lists the models.'}")
-        if not self.models.is_for_clients(unit):
+        if unit in self._refused or not self.models.is_for_clients(unit):
             raise _no_model_for_clients(unit)
 
-    async def _probe(self, replica: Replica, unit: str) -> None:
-        """Probe a model that is loaded; one that clients cannot use is unloaded."""
+    async def _probe(self, replica: Replica, unit: str, *, ours: bool) -> None:
+        """Probe a model that is loaded; one that does not classify images is refused, and unloaded if it is `ours`."""
         error = await replica.checker.add(unit)
         if isinstance(error, ContractBroken):
-            with suppress(GatewayError):
-                await replica.models.unload(unit)
+            self._refused.add(unit)
+            if ours:  # any other model belongs to somebody else, whom no client of this gateway may disturb
+                with suppress(GatewayError):
+                    await replica.models.unload(unit)
             raise _no_model_for_clients(unit)
         if error is not None:
             raise error

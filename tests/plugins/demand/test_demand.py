@@ -189,7 +189,7 @@ async def test_images_that_wait_have_a_limit():
 async def test_step_is_refused(readable, step, needed):
     """By the repository, or if it cannot be read, by the name that `gateway model add` gives to a step.
 
-    Only a load shows what a step of another name is: it is unloaded again, and not loaded for each request.
+    Only a load shows what a step of another name is: it is unloaded again, and the gateway remembers it.
     """
     async with gateways_of(readable=readable) as (gateway,):
         gateway.triton.ensembles["m1"] = ("m1_preprocessor", step)
@@ -199,7 +199,19 @@ async def test_step_is_refused(readable, step, needed):
                 await gateway.wait_for(step)
         assert loads(gateway) == needed
         assert gateway.triton.unloaded >= set(needed)
+        assert needed or step not in {info.name for info in await gateway.backend.models()}
         assert await classify(gateway, "m1") == "m1"
+
+
+async def test_loaded_model_that_classifies_no_images_stays_loaded():
+    """It belongs to somebody else who uses this Triton; a client of the gateway must not be able to unload it."""
+    async with gateways_of(readable=False) as (gateway,):
+        gateway.triton.ensembles["m1"] = ("m1_preprocessor", "detector")
+        for _ in range(2):
+            with pytest.raises(ModelNotFound, match="no model that classifies images"):
+                await gateway.wait_for("detector")
+        assert not loads(gateway)
+        assert "detector" not in gateway.triton.unloaded
 
 
 async def test_model_that_cannot_be_loaded_is_not_tried_again_at_once():
