@@ -31,7 +31,7 @@ def masked_copy(pixels: NDArray[np.uint8], masking: Masking, number: int) -> tup
         return Ppm(pixels), np.ones((masking.map_side, masking.map_side), np.float32)
     make = _window if masking.method is Method.OCCLUSION else _random
     mask, visible = make(masking, number - 1, *pixels.shape[:2])
-    mean = pixels.mean(axis=(0, 1), dtype=np.float64).astype(np.float32)
+    mean = np.array(cv2.mean(pixels)[:3], np.float32)
     copy = mean + (pixels - mean) * mask[:, :, np.newaxis]
     return Ppm(np.rint(copy).astype(np.uint8)), visible
 
