@@ -32,6 +32,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield finding
     yield from asyncio.run(_of_plugins(settings))
     yield machine.api_port(settings)
+    yield from machine.proxies()
     if "triton_url" in settings.model_fields_set:
         yield machine.memory(settings, None)
         yield from asyncio.run(tritons(settings))

@@ -180,3 +180,15 @@ def test_port_of_the_api_is_free_or_that_of_a_gateway():
         finding = checked(port)
     assert finding.level is Level.WARN
     assert "in use by a gateway" in finding.text
+
+
+def test_proxies_are_named_by_their_variables(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    assert not list(machine.proxies())
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:password@proxy:3128")
+    monkeypatch.setenv("NO_PROXY", "triton.local")
+    (finding,) = machine.proxies()
+    assert finding.text.startswith("HTTPS_PROXY; NO_PROXY excepts triton.local")
+    assert "password" not in finding.text
