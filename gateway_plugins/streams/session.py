@@ -23,7 +23,6 @@ from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
 from gateway_plugins.shared import json_text
 from gateway_plugins.shared.json_text import JsonError
-from gateway_plugins.shared.ordered_stream import OrderedStream
 from gateway_plugins.shared.stream_account import StreamAccount
 from gateway_plugins.streams import metrics
 from gateway_plugins.streams.held_label import HeldLabel
@@ -35,6 +34,7 @@ from gateway_plugins.streams.messages import (
     sequence_member,
 )
 from gateway_plugins.streams.options import Smoothing, StreamParameters, read_parameters
+from gateway_plugins.streams.ordered_stream import OrderedStream
 from gateway_plugins.streams.waiting import StreamFrame, WaitingFrames
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
@@ -88,7 +88,7 @@ class StreamSession(OrderedStream[StreamFrame]):
         fields: Mapping[str, str] | None = None,
         caller: Caller = ANYONE,
     ) -> None:
-        super().__init__(noun="frame")
+        super().__init__()
         self._key, self._address, self._fields = key, address, fields or {}
         self._service = service
         self._settings = settings

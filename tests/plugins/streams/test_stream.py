@@ -244,7 +244,7 @@ def test_sequence_ends_when_the_client_disconnects(backend, service):
 
 def test_text_messages_do_not_keep_a_stream_open(monkeypatch):
     """Each is sent as soon as the one before is answered."""
-    monkeypatch.setattr("gateway_plugins.shared.ordered_stream.STREAM_IDLE_SECONDS", 0.5)
+    monkeypatch.setattr("gateway_plugins.streams.ordered_stream.STREAM_IDLE_SECONDS", 0.5)
     with stream_service(frame_backend()) as (address, _), opened(address) as client:
         with pytest.raises(ConnectionClosed) as closed:
             all(ask(client, '{"top_k": 1}')["type"] in {"parameters", "error"} for _ in itertools.count())
@@ -254,7 +254,7 @@ def test_text_messages_do_not_keep_a_stream_open(monkeypatch):
 def test_stream_with_a_frame_in_flight_is_not_idle(monkeypatch):
     """The client waits as well: its silence begins with the answer."""
     backend = frame_backend()
-    monkeypatch.setattr("gateway_plugins.shared.ordered_stream.STREAM_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("gateway_plugins.streams.ordered_stream.STREAM_IDLE_SECONDS", 0.2)
     with stream_service(backend) as (address, _), opened(address) as client:
         backend.gate.clear()
         client.send(frame(0))

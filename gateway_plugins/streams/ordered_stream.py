@@ -23,22 +23,19 @@ class OrderedStream(WaitingClient, Generic[Item]):
 
     A subclass reads messages by `receive`, calls `arrived` for each item, waits for a `slot`, starts to process the
     item by `start`, and puts it in line by `enqueue`. `deliver` waits for the item's result and sends it. The stream
-    ends with StreamIdle after STREAM_IDLE_SECONDS without an item; `noun` is what the error calls an item.
+    ends with StreamIdle after STREAM_IDLE_SECONDS without an item.
     """
 
-    def __init__(self, *, noun: str) -> None:
+    def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._idle_limit_seconds = STREAM_IDLE_SECONDS
-        self._noun = noun
         self._scope = Scope()
         self._line: asyncio.Queue[Item | None] = asyncio.Queue()
         self._open = 0
         """Items that have arrived, and that are neither delivered nor dropped."""
         self._active_at = self._loop.time()
         """Time at which the last item arrived, or its result was delivered."""
-        self._reading: asyncio.Timeout | None = None
-        self._stop_error: GatewayError | None = None
         self._failure: Exception | None = None
         self._ended = asyncio.Event()
 
@@ -64,12 +61,6 @@ class OrderedStream(WaitingClient, Generic[Item]):
         """Make `run` raise an error, now or when it is called."""
         self._fail(error)
 
-    def stop(self, error: GatewayError) -> None:
-        """Make `receive` raise an error, now or when it is called."""
-        self._stop_error = self._stop_error or error
-        if self._reading is not None and not self._reading.expired():
-            self._reading.reschedule(0.0)
-
     async def run(self, *work: Callable[[], Awaitable[None]]) -> None:
         """Run the stream's work until the last result is delivered; raises the first exception of any part.
 
@@ -90,24 +81,21 @@ class OrderedStream(WaitingClient, Generic[Item]):
         self._scope.start(self._guard(work, *arguments))
 
     async def receive(self, receive: Callable[[], Awaitable[Message]]) -> Message:
-        """The client's next message; raises StreamIdle, and the error of `stop`."""
-        while self._stop_error is None:
+        """The client's next message; raises StreamIdle."""
+        while True:
             left_seconds = self._idle_limit_seconds - self._without_items_seconds
             if left_seconds <= 0:
                 STREAMS_STOPPED.labels("idle").inc()
                 raise StreamIdle(
-                    f"No {self._noun} came for {self._idle_limit_seconds:g} s.",
+                    f"No frame came for {self._idle_limit_seconds:g} s.",
                     limit="stream_idle_seconds",
                     value=self._idle_limit_seconds,
                 )
             try:
-                async with asyncio.timeout(left_seconds) as self._reading:
+                async with asyncio.timeout(left_seconds):
                     return await receive()
             except TimeoutError:
                 continue
-            finally:
-                self._reading = None
-        raise self._stop_error
 
     def arrived(self) -> None:
         """Count an item that the client has sent."""

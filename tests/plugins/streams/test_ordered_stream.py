@@ -1,12 +1,12 @@
-"""Streams of clients: an end that only a race shows, and the account. The tests of oip and streams cover the rest."""
+"""Streams of clients: an end that only a race shows, and the account. The tests of streams cover the rest."""
 
 import asyncio
 
 import pytest
 
 from gateway.errors import Overloaded, TooCostly
-from gateway_plugins.shared.ordered_stream import OrderedStream
 from gateway_plugins.shared.stream_account import StreamAccount
+from gateway_plugins.streams.ordered_stream import OrderedStream
 from tests.doubles.clock import Clock
 
 BASE, MOST = 3.0, 3.0
@@ -18,7 +18,7 @@ async def test_stream_that_is_evicted_before_it_runs_ends_at_once():
 
         async def deliver(self, item: None) -> None: ...
 
-    stream = Idle(noun="letter")
+    stream = Idle()
     stream.evict(Overloaded("full", limit="max_streams", value=1))
     before = asyncio.all_tasks()
     with pytest.raises(Overloaded):
