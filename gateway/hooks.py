@@ -6,8 +6,10 @@ docs/guides/plugins.md has examples, and says what may change.
 
     hook                      called                          for
     settings                  when settings are read          variables GATEWAY_… of the plug-in's own
+    commands                  by the command `gateway`        commands: `gateway NAME …`
     check                     before the service starts       packages and files that the settings require
     ports                     before the service starts       ports that the plug-in listens on
+    check_models              by `gateway up` and `doctor`    what is wrong with models that the settings name
     examine, check_triton     by `gateway doctor`             what is wrong with the services that are used
     metrics                   when the application is made    the plug-in's metrics
     errors                    by the documents                error codes of the plug-in's own
@@ -166,6 +168,9 @@ class Plugin:
     errors: ClassVar[str | None] = None
     """Name of the module with the plug-in's errors: subclasses of classes in gateway.errors, each with its own code."""
 
+    commands: ClassVar[str | None] = None
+    """Name of a module whose `app`, a typer.Typer with a name, is a group of commands of `gateway`."""
+
     idle_hooks: Collection[str] = ()
     """The hooks `version` and `request_fields`, if the plug-in overrides them but does not need them with its settings:
     requests do not call them then. To be set when the plug-in is created."""
@@ -181,6 +186,12 @@ class Plugin:
     def ports(cls, settings: Settings) -> Sequence[Port]:
         """Ports that the plug-in listens on."""
         del settings
+        return ()
+
+    @classmethod
+    def check_models(cls, settings: Settings, has_version: Callable[[str, str], bool]) -> Sequence[Finding]:
+        """What is wrong with models that the settings name; `has_version` tells of a name and a version."""
+        del settings, has_version
         return ()
 
     @classmethod

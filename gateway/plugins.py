@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -11,7 +11,8 @@ from types import ModuleType
 
 from gateway import errors
 from gateway.errors import GatewayError, UserError
-from gateway.hooks import GROUP, Plugin, Port
+from gateway.findings import Finding
+from gateway.hooks import GROUP, Plugin, Plugins, Port
 from gateway.settings import ENV_PREFIX, FIXED_VALUES, Settings, fixed, given_variables, variable
 
 
@@ -62,6 +63,18 @@ def metrics_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
     return [import_module(plugin.metrics) for plugin in plugins if plugin.metrics is not None]
 
 
+def commands_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
+    """The modules of commands of some plug-ins; raises PluginFailed."""
+    modules = []
+    for plugin in plugins:
+        if plugin.commands is not None:
+            try:
+                modules.append(import_module(plugin.commands))
+            except Exception as exc:
+                raise PluginFailed(f"{plugin.commands} cannot be loaded: {type(exc).__name__}: {exc}") from exc
+    return modules
+
+
 def errors_of(plugins: Iterable[type[Plugin]]) -> Sequence[type[GatewayError]]:
     """The errors that have a code of their own: first the errors of the core, then the errors of some plug-ins."""
     names = [errors.__name__, *(plugin.errors for plugin in plugins if plugin.errors is not None)]
@@ -95,6 +108,18 @@ def check_settings(settings: Settings) -> None:
     """Raise UserError if something is missing that the settings require of an installed plug-in."""
     for plugin in installed():
         plugin.check(settings)
+
+
+def models_of(settings: Settings, has_version: Callable[[str, str], bool]) -> Sequence[Finding]:
+    """What is wrong with models that the settings of the installed plug-ins name."""
+    return [finding for plugin in installed() for finding in plugin.check_models(settings, has_version)]
+
+
+def needs_key(settings: Settings) -> bool:
+    """Whether POST /predict needs a key with the installed plug-ins; raises UserError for a file of keys."""
+    checking = [plugin(settings) for plugin in installed() if plugin.authenticator is not Plugin.authenticator]
+    authenticator = Plugins(checking).authenticator()
+    return authenticator is not None and not authenticator.admin_only
 
 
 def ports_of(settings: Settings) -> Sequence[Port]:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO, cast
@@ -13,7 +13,7 @@ from gateway import __version__
 from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.logs import LogStream, lost_as_text
-from gateway.plugins import check_settings
+from gateway.plugins import PluginFailed, check_settings, commands_of, installed, models_of
 from gateway.settings import LogFormat, Settings
 from gateway_cli.addresses import WrongAddress, advice_for_triton
 from gateway_cli.classify import classify
@@ -25,9 +25,6 @@ from gateway_client.bulk import BulkError
 from gateway_client.visible import visible
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.runtime.wheel import ensure_runtime
-from gateway_plugins.keys.key_file import KeysError, add_key, read_keys, remove_key
-from gateway_plugins.keys.quota import InvalidQuota, Priority, read_quota
-from gateway_plugins.keys.settings import KeySettings
 
 if TYPE_CHECKING:
     from gateway.findings import Finding
@@ -45,8 +42,9 @@ triton_app = typer.Typer(help="The Triton server of a PyPI wheel.", no_args_is_h
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
 app.add_typer(log_app, name="log")
-key_app = typer.Typer(help="API keys; without any, the API is open to everyone.", no_args_is_help=True)
-app.add_typer(key_app, name="key")
+with suppress(PluginFailed):  # reported by every command that reads the settings
+    for _commands in commands_of(installed()):
+        app.add_typer(_commands.app)
 
 LAST_PORT = 65_535
 
@@ -59,12 +57,6 @@ Verbose = Annotated[
     bool,
     typer.Option(
         "--verbose", "-v", help="Show Triton's log here, as it is in a pipe, instead of keeping it in a file."
-    ),
-]
-KeysFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--file", help="File of the keys' hashes (GATEWAY_API_KEYS_FILE).", dir_okay=False, show_default=False
     ),
 ]
 
@@ -109,13 +101,6 @@ def _settings(**options: object) -> Settings:
     # An invalid file must fail here, before Triton and the workers start.
     check_settings(settings)
     return settings
-
-
-def _keys_file(given: Path | None) -> Path:
-    path = given or KeySettings.of(load_settings()).api_keys_file
-    if path is None:
-        raise KeysError("no key file given: set --file or GATEWAY_API_KEYS_FILE")
-    return path
 
 
 def _version(*, wanted: bool) -> None:
@@ -165,13 +150,13 @@ def up(
     The first start fetches Triton from its wheel (55 MB), and exports the default model if the repository has none.
     """
     from gateway.findings import Level
-    from gateway_local.doctor.repository import has_version, models, shares
+    from gateway_local.doctor.repository import has_version, models
     from gateway_local.up import up as run_up
 
     settings = _settings(host=host, port=port, workers=workers, model=model)
     with _display(settings, verbose=verbose) as display:
         # Warnings only: a version may be added while the service runs, and Triton decides about the models.
-        findings = list(shares(settings, partial(has_version, model_repository)))
+        findings = list(models_of(settings, partial(has_version, model_repository)))
         configs, found = models(model_repository)
         findings += [found] if configs else []  # without any, the start fails
         for finding in findings:
@@ -245,60 +230,6 @@ def _run_service(model_repository: Path, photo: Path | None) -> "list[Finding]":
     runtime = ensure_runtime(default_cache_dir(), print_status)
     display = Lines(print_status, lambda _: None)
     return list(prove(settings, model_repository, runtime, photo or SHIPPED_EXAMPLES / SAMPLE, display))
-
-
-@key_app.command("add")
-def key_add(
-    name: Annotated[str, typer.Argument(help="Name of the key's holder, for log and metrics.", show_default=False)],
-    file: KeysFile = None,
-    rate: Annotated[str | None, typer.Option(help="Images per s, min or h, such as 100/s.", show_default=False)] = None,
-    share: Annotated[
-        float | None,
-        typer.Option(
-            help="Part of the images in flight, such as 0.5; its weight while images wait.", show_default=False
-        ),
-    ] = None,
-    priority: Annotated[
-        Priority | None, typer.Option(help="While images wait, interactive ones go first.", show_default=False)
-    ] = None,
-    models: Annotated[
-        str | None, typer.Option(help="Models that it may use, separated by commas.", show_default=False)
-    ] = None,
-    routes: Annotated[
-        str | None, typer.Option(help="Paths that it may use, such as /predict,/v2.", show_default=False)
-    ] = None,
-) -> None:
-    """Create a key and print it once, as the file keeps only its hash. Running gateways accept it at once.
-
-    Its options are its quota; to change them later, edit its line in the file.
-    """
-    options = {"rate": rate, "share": share, "priority": priority, "models": models, "routes": routes}
-    try:
-        quota = read_quota({option: str(value) for option, value in options.items() if value is not None})
-    except InvalidQuota as exc:
-        raise KeysError(f"--{exc}") from None
-    path = _keys_file(file)
-    emit(add_key(path, name, quota))
-    print_status(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
-
-
-@key_app.command("list")
-def key_list(file: KeysFile = None) -> None:
-    """Print the names of the keys, each with its quota, if it has one."""
-    keys = read_keys(_keys_file(file))
-    for name in keys.digests:
-        emit(f"{name} {keys.quotas.get(name, '')}".rstrip())
-
-
-@key_app.command("remove")
-def key_remove(
-    name: Annotated[str, typer.Argument(help="The key's name, as `gateway key list` shows it.", show_default=False)],
-    file: KeysFile = None,
-) -> None:
-    """Remove a key; running gateways refuse it at once."""
-    path = _keys_file(file)
-    remove_key(path, name)
-    print_status(f"removed {name}'s key from {path}")
 
 
 @triton_app.command("fetch")

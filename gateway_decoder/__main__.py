@@ -26,8 +26,10 @@ import numpy as np
 
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decode_budget import Size
+from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.masking import Masking, Method
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway_decoder.damage import DamageDetector
 from gateway_decoder.decoding import Ppm, decode
@@ -35,8 +37,6 @@ from gateway_decoder.frames import DecodedFrame, OpenedAnimation
 from gateway_decoder.headers import read_header
 from gateway_decoder.masking import masked_copy, overlay_of, read_ppm
 from gateway_decoder.tensors import to_tensor
-from gateway_plugins.media.frames import FrameSelection
-from gateway_plugins.media.masking import Masking, Method
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # prctl(2)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt(3)

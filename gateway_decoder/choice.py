@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from gateway_plugins.media.frames import FrameSelection
+from gateway.ingest.frames import FrameSelection
 
 MOST_IN_FILE = 10_000
 """Frames that one file may have, selected or not: each has to be decoded before the next one."""

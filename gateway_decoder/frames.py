@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from gateway.errors import TooManyFrames
 from gateway.ingest.decode_budget import Size
+from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_info import ImageInfo
 from gateway_decoder.choice import MOST_IN_FILE, Choice
 from gateway_decoder.decoding import Ppm, finished, known
 from gateway_decoder.pillow import Animation
-from gateway_plugins.media.frames import FrameSelection
 
 SLICE_SECONDS = 0.02
 """How long unwanted frames are skipped before the process takes another job."""

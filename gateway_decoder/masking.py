@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.ingest.masking import OVERLAY_SIDE, SEED, Masking, Method
 from gateway_decoder.decoding import Ppm
 from gateway_decoder.opencv import cv2
-from gateway_plugins.media.masking import OVERLAY_SIDE, SEED, Masking, Method
 
 _MOST_OPAQUE = 0.75
 """Opacity of the overlay at its hottest point."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from gateway.errors import UserError
-from gateway.plugins import ports_of
+from gateway.plugins import needs_key, ports_of
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings, variable
 from gateway.triton.contract import CLASSIFIER
@@ -33,7 +33,6 @@ from gateway_local.supervisor import Readiness, Supervisor
 from gateway_local.tuning import runtimes
 from gateway_machine.gpus import Gpus, find_gpus
 from gateway_machine.memory import killed_for_memory
-from gateway_plugins.keys.settings import KeySettings
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
@@ -261,7 +260,7 @@ def killed_text(count: int) -> str:
 
 def request(settings: Settings, address: str) -> str:
     """An example request, as a shell command."""
-    key = "-H 'X-API-Key: KEY' " if KeySettings.of(settings).api_keys_file is not None else ""
+    key = "-H 'X-API-Key: KEY' " if needs_key(settings) else ""
     return f"curl {key}-F files=@{sample_image()} {address}/predict"
 
 

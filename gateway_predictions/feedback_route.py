@@ -13,12 +13,11 @@ from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import Problem, Schema
 from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RateLimited
+from gateway.inference.classes import named_class
 from gateway.inference.parameters import ModelName
+from gateway.ingest import json_text
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import variable
-from gateway_plugins.shared import json_text
-from gateway_plugins.shared.classes import named_class
-from gateway_plugins.shared.whole_body import read_whole
 
 if TYPE_CHECKING:
     from gateway_predictions.service_log import ServiceLog
@@ -121,7 +120,7 @@ async def _read(request: Request, context: RequestContext) -> FeedbackBody:
     # A form of any web page could send other types without asking the service first.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise InvalidBody("The body is JSON: send it with 'Content-Type: application/json'.")
-    body = await read_whole(Body(request, context), MAX_FEEDBACK_BYTES, "max_feedback_bytes")
+    body = await Body(request, context).read_whole(MAX_FEEDBACK_BYTES, "max_feedback_bytes")
     try:
         given = json_text.decode(body, max_bytes=MAX_FEEDBACK_BYTES)
     except json_text.JsonError as exc:

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from gateway import metrics
 from gateway.api.request_context import RequestContext
-from gateway.errors import GatewayError, Overloaded, UnsupportedMediaType, UploadTimeout, UploadTooSlow
+from gateway.errors import GatewayError, Overloaded, RequestTooLarge, UnsupportedMediaType, UploadTimeout, UploadTooSlow
 from gateway.ingest.media_types import BodyReader, Form, Uploads, media_type_of, open_uploads
 from gateway.ingest.upload import Limits
 from gateway.limits.pace import Pace
@@ -83,6 +83,20 @@ class Body(UploadingClient):
             self._readers,
             settles=settles,
         )
+
+    async def read_whole(self, most: int, limit: str) -> bytes:
+        """The whole body, of at most `most` bytes, which are counted; raises RequestTooLarge, which names `limit`."""
+        pieces: list[bytes] = []
+        nbytes, held = self.announced_bytes, 0
+        while nbytes <= most:
+            piece = await anext(self, None)
+            if piece is None:
+                return b"".join(pieces)
+            pieces.append(piece)
+            held += len(piece)
+            self.hold(held)
+            nbytes = max(nbytes, held)
+        raise RequestTooLarge(f"The body may have at most {most:,} bytes.", limit=limit, value=most)
 
     async def wait_for_disconnect(self) -> None:
         """Wait until the client disconnects, and raise ClientDisconnect.

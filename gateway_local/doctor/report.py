@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.findings import Finding, Level, fail
-from gateway.plugins import installed
+from gateway.plugins import installed, models_of
 from gateway.settings import Settings
 from gateway.triton.codec import Codecs
 from gateway.triton.footprint import need
@@ -52,7 +52,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
             yield repository.contract(configs, model, Codecs.of_settings(settings))
         except NoDefaultModel as exc:
             yield fail("contract", str(exc), "gateway up refuses to start without a default model")
-        yield from repository.shares(settings, partial(repository.has_version, model_repository))
+        yield from models_of(settings, partial(repository.has_version, model_repository))
     models = need(model_repository, configs, gpus=gpus.usable)
     yield machine.memory(settings, models)
     yield machine.shared_memory(sum(each.processes for each in models.footprints))

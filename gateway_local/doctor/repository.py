@@ -1,11 +1,10 @@
 """Checks of the model repository, as Triton reads it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gateway.errors import ContractBroken
 from gateway.findings import Finding, fail, ok, warn
-from gateway.settings import Settings, variable
 from gateway.triton.codec import Codecs
 from gateway.triton.contract import (
     CLASSIFIER,
@@ -19,7 +18,6 @@ from gateway.triton.contract import (
 )
 from gateway.values.safe_path import SafePath, UnsafePath, safe_name
 from gateway_machine.capacity import Plan
-from gateway_plugins.rollouts.settings import RolloutSettings
 
 CONFIG = "config.pbtxt"
 LIMITED = "nothing, if they do not matter; gateway model add writes a model without them"
@@ -133,21 +131,3 @@ def sizes(configs: Configs, chosen: Plan) -> Finding:
 def has_version(repository: Path, name: str, version: str) -> bool:
     """Whether clients can request a version of a model."""
     return (repository / pinned(name, version)).is_dir() or (repository / name / version).is_dir()
-
-
-def shares(settings: Settings, has: Callable[[str, str], bool]) -> Iterator[Finding]:
-    """A finding for a split and a shadow that are set; `has` returns whether a model, by name, has a version."""
-    rollouts = RolloutSettings.of(settings)
-    for field in ("model_split", "model_shadow"):
-        if not (given := getattr(rollouts, field)):
-            continue
-        lacking = [
-            f"{name} has no version {version}" for name in given for version in given[name] if not has(name, version)
-        ]
-        advice = f"add it with gateway model add … --version, or correct {variable(field)}"
-        if not lacking:
-            yield ok(field.removeprefix("model_"), f"every version of {variable(field)} exists")
-        elif field == "model_shadow":
-            yield warn("shadow", f"{', '.join(lacking)}, so it receives nothing", advice)
-        else:
-            yield fail("split", f"{', '.join(lacking)}, so its share of the requests is answered with 503", advice)

@@ -7,7 +7,7 @@ from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, ModelNotFound
 from gateway.findings import Finding, fail, ok, warn
 from gateway.inference.backend import Call
-from gateway.plugins import installed
+from gateway.plugins import installed, models_of
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
 from gateway.triton.client import CANCELLATION_SINCE, version_numbers
@@ -16,7 +16,7 @@ from gateway.triton.contract import HOLDS_BACK, REMEDY, has_queue_policy, instan
 from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.opening import TlsError, connector
 from gateway_local.devices import arguments, pool_bytes
-from gateway_local.doctor.repository import LIMITED, shares
+from gateway_local.doctor.repository import LIMITED
 from gateway_local.runtime.wheel import TRITON_VERSION
 
 ABSENT_MODEL = "gateway-doctor-asks"
@@ -115,7 +115,7 @@ async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[F
         await _control_mode(endpoint, settings),
         await _contract(endpoint, settings),
         await _inference(endpoint, settings),
-        *await _shares(endpoint, settings),
+        *await _models(endpoint, settings),
         *[each for plugin in installed() for each in await plugin.check_triton(settings, endpoint.address)],
     ]
 
@@ -176,13 +176,13 @@ async def _contract(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     return ok("model", "\n".join([f"{model} fits the gateway's contract", *map(sizes, steps)]))
 
 
-async def _shares(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:
+async def _models(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:
     try:
         there = {(model.name, model.version) for model in (await endpoint.index()).models}
     except GatewayError:
         return []  # already reported
     names = {name for name, _ in there}
-    return list(shares(settings, lambda name, version: (name, version) in there or pinned(name, version) in names))
+    return list(models_of(settings, lambda name, version: (name, version) in there or pinned(name, version) in names))
 
 
 async def _inference(endpoint: TritonEndpoint, settings: Settings) -> Finding:

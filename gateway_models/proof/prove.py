@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.findings import Finding, Level, ok, warn
-from gateway.plugins import ports_of
+from gateway.plugins import needs_key, ports_of
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.contract import DataType, ModelConfig
 from gateway_local.api_process import ApiProcess
@@ -40,7 +40,6 @@ from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.image_files import image_files
 from gateway_models.proof.parity import Parity, compare_served, runs_on_gpu
 from gateway_models.repository.manage import entry_with_version
-from gateway_plugins.keys.settings import KeySettings
 
 WARM_UP_SECONDS = 2.0
 IN_FLIGHT = 16
@@ -122,8 +121,8 @@ def prove(
     The costs of an image that were measured are kept for the next start. Raises NotMeasured, TritonRuntimeError or
     ApiFailed where the service does not even start.
     """
-    if KeySettings.of(settings).api_keys_file is not None:
-        raise NotMeasured(f"the run sends images without a key: unset {variable('api_keys_file')} for it")
+    if needs_key(settings):
+        raise NotMeasured("the run sends images without a key: unset GATEWAY_API_KEYS_FILE, or what else requires one")
     os.environ[variable("log_level")] = LogLevel.ERROR.value  # of the API, a child process
     gpus = find_gpus()
     preprocessors, networks = steps_of(repository, settings.model)

@@ -22,6 +22,7 @@ class ApiKeys(Plugin):
 
     settings = KeySettings
     metrics = "gateway_plugins.keys.metrics"
+    commands = "gateway_plugins.keys.commands"
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -22,12 +22,12 @@ from gateway.inference.request import within
 from gateway.inference.result import Answer, Result
 from gateway.ingest.decode_budget import shrunk_bytes
 from gateway.ingest.formats import png
+from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.values.variables import DecodeMode, variable
-from gateway_plugins.media.frames import FrameSelection
 from gateway_plugins.media.open_files import animation
 
 

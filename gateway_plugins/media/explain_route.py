@@ -23,17 +23,17 @@ from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY, ModelOut
 from gateway.api.shapes import NDJSON
 from gateway.errors import InternalError, InvalidParameter, TooManyFiles
+from gateway.inference.classes import named_class
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
 from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.scope import Scope
+from gateway.ingest.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
 from gateway.ingest.media_types import Uploads
 from gateway_plugins.media.explaining import ExplainedResult, MaskedCopies
-from gateway_plugins.media.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
 from gateway_plugins.media.schemas import ExplainResponse, ExplanationOut, ProgressOut, StreamedProgress
 from gateway_plugins.media.settings import MAX_MASKED_BYTES, MAX_MASKS
-from gateway_plugins.shared.classes import named_class
 
 router = APIRouter(tags=["classify"])
 

@@ -26,10 +26,10 @@ from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_li
 from gateway.ingest.decoders.worker import DecoderJob
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import DecodePolicy, encoded
+from gateway.ingest.masking import OVERLAY_SIDE, HeatMap, Masking
 from gateway.ingest.resizing import TensorInput
 from gateway.ingest.upload import Upload
 from gateway.values.variables import DecodeMode, variable
-from gateway_plugins.media.masking import OVERLAY_SIDE, HeatMap, Masking
 
 MAX_SIDE = 384
 """Shorter side in pixels of a masked image, if the input size of its model is unknown."""

@@ -10,11 +10,11 @@ from gateway.inference.expansion import OpenedImage
 from gateway.ingest.decode_budget import Size, expected_frame_seconds, open_bytes
 from gateway.ingest.decoders.pool import Decoders, check_reply, error_of
 from gateway.ingest.decoders.worker import DecoderJob, PixelJob, Reply, Worker, WorkerLost
+from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_info import ImageInfo
 from gateway.limits.account import Account
 from gateway.limits.lease import Lease
 from gateway.limits.round_robin import RoundRobin
-from gateway_plugins.media.frames import FrameSelection
 
 KEEP_SECONDS = 5.0
 """How long an open file may wait between its frames, in all, before it makes room for another one that waits. Then it

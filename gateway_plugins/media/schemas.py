@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gateway.api.schemas import ModelOut, Schema
-from gateway_plugins.media.masking import Method
+from gateway.ingest.masking import Method
 
 
 class ExplanationOut(Schema):

@@ -15,11 +15,11 @@ length of the object. If it is 0, the body is one image without JSON: Triton's r
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 
 from gateway.errors import InvalidBody, InvalidParameter
+from gateway.ingest.json_text import invalid, read_base64, read_json
 from gateway.ingest.media_types import read_raw
 from gateway.ingest.upload import Hold, Limits, Upload, file_too_large, request_too_large, too_many_files, uncounted
 from gateway_plugins.oip.documents import IMAGE
 from gateway_plugins.oip.members import InferenceRequest, parse_input, parse_request
-from gateway_plugins.shared.json_text import invalid, read_base64, read_json
 
 LENGTH_BYTES = 4
 

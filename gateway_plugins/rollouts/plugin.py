@@ -1,8 +1,9 @@
 """Roll-outs: splits choose the version that answers, shadows classify a share of the images as well."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gateway.findings import Finding
 from gateway.hooks import Plugin
 from gateway.settings import Settings
 from gateway.values.setting_values import Shares
@@ -26,6 +27,13 @@ class Rollouts(Plugin):
     def __init__(self, settings: Settings) -> None:
         self._settings = RolloutSettings.of(settings)
         self.idle_hooks = () if self._settings.model_split else ("version",)
+
+    @classmethod
+    def check_models(cls, settings: Settings, has_version: Callable[[str, str], bool]) -> Sequence[Finding]:
+        """Whether the versions of splits and shadows exist."""
+        from gateway_plugins.rollouts.doctor import shares
+
+        return list(shares(settings, has_version))
 
     def cors_headers(self) -> Sequence[str]:
         """The header that ties a client to a version."""

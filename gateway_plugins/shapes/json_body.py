@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from gateway.errors import InvalidParameter, NoFiles, UnknownField
+from gateway.ingest.json_text import invalid, read_base64, read_json, short_text
 from gateway.ingest.media_types import BodyReader, Form
 from gateway.ingest.upload import (
     Hold,
@@ -22,7 +23,6 @@ from gateway.ingest.upload import (
     clean_filename,
     too_many_files,
 )
-from gateway_plugins.shared.json_text import invalid, read_base64, read_json, short_text
 
 EXAMPLE = '{"images": [{"b64": "…"}]}'
 HUGGING_FACE = "huggingface"

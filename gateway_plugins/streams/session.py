@@ -15,14 +15,14 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.sequence import FrameSequence, SequenceScores
 from gateway.inference.service import InferenceService
+from gateway.ingest import json_text
+from gateway.ingest.json_text import JsonError
 from gateway.ingest.upload import Upload
 from gateway.limits.caller import ANYONE, Caller, Charges
 from gateway.limits.pools import PoolLease
 from gateway.metrics import STREAMS_STOPPED
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
-from gateway_plugins.shared import json_text
-from gateway_plugins.shared.json_text import JsonError
 from gateway_plugins.shared.stream_account import StreamAccount
 from gateway_plugins.streams import metrics
 from gateway_plugins.streams.held_label import HeldLabel

@@ -22,6 +22,7 @@ from gateway.inference.tools import BatchLimits, Tools
 from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.pool import Decoded
+from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import DecodePolicy
@@ -30,7 +31,6 @@ from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Admission
 from gateway_decoder.headers import read_header
-from gateway_plugins.media.frames import FrameSelection
 from gateway_plugins.rollouts.shadow import Shadows
 from tests.doubles.backend import StubBackend
 from tests.settings import Settings

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from gateway.ingest.masking import Masking, Method
 from gateway_decoder.decoding import Ppm
 from gateway_decoder.masking import masked_copy, overlay_of, read_ppm
-from gateway_plugins.media.masking import Masking, Method
 
 HEIGHT, WIDTH, GRID = 40, 80, 4
 PIXELS = np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)

@@ -22,11 +22,10 @@ from gateway.api.routes.health import is_ready
 from gateway.deadline import Deadline
 from gateway.errors import InvalidBody, InvalidParameter, ModelNotFound, NotFound
 from gateway.inference.model_info import ModelInfo
+from gateway.ingest.json_text import JsonError, decode, invalid
 from gateway.values.validation import VERSION_PATTERN
 from gateway_plugins.oip.documents import ModelMetadata, ServerMetadata, V2Error
 from gateway_plugins.oip.triton_json import as_document
-from gateway_plugins.shared.json_text import JsonError, decode, invalid
-from gateway_plugins.shared.whole_body import read_whole
 
 router = APIRouter(tags=["Open Inference Protocol"])
 
@@ -117,7 +116,7 @@ async def get_index(request: Request) -> Response:
     A model that is not loaded may have the version "".
     """
     context = request_context(request)
-    body = await read_whole(Body(request, context), MAX_INDEX_BYTES, "max_index_bytes")
+    body = await Body(request, context).read_whole(MAX_INDEX_BYTES, "max_index_bytes")
     try:
         only_ready = IndexRequest.model_validate(decode(body or b"{}", max_bytes=MAX_INDEX_BYTES)).ready
     except JsonError as exc:

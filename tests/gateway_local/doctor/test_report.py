@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gateway.findings import Level, fail, ok, warn
+from gateway.plugins import models_of
 from gateway_local.console import PlainConsole
 from gateway_local.doctor import tritons
 from gateway_local.doctor.report import show, summary
-from gateway_local.doctor.repository import shares
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests import warm
 from tests.doubles.triton import FakeEndpoint, FakeTriton
@@ -119,7 +119,7 @@ SPLIT, SHADOW = {"flowers": {"1": 90, "2": 10}}, {"flowers": {"3": 10}}
     ],
 )
 def test_versions_of_shares_must_exist(there, settings, level, words):
-    (finding,) = shares(Settings(_env_file=None, **settings), lambda name, version: f"{name}:{version}" in there)
+    (finding,) = models_of(Settings(_env_file=None, **settings), lambda name, version: f"{name}:{version}" in there)
     assert finding.level is level
     assert words in finding.text + finding.advice
 

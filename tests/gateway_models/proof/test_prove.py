@@ -38,7 +38,9 @@ def test_service_of_this_machine_is_run_and_its_costs_are_kept(model_repository,
     ("fields", "reason"),
     [({"api_keys_file": Path("keys")}, "unset GATEWAY_API_KEYS_FILE"), ({"model": "other"}, "no ensemble 'other'")],
 )
-def test_what_cannot_be_run_is_refused(model_repository, runtime, fields, reason, monkeypatch):
+def test_what_cannot_be_run_is_refused(model_repository, runtime, fields, reason, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("keys").touch()
     monkeypatch.setenv("GATEWAY_LOG_LEVEL", "error")
     with pytest.raises(NotMeasured, match=reason):
         list(prove(Settings(_env_file=None, **fields), model_repository, runtime, PHOTO, Lines(print, print)))

@@ -13,10 +13,10 @@ from gateway.api.schemas import PredictResponse
 from gateway.errors import InferenceFailed, TooCostly
 from gateway.inference.backend import Call, Row
 from gateway.inference.prediction import Prediction
+from gateway.ingest.frames import FrameSelection
 from gateway_decoder.choice import Choice
 from gateway_decoder.pillow import count_gif_frames
 from gateway_plugins.media.animation import AnimationResult, Frames, read_frames
-from gateway_plugins.media.frames import FrameSelection
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of
 from tests.doubles.backend import PNG, StubBackend, brightness
 from tests.doubles.scripted import Loop, Scripted

@@ -16,8 +16,8 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.selection import Selection
+from gateway.ingest.masking import Masking, Method
 from gateway_plugins.media.explaining import MaskedCopies
-from gateway_plugins.media.masking import Masking, Method
 from gateway_plugins.rollouts import metrics
 from gateway_plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, difference
 from gateway_plugins.rollouts.spare_capacity import SpareCapacity

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway_plugins.shared.json_text import MAX_VALUES, JsonError, decode
+from gateway.ingest.json_text import MAX_VALUES, JsonError, decode
 
 MOST = 1_000_000
 
