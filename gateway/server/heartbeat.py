@@ -13,8 +13,9 @@ from gateway import metrics, time_slices
 
 log = structlog.get_logger("gateway")
 
-BEAT_SECONDS = 0.01
-"""A pause is measured too short by this at most; a beat costs some ten microseconds."""
+BEAT_SECONDS, REST_SECONDS, REST_CPU_SECONDS = 0.01, 0.05, 0.001
+"""Time between two beats: longer after one with less processor time than REST_CPU_SECONDS before it. A pause is
+measured too short by this at most; a beat costs some ten microseconds, most of what the gateway takes at rest."""
 WINDOW_SECONDS = 15
 """Prometheus scrapes every 15 seconds by default, so that no pause is lost between two scrapes."""
 LONG_SECONDS = 0.05
@@ -96,7 +97,7 @@ async def heartbeat(connected: Callable[[], bool] = lambda: True) -> AsyncIterat
 
 
 class _Beats:
-    """Beats every BEAT_SECONDS until it is stopped: a timer, since a task would wake the event loop twice each time."""
+    """Beats until it is stopped: a timer, since a task would wake the event loop twice each time."""
 
     def __init__(self, pauses: Pauses) -> None:
         self._pauses = pauses
@@ -110,7 +111,9 @@ class _Beats:
 
     def _beat(self) -> None:
         now, cpu_seconds = time.monotonic(), time.thread_time()
-        self._pauses.note(now, max(0.0, now - self._due), cpu_seconds - self._cpu_seconds)
+        used_seconds = cpu_seconds - self._cpu_seconds
+        self._pauses.note(now, max(0.0, now - self._due), used_seconds)
+        seconds = BEAT_SECONDS if used_seconds > REST_CPU_SECONDS else REST_SECONDS
         time_slices.beat()
-        self._due, self._cpu_seconds = now + BEAT_SECONDS, cpu_seconds
-        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+        self._due, self._cpu_seconds = now + seconds, cpu_seconds
+        self._timer = self._loop.call_later(seconds, self._beat)

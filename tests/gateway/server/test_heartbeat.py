@@ -7,7 +7,15 @@ import pytest
 import structlog
 from prometheus_client import REGISTRY
 
-from gateway.server.heartbeat import BUSY_SECONDS, LONG_SECONDS, QUIET_SECONDS, WINDOW_SECONDS, Pauses, heartbeat
+from gateway.server.heartbeat import (
+    BUSY_SECONDS,
+    LONG_SECONDS,
+    QUIET_SECONDS,
+    REST_SECONDS,
+    WINDOW_SECONDS,
+    Pauses,
+    heartbeat,
+)
 from tests.gateway.triton.fleet import wait_until
 
 
@@ -81,3 +89,11 @@ async def test_blocking_work_is_a_pause():
         while told() <= 0.15:
             time.sleep(0.2)  # noqa: ASYNC251  # what is to be found out
             await asyncio.sleep(0.01)  # for the beat that was late
+
+
+async def test_beats_are_rare_at_rest(monkeypatch):
+    beats = []
+    monkeypatch.setattr("gateway.time_slices.beat", lambda: beats.append(time.monotonic()))
+    async with heartbeat():
+        await asyncio.sleep(1.0)
+    assert len(beats) <= 1.0 / REST_SECONDS + 3
