@@ -300,10 +300,10 @@ def no_features(model_name: str) -> NoFeatures:
 
 
 class Forbidden(RequestError):
-    """The API key is valid but may not be used for this: it is no admin key, or its quota excludes it."""
+    """The API key may not be used for this, or a request without one is for another host or of another site's page."""
 
     status = HTTPStatus.FORBIDDEN
-    code, summary = "forbidden", "The API key may not be used for this"
+    code, summary = "forbidden", "The request is not allowed"
 
 
 class ModelInUse(RequestError):

@@ -83,6 +83,30 @@ class Client:
         self._loop.run_until_complete(self._serve(scope, receive, send))
         return sent
 
+    def open(self, path: str, headers: Sequence[tuple[bytes, bytes]] = ()) -> int:
+        """The status with which the handshake of a WebSocket is answered: 101 if it is opened, and closed at once."""
+        sent: list[Message] = []
+        messages = iter([{"type": "websocket.connect"}])
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        async def receive() -> Message:
+            return next(messages, {"type": "websocket.disconnect", "code": 1005})
+
+        scope = {
+            "type": "websocket",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": list(headers),
+            "subprotocols": [],
+            "extensions": {"websocket.http.response": {}},
+        }
+        self._loop.run_until_complete(self._serve(scope, receive, send))
+        return int(sent[0].get("status", 101))
+
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app({**scope, "state": dict(self._state)}, receive, send)
 

@@ -11,6 +11,7 @@ from gateway import __version__
 from gateway.api import openapi
 from gateway.api.auth import KeyCheck, document_keys
 from gateway.api.middleware import RequestContextMiddleware
+from gateway.api.origins import OriginCheck
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
 from gateway.api.route_table import Access, RouteTable
@@ -68,7 +69,8 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
         openapi.add(app, plugin.document)
     if check is not None:
         document_keys(app, routes, formats, admin_only=check.admin_only)
-    app.add_middleware(RequestContextMiddleware, routes, check)
+    origins = OriginCheck(settings) if check is None or check.admin_only else None
+    app.add_middleware(RequestContextMiddleware, routes, check, origins)
     if settings.cors_origins:
         _allow_origins(app, settings, plugins)
         app.add_middleware(SecurityHeaders)

@@ -15,6 +15,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics, tracing
 from gateway.api.auth import KeyCheck
+from gateway.api.origins import OriginCheck
 from gateway.api.problems import report
 from gateway.api.request_context import KEY, RequestContext
 from gateway.api.route_table import RouteTable
@@ -49,17 +50,20 @@ _NO_ROUTE = "unmatched"
 class RequestContextMiddleware:
     """Gives each request an id (the client's `X-Request-ID`, cleaned, or a new one), a log event, metrics and a trace.
 
-    Refuses requests that need no routing for that: without a valid API key, while the queue is full, or with too many
-    query parameters. Handles all errors: a GatewayError is reported by its status, any other exception is logged and
-    reported by 500. Serves HEAD as GET without the body (RFC 9110, 9.3.2).
+    Refuses requests that need no routing for that: of other origins' pages, without a valid API key, while the queue is
+    full, or with too many query parameters. Handles all errors: a GatewayError is reported by its status, any other
+    exception is logged and reported by 500. Serves HEAD as GET without the body (RFC 9110, 9.3.2).
 
     The handshake of a WebSocket is served like a request; what follows it is up to the route.
     """
 
-    def __init__(self, app: ASGIApp, routes: RouteTable, keys: KeyCheck | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, routes: RouteTable, keys: KeyCheck | None = None, origins: OriginCheck | None = None
+    ) -> None:
         self._app = app
         self._routes = routes
         self._keys = keys
+        self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -166,6 +170,8 @@ class RequestContextMiddleware:
         While the queue is full, the service would refuse a request with images as well, but only after routing and
         validation, which take most of the processor time at five times the capacity.
         """
+        if self._origins is not None:
+            self._origins.check(scope)
         path = scope["path"]
         route = self._routes.literal.get(path) or self._routes.match(path)
         if route is not None and tracing.current():

@@ -10,6 +10,7 @@ Shares = dict[str, dict[str, int]]
 """A number for each version of each model."""
 
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
+_HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _AMOUNT = re.compile(r"(?P<number>\d+(\.\d+)?) ?(?P<unit>[A-Za-z]+)")
 _GROUPED = re.compile(r"\d{1,3}(,\d{3})+")
 _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -68,6 +69,16 @@ def origins(given: tuple[str, ...]) -> tuple[str, ...]:
             raise ValueError(msg)
     # Browsers send scheme and host in lower case.
     return tuple(origin.lower() for origin in given)
+
+
+def hosts(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Check names of hosts, and convert them to lower case; *.NAME means all names that end in .NAME."""
+    given = tuple(name.lower().removesuffix(".") for name in given)
+    for name in given:
+        if not _HOST.fullmatch(name):
+            msg = f"{name!r} is not the name of a host: use images.example or *.example, without a scheme and a port"
+            raise ValueError(msg)
+    return given
 
 
 def triton_addresses(given: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,9 +13,8 @@ from starlette.websockets import WebSocketDisconnect
 from gateway import metrics
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
-from gateway.errors import Forbidden, GatewayError, InternalError, clear_frames
+from gateway.errors import GatewayError, InternalError, clear_frames
 from gateway.limits.pool_clients import NeverEvicted
-from gateway.settings import Settings
 from gateway.values.clients import address_of
 from gateway_plugins.streams.errors import UpgradeRequired
 from gateway_plugins.streams.messages import error_message
@@ -77,7 +76,6 @@ async def stream_without_upgrade(
 async def stream(websocket: WebSocket) -> None:
     """Serve one stream; RequestContextMiddleware answers the handshake with an error that comes before it."""
     context = request_context(websocket)
-    _check_origin(websocket, context.settings)
     session = _session(websocket, context)
     await session.check_model()
     with context.shared["streams"].lease(session, 1):
@@ -88,16 +86,6 @@ async def stream(websocket: WebSocket) -> None:
             await _serve(websocket, session, context)
         finally:
             await session.close()
-
-
-def _check_origin(websocket: WebSocket, settings: Settings) -> None:
-    """Raise Forbidden for a page of another origin, as browsers do not check it for WebSockets (RFC 6455, 10.2)."""
-    origin = websocket.headers.get("origin")
-    if origin is None or "*" in settings.cors_origins or origin.lower() in settings.cors_origins:
-        return
-    host = websocket.headers.get("host", "").lower()
-    if not host or origin.lower().partition("://")[2] != host:  # compared as text: an origin may be malformed
-        raise Forbidden("Pages of this origin may not open a stream; GATEWAY_CORS_ORIGINS lists those that may.")
 
 
 def _session(connection: HTTPConnection, context: RequestContext) -> StreamSession:

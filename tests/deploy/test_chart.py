@@ -38,6 +38,19 @@ def variables(release: Rendered) -> dict[str, str]:
     return find(release, "ConfigMap", "-gateway")["data"]
 
 
+def test_gateway_answers_under_the_names_of_its_service_ingress_and_route():
+    ingress = {"enabled": True, "hosts": ["images.example"]}
+    route = {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["*.lab.example"]}
+    own = {"gateway": {"settings": {"GATEWAY_HOSTS": "other.example"}}}
+    plain, exposed = render([{}, {"ingress": ingress, "httpRoute": route, **own}])
+    service = find(plain, "Service", "-gateway")["metadata"]["name"]
+    names = [f"{service}.vision", f"{service}.vision.svc"]
+    assert variables(plain)["GATEWAY_HOSTS"].split(",") == names
+    hosts = variables(exposed)["GATEWAY_HOSTS"]
+    assert hosts.split(",") == [*names, "images.example", "*.lab.example", "other.example"]
+    assert Settings(_env_file=None, hosts=hosts).hosts[0] == names[0]
+
+
 def test_limits_and_shared_memory_fit_the_cores_and_gpus():
     """Gateways may have in flight what their Tritons process, and shared memory suffices for the processes."""
     cases: list[tuple[float, int, float, dict[str, Any]]] = []

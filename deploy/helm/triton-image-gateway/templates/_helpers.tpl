@@ -99,6 +99,13 @@ than there are cores, and at least four. */}}
 {{- if and $settings.GATEWAY_MODELS_MEMORY_BYTES (not (hasKey .Values.gateway.settings "GATEWAY_LOAD_MODELS")) -}}
 {{- $_ := unset $settings "GATEWAY_LOAD_MODELS" -}}
 {{- end -}}
+{{- /* The names under which clients reach the Service; .svc.cluster.local is local for the gateway. */ -}}
+{{- $name := printf "%s.%s" (include "tig.gateway" .) .Release.Namespace -}}
+{{- $hosts := list $name (printf "%s.svc" $name) -}}
+{{- if .Values.ingress.enabled -}}{{- $hosts = concat $hosts .Values.ingress.hosts -}}{{- end -}}
+{{- if .Values.httpRoute.enabled -}}{{- $hosts = concat $hosts .Values.httpRoute.hostnames -}}{{- end -}}
+{{- with $settings.GATEWAY_HOSTS -}}{{- $hosts = append $hosts . -}}{{- end -}}
+{{- $_ := set $settings "GATEWAY_HOSTS" (join "," $hosts) -}}
 {{- $_ := set $settings "GATEWAY_HOST" "0.0.0.0" -}}
 {{- $_ := set $settings "GATEWAY_PORT" "8080" -}}
 {{- $_ := set $settings "GATEWAY_LOG_FORMAT" "json" -}}
