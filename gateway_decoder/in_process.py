@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, inspect, needs_decoding
 from gateway.ingest.resizing import Resize
@@ -29,15 +26,6 @@ def prepare(upload: Upload, policy: DecodePolicy, resize: Resize | None = None) 
     if needs_decoding(info, policy):
         payload = decode(payload, info, resize or policy.max_side).to_bytes()
     return Image(payload, info.width, info.height)
-
-
-def small_pixels(data: bytes, limits: Limits, side: int) -> tuple[ImageInfo, NDArray[np.uint8]]:
-    """The header of a file, and its pixels uint8 [height, width, 3] with at most `side` of them on the shorter side.
-
-    Raises ImageError.
-    """
-    info = inspect_whole(data, limits)
-    return info, decode(encoded(Upload(0, "", data), info), info, side).pixels
 
 
 def inspect_whole(data: bytes, limits: Limits) -> ImageInfo:

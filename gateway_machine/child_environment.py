@@ -18,8 +18,6 @@ DOWNLOADS = (
 )
 PIP = ("PIP_*", "NETRC", *DOWNLOADS)
 """For pip, which fetches Triton."""
-BUCKETS = ("AWS_*", "GOOGLE_*", "CLOUDSDK_*", "GCE_METADATA_*", "AZURE_*", "BOTO_CONFIG", "FSSPEC_*", *DOWNLOADS)
-"""For what reads or writes a bucket: its credentials too."""
 
 
 def child_environment(*allowed: str) -> dict[str, str]:

@@ -42,17 +42,15 @@ LEAST_DISTANCE = 0.1
 """A smaller distance of any kind is no alarm, however certain: with enough images, every difference is certain."""
 CONFIDENCE = 0.95
 RESAMPLES = 999
-PIXELS, BRIGHTNESS, SHARPNESS, FORMAT, EMBEDDING = "pixels", "brightness", "sharpness", "format", "embedding"
-MEASURES = (BRIGHTNESS, SHARPNESS)
-"""Properties that are measured for one image a second."""
+PIXELS, FORMAT, EMBEDDING = "pixels", "format", "embedding"
 NAMES = (CLASS, FORMAT)
 """Properties that are names: the best class, by its number, and the format of the file."""
-NUMBERS = (SCORE, ENTROPY, PIXELS, *MEASURES)
-"""Properties that are numbers: the best score, the entropy, and those of the image."""
+NUMBERS = (SCORE, ENTROPY, PIXELS)
+"""Properties that are numbers: the best score, the entropy, and the size of the image."""
 PROPERTIES = (*NAMES, *NUMBERS, EMBEDDING)
 _COLUMNS = (
     *("request_id", "index", "version", "reasons", "error", "labels", "class_ids", "scores"),
-    *(ENTROPY, "width", "height", FORMAT, *MEASURES, EMBEDDING),
+    *(ENTROPY, "width", "height", FORMAT, EMBEDDING),
 )
 Values = NDArray[Any]
 
@@ -86,19 +84,11 @@ class Shift:
     drift: bool
 
 
-def sample_of(
-    images: Sequence[Mapping[str, Any]],
-    labels: Mapping[str, str] | None = None,
-    measured: Sequence[Mapping[str, Any]] | None = None,
-) -> WindowSample:
-    """The sample of some images, each with its properties by name, None if unknown.
-
-    Brightness and sharpness are those of `measured`, by default the same images.
-    """
+def sample_of(images: Sequence[Mapping[str, Any]], labels: Mapping[str, str] | None = None) -> WindowSample:
+    """The sample of some images, each with its properties by name, None if unknown."""
 
     def known(name: str) -> list[Any]:
-        rows = images if measured is None or name not in MEASURES else measured
-        return [row[name] for row in rows if row.get(name) is not None][:MOST_IMAGES]
+        return [row[name] for row in images if row.get(name) is not None]
 
     values: dict[str, Values] = {name: np.array(known(name), np.str_) for name in NAMES}
     # The log has numbers of 32 bits; scores of Triton are texts of 6 decimals or numbers, which agree when rounded.
@@ -209,22 +199,19 @@ def sample_from(
     """The random rows of a version: one of each request, of at most MOST_IMAGES requests.
 
     The requests are chosen at random, but always alike.
-    Only one row a second has a brightness. So that a busy log has enough of them, these are chosen apart.
     """
     kept: list[Row] = []
-    measured: list[Row] = []
     for table in log.tables(model=model, since=since, until=until, columns=_COLUMNS):
         rows = table.drop_columns(EMBEDDING).to_pylist()
         for number, row in enumerate(rows):
             row["row"] = number
         rows = [row for row in rows if _is_random(row) and row["version"] == version]
         kept = _one_of_each_request([*kept, *rows])
-        measured = _one_of_each_request([*measured, *(row for row in rows if row[BRIGHTNESS] is not None)])
         for row in kept:
             # An embedding becomes a Python object only where its row is kept.
             if (number := row.pop("row", None)) is not None:
                 row[EMBEDDING] = table[EMBEDDING][number].as_py()
-    return sample_of([_properties(row) for row in kept], _labels(kept), measured)
+    return sample_of([_properties(row) for row in kept], _labels(kept))
 
 
 def _one_of_each_request(rows: "list[Row]") -> "list[Row]":

@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +12,6 @@ from gateway_predictions.layout import FEEDBACK, IMAGES, ROWS
 from gateway_predictions.reader import LogReader
 from gateway_predictions.store import LogUnavailable
 
-PASSES = 5
-"""Times that the log is read at most, until nothing of the image is left."""
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -29,29 +27,23 @@ class Forgotten:
 def forget(log: LogReader, sha256: str) -> Forgotten:
     """Delete an image by the SHA-256 of its file in hex; raises LogUnavailable if that is no hash.
 
-    Files with other rows are replaced by files without the image's rows. The log is read again until nothing is found:
-    a running service may write rows meanwhile, and another command that replaces a file at the same moment may bring
-    the rows back.
+    Files with other rows are replaced by files without the image's rows. A running service may write rows meanwhile.
     """
     sha256 = sha256.strip().lower()
     if not _HASH.fullmatch(sha256):
         raise LogUnavailable(f"{sha256!r} is not a SHA-256 in hex, which has 64 digits: sha256sum FILE prints it")
-    done, before = Forgotten(), (-1, -1, -1)
+    done = Forgotten()
     requests: set[tuple[str, int]] = set()
-    for _ in range(PASSES):
-        if astuple(done) == before:
-            break
-        before = astuple(done)
-        for path in log.files(ROWS):
-            gone = _remove(log, path, lambda table: [each == sha256 for each in table["sha256"].to_pylist()])
-            requests.update(gone)
-            done.rows += len(gone)
-        for path in log.files(FEEDBACK) if requests else ():
-            done.feedback += len(_remove(log, path, lambda table: [key in requests for key in _keys(table)]))
-        for path in log.store.files(IMAGES):
-            if path.rpartition("/")[2].partition(".")[0] == sha256:
-                log.store.delete(path)
-                done.images += 1
+    for path in log.files(ROWS):
+        gone = _remove(log, path, lambda table: [each == sha256 for each in table["sha256"].to_pylist()])
+        requests.update(gone)
+        done.rows += len(gone)
+    for path in log.files(FEEDBACK) if requests else ():
+        done.feedback += len(_remove(log, path, lambda table: [key in requests for key in _keys(table)]))
+    for path in log.store.files(IMAGES):
+        if path.rpartition("/")[2].partition(".")[0] == sha256:
+            log.store.delete(path)
+            done.images += 1
     return done
 
 

@@ -4,22 +4,21 @@ from prometheus_client import Counter, Gauge
 
 PREDICTION_LOG_ROWS = Counter(
     "gateway_prediction_log_rows_total",
-    "Rows of the prediction log, by outcome: written, or dropped because of queue_full, writer_lost (its process ended "
-    "before it had written them), shutdown or fault (a bug, which the log has).",
+    "Rows of the prediction log, by outcome: written, or dropped because of queue_full, shutdown or fault "
+    "(a bug, which the log has).",
     ["outcome"],
 )
 PREDICTION_LOG_FAILURES = Counter(
     "gateway_prediction_log_failures_total",
-    "Failures of the prediction log that are retried: sink (a write failed), writer (its process ended or "
-    "did not start), retention (old files were not deleted).",
+    "Failures of the prediction log that are retried: sink (a write failed), retention (old files were not deleted).",
     ["reason"],
 )
 PREDICTION_LOG_QUEUE_ROWS = Gauge(
-    "gateway_prediction_log_queue_rows", "Rows that wait for the writer of the log.", multiprocess_mode="livesum"
+    "gateway_prediction_log_queue_rows", "Rows that wait to be written to the log.", multiprocess_mode="livesum"
 )
 PREDICTION_LOG_QUEUE_BYTES = Gauge(
     "gateway_prediction_log_queue_bytes",
-    "Bytes of the rows and images that wait for the writer of the log.",
+    "Bytes of the rows and images that wait to be written to the log.",
     multiprocess_mode="livesum",
 )
 DRIFT_IMAGES = Counter(
@@ -36,7 +35,7 @@ DRIFT_REFERENCE = Gauge(
 )
 
 # Series that alerts use exist from the start: increase() misses the first count of a new series.
-for _outcome in ("written", "queue_full", "writer_lost", "shutdown", "fault"):
+for _outcome in ("written", "queue_full", "shutdown", "fault"):
     PREDICTION_LOG_ROWS.labels(_outcome)
-for _reason in ("sink", "writer", "retention"):
+for _reason in ("sink", "retention"):
     PREDICTION_LOG_FAILURES.labels(_reason)

@@ -35,8 +35,6 @@ PREDICTIONS = pa.schema(
         ("height", pa.int32()),
         ("format", pa.string()),
         ("bytes", pa.int64()),
-        ("brightness", pa.float32()),
-        ("sharpness", pa.float32()),
         ("sha256", pa.string()),
         ("image", pa.string()),
         ("seal", pa.string()),
@@ -66,13 +64,19 @@ FEEDBACK = pa.schema(
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """A table of rows as they are received from the service; `embedding` is bytes, fp32, little-endian."""
+    """A table of rows; an `embedding` is fp32 [size], or None."""
     columns = []
     for field in schema:
         values = [row.get(field.name) for row in rows]
         if field.name == "embedding":
-            values = [np.frombuffer(value, "<f4") if value else None for value in values]
-        elif pa.types.is_map(field.type):
+            sizes = [0 if value is None else len(value) for value in values]
+            vectors = np.concatenate([np.empty(0, np.float32), *(value for value in values if value is not None)])
+            # A column of lists of numbers would make an object of each number.
+            offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
+            absent = pa.array([value is None for value in values])
+            columns.append(pa.ListArray.from_arrays(offsets, pa.array(vectors, pa.float32()), mask=absent))
+            continue
+        if pa.types.is_map(field.type):
             values = [list(value.items()) if value else [] for value in values]
         columns.append(pa.array(values, field.type))
     return pa.Table.from_arrays(columns, schema=schema)

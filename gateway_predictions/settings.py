@@ -12,13 +12,13 @@ from gateway_predictions.layout import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCOR
 
 FIELDS_HEADER = "X-Log-Fields"
 """Header with fields of the client's choice for the rows of its request, such as camera=7,site=berlin."""
-QUEUE_BYTES = 32 * MIB
-"""Bytes of results and images of one process that may wait for its writer: some seconds of a slow disk or bucket."""
-FILE_ROWS, FILE_BYTES, FILE_SECONDS = 10_000, 64 * MIB, 60.0
+QUEUE_BYTES = 64 * MIB
+"""Bytes of results and images of one process that may wait to be written: some seconds of a slow disk or bucket."""
+FILE_ROWS, FILE_BYTES, FILE_SECONDS = 10_000, 32 * MIB, 60.0
 """A file is written after this many rows, bytes of rows and images, or seconds, whichever comes first: files are large
-enough to be read quickly, and a writer that is killed loses a minute at most."""
-LOG_WRITER_BYTES = 100 * MIB
-"""Memory of the prediction log's writer without its rows: Python and PyArrow."""
+enough to be read quickly, and a process that is killed loses a minute of its rows at most."""
+PACKAGES_BYTES = 64 * MIB
+"""Memory of PyArrow and fsspec in each process."""
 
 _PERCENT = re.compile(r"\d{1,3}(\.\d+)?")
 _BELOW = re.compile(rf"({LOW_SCORE}|{LOW_MARGIN})\s*<\s*(0?\.\d+|1|1\.0*)")
@@ -93,5 +93,5 @@ class PredictionLogSettings(Section):
     """Bytes above which the oldest days are deleted; 0 for no limit. A bucket has lifecycle rules instead."""
 
     def process_bytes(self) -> int:
-        """The queue, and the writer with the rows of a file and the file that it makes of them."""
-        return 0 if self.log_predictions is None else LOG_WRITER_BYTES + QUEUE_BYTES + 2 * FILE_BYTES
+        """The packages, the queue, and the file that is made of a part of it."""
+        return 0 if self.log_predictions is None else PACKAGES_BYTES + QUEUE_BYTES + FILE_BYTES

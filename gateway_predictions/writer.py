@@ -1,197 +1,199 @@
-"""The writer: a process that receives rows from a gateway process and writes them, so that no request waits for it.
+"""Writes the log's files on a thread of the service, behind a bounded queue, so that no request waits for it."""
 
-`python -m gateway_predictions.writer HANDLE OPTIONS` reads messages (see `encode`) from a socket, and sends lines of
-JSON: {"written": ROWS}, {"failed": TEXT} for each attempt that failed, or {"kept": TEXT} for old files that cannot be
-deleted. It ends when the service closes the socket, however that ends, after a last attempt to write what it has.
-"""
-
+import asyncio
+import contextlib
 import io
-import json
 import queue
-import select
 import shutil
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from pydantic_core import to_json
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
 
-from gateway_machine.child_environment import BUCKETS, child_environment
+from gateway_predictions import metrics
 from gateway_predictions.layout import FEEDBACK, day_in, day_of, image_path, new_file
-from gateway_predictions.store import Store, folder_of
+from gateway_predictions.schema import FEEDBACK as FEEDBACK_SCHEMA
+from gateway_predictions.schema import PREDICTIONS, table_of
+from gateway_predictions.settings import FILE_BYTES, FILE_ROWS, FILE_SECONDS, QUEUE_BYTES, PredictionLogSettings
+from gateway_predictions.store import Store
 
-FINAL_SECONDS = 5.0
-"""Time to write the last rows after the service has ended."""
+log = structlog.get_logger("gateway")
+
+CLOSING_SECONDS = 5.0
+"""Longest time for the last rows to be written when the service ends."""
 RETRY_SECONDS = (0.5, 30.0)
-"""Pause after the first failure, which doubles with each further one, and the longest pause."""
+"""Pause after the first failure, which doubles with each more, and the longest pause."""
 SHORTEN_SECONDS = 3600.0
 """Time between two attempts to delete old days."""
-ROW_BYTES = 1_024
-"""What a row without its image and embedding counts."""
+TABLE_ROWS = 100
+"""Rows that become columns at a time. PyArrow holds the interpreter's lock for a column, and requests wait for it."""
+WRITTEN, QUEUE_FULL, SHUTDOWN, FAULT = "written", "queue_full", "shutdown", "fault"
 
 
 @dataclass(frozen=True, slots=True)
-class WriterOptions:
-    """What the writer has to know of the settings."""
-
-    url: str
-    keep_days: int
-    keep_bytes: int
-    file_rows: int
-    file_bytes: int
-    file_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class LogMessage:
-    """A row for a folder. `embedding` is fp32, little-endian; `image` is the uploaded file, if images are stored."""
+class LogRow:
+    """A row for a folder. `columns` makes its values, except the time, when it is written."""
 
     folder: str
-    row: dict[str, Any]
-    embedding: bytes = field(repr=False)
-    image: bytes = field(repr=False)
+    time: int
+    """In microseconds since 1970."""
+    columns: Callable[[], dict[str, Any]]
+    nbytes: int
+    """What the row holds until it is written."""
+    image: bytes = b""
+    """The uploaded file, if it is to be stored."""
 
     @property
-    def nbytes(self) -> int:
-        """What it counts towards the size of a file."""
-        return ROW_BYTES + len(self.embedding) + len(self.image)
-
-
-def encode(folder: str, row: dict[str, object], embedding: bytes = b"", image: bytes = b"") -> list[bytes]:
-    """The pieces of a message: a line of JSON with the folder, the row and two lengths; the embedding and the image."""
-    return [to_json([folder, row, len(embedding), len(image)]), b"\n", embedding, image]
-
-
-def _read(stream: BinaryIO, messages: "queue.Queue[LogMessage | None]") -> None:
-    """Queue each message of a stream, and None at its end, where a part of a message is left out."""
-    with stream, suppress(ConnectionError):
-        while (line := stream.readline()).endswith(b"\n"):
-            folder, row, *lengths = json.loads(line)
-            embedding, image = (stream.read(length) for length in lengths)
-            if [len(embedding), len(image)] != lengths:
-                break
-            messages.put(LogMessage(folder, row, embedding, image))
-    messages.put(None)
+    def place(self) -> tuple[str, str]:
+        """The folder and the day of the row's file."""
+        return self.folder, day_of(self.time)
 
 
 class Writer:
-    """Collects rows until a file is due, and writes them. Meanwhile it does not read, and the service's queue fills."""
+    """Collects rows until a file is due, and writes them; while that fails, it tries again.
 
-    def __init__(self, connection: socket.socket, options: WriterOptions) -> None:
-        self._socket = connection
-        self._options = options
-        self._store = Store(options.url)
-        # Of one message: while files are written, the service's queue has to fill, and not this process.
-        self._received: queue.Queue[LogMessage | None] = queue.Queue(1)
-        self._messages: list[LogMessage] = []
-        self._nbytes = 0
-        self._due = 0.0
-        self._ending = False
+    Every row is counted once: as written, or as dropped by a reason.
+    """
+
+    def __init__(self, settings: PredictionLogSettings) -> None:
+        self._settings = settings
+        self._store = Store(settings.log_predictions or "")
+        self._queue: queue.SimpleQueue[LogRow | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting = self._nbytes = 0
+        """Rows that are not written, and their bytes."""
+        self._gave_up = False
+        self._closing = threading.Event()
         self._shorten_due = 0.0
+        # A write to a bucket may hang, and must not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name="prediction-log", daemon=True)
 
-    def run(self) -> None:
-        """Read and write until the service ends."""
-        reader = (self._socket.makefile("rb"), self._received)
-        threading.Thread(target=_read, args=reader, daemon=True).start()
-        while self._receive():
-            if self._is_due():
-                self._write()
-        self._end_soon()
-        self._write()
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
 
-    def _receive(self) -> bool:
-        """Receive a message, or wait for it until a file is due; False at the end."""
-        try:
-            message = self._received.get(timeout=max(0, self._due - time.monotonic()) if self._messages else None)
-        except queue.Empty:
-            return True
-        if message is None:
+    def add(self, row: LogRow) -> bool:
+        """Queue a row; False if its bytes exceed the queue, and it is dropped."""
+        if self._closing.is_set() or self._nbytes + row.nbytes > QUEUE_BYTES:
+            _count(SHUTDOWN if self._closing.is_set() else QUEUE_FULL, 1)
             return False
-        if not self._messages:
-            self._due = time.monotonic() + self._options.file_seconds
-        self._messages.append(message)
-        self._nbytes += message.nbytes
+        self._hold(1, row.nbytes)
+        self._queue.put(row)
         return True
 
-    def _is_due(self) -> bool:
-        return bool(self._messages) and (
-            len(self._messages) >= self._options.file_rows
-            or self._nbytes >= self._options.file_bytes
-            or time.monotonic() >= self._due
-        )
+    async def close(self) -> None:
+        """Write what is in the queue, within CLOSING_SECONDS; the rest is dropped."""
+        self._closing.set()
+        self._queue.put(None)
+        if self._thread.is_alive():
+            await asyncio.to_thread(self._thread.join, CLOSING_SECONDS)
+        with self._lock:
+            left, self._gave_up = self._waiting, True
+        if left:
+            _count(SHUTDOWN, left)
+            metrics.PREDICTION_LOG_QUEUE_ROWS.dec(left)
+            metrics.PREDICTION_LOG_QUEUE_BYTES.dec(self._nbytes)
+            log.error("prediction_log_rows_lost", url=self._settings.log_predictions, rows=left)
 
-    def _write(self) -> None:
-        """Write all rows; while that fails, try again until the service ends."""
+    def _run(self) -> None:
+        rows: list[LogRow] = []
+        nbytes, due = 0, float("inf")
+        ended = False
+        while not ended:
+            with contextlib.suppress(queue.Empty):
+                row = self._queue.get(timeout=max(0, due - time.monotonic()) if rows else None)
+                if row is not None:
+                    due = due if rows else time.monotonic() + FILE_SECONDS
+                    rows.append(row)
+                    nbytes += row.nbytes
+                ended = row is None
+            if ended or len(rows) >= FILE_ROWS or nbytes >= FILE_BYTES or time.monotonic() >= due:
+                self._write(rows)
+                nbytes, due = 0, float("inf")
+
+    def _write(self, rows: list[LogRow]) -> None:
+        """Write all rows; rows that are written leave the list. Returns with some left only when the service ends."""
         pause, longest = RETRY_SECONDS
-        while self._messages:
+        failing = is_last = False
+        rows.sort(key=lambda row: row.place)
+        while rows:
             try:
-                self._write_files()
-                self._shorten()
+                part = [row for row in rows if row.place == rows[0].place]
+                self._write_file(part)
+                del rows[: len(part)]
+                if failing:
+                    failing = False
+                    log.info("prediction_log_writes_again", url=self._settings.log_predictions)
             except Exception as exc:  # each file system raises its own errors
-                self._report({"failed": f"{type(exc).__name__}: {exc}"})
-                if self._ending:
+                metrics.PREDICTION_LOG_FAILURES.labels("sink").inc()
+                if not failing:
+                    failing = True
+                    reason = f"{type(exc).__name__}: {exc}"
+                    log.error("prediction_log_not_written", url=self._settings.log_predictions, reason=reason)  # noqa: TRY400
+                if is_last:
                     return
-                if _closed(self._socket, pause):
-                    self._end_soon()
+                is_last = self._closing.wait(pause)
                 pause = min(2 * pause, longest)
-        self._nbytes = 0
+        self._shorten()
 
-    def _write_files(self) -> None:
-        """Write a file for each model and day; rows that are written leave the list."""
-        import pyarrow.parquet as pq
-
-        from gateway_predictions import schema
-
-        self._messages.sort(key=_place)
-        while self._messages:
-            folder, day = place = _place(self._messages[0])
-            part = [each for each in self._messages if _place(each) == place]
-            columns = schema.FEEDBACK if folder == FEEDBACK else schema.PREDICTIONS
-            rows = [{**each.row, "embedding": each.embedding, "image": self._image(each, day)} for each in part]
+    def _write_file(self, rows: list[LogRow]) -> None:
+        """Write rows of one folder and day as a file."""
+        folder, day = rows[0].place
+        schema = FEEDBACK_SCHEMA if folder == FEEDBACK else PREDICTIONS
+        made = [values for row in rows if (values := self._values(row, day)) is not None]
+        tables = [table_of(made[start : start + TABLE_ROWS], schema) for start in range(0, len(made), TABLE_ROWS)]
+        if tables:
             data = io.BytesIO()
-            pq.write_table(schema.table_of(rows, columns), data, compression="zstd")
+            pq.write_table(pa.concat_tables(tables), data, compression="zstd")
             self._store.write(new_file(folder, day), data.getvalue())
-            del self._messages[: len(part)]
-            self._report({"written": len(part)})
+        if self._hold(-len(rows), -sum(row.nbytes for row in rows)):
+            _count(WRITTEN, len(made))
+            _count(FAULT, len(rows) - len(made))
 
-    def _image(self, message: LogMessage, day: str) -> str | None:
-        """Write the image of a row unless it is there; returns its path."""
-        if not message.image:
+    def _values(self, row: LogRow, day: str) -> dict[str, Any] | None:
+        """The columns of a row; None, which the log explains, if they cannot be made. Writes its image."""
+        try:
+            values = {**row.columns(), "time": row.time}
+        except Exception:  # must not end the log
+            log.exception("prediction_log_fault")
             return None
-        path = image_path(day, message.row["sha256"], message.row["format"])
-        if not self._store.exists(path):
-            self._store.write(path, message.image)
-        return path
+        if row.image:
+            values["image"] = path = image_path(day, values["sha256"], values["format"])
+            if not self._store.exists(path):
+                self._store.write(path, row.image)
+        return values
+
+    def _hold(self, rows: int, nbytes: int) -> bool:
+        """Count rows that wait; False, and nothing, if `close` has counted them as dropped."""
+        with self._lock:
+            if self._gave_up:
+                return False
+            self._waiting += rows
+            self._nbytes += nbytes
+        metrics.PREDICTION_LOG_QUEUE_ROWS.inc(rows)
+        metrics.PREDICTION_LOG_QUEUE_BYTES.inc(nbytes)
+        return True
 
     def _shorten(self) -> None:
         """Delete old days of a folder, at most every SHORTEN_SECONDS."""
         if self._store.folder is None or time.monotonic() < self._shorten_due:
             return
         self._shorten_due = time.monotonic() + SHORTEN_SECONDS
+        keep_days, keep_bytes = self._settings.log_predictions_keep_days, self._settings.log_predictions_keep_bytes
         try:
-            shorten(self._store.folder, self._options.keep_days, self._options.keep_bytes, datetime.now(UTC).date())
+            shorten(self._store.folder, keep_days, keep_bytes, datetime.now(UTC).date())
         except OSError as exc:
-            self._report({"kept": str(exc)})
-
-    def _report(self, message: dict[str, object]) -> None:
-        try:
-            self._socket.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            self._ending = True  # the service has ended
-
-    def _end_soon(self) -> None:
-        """Have the kernel end this process after FINAL_SECONDS (SIGALRM)."""
-        self._ending = True
-        signal.setitimer(signal.ITIMER_REAL, FINAL_SECONDS)
+            metrics.PREDICTION_LOG_FAILURES.labels("retention").inc()
+            # The reason is the machine's, not the code's.
+            log.error("prediction_log_not_shortened", url=self._settings.log_predictions, reason=str(exc))  # noqa: TRY400
 
 
 def shorten(log: Path, keep_days: int, keep_bytes: int, today: date) -> None:
@@ -212,52 +214,17 @@ def shorten(log: Path, keep_days: int, keep_bytes: int, today: date) -> None:
             return
         del sizes[day]
         for folder in days[day]:
-            with suppress(FileNotFoundError):  # another writer deletes it as well
+            with contextlib.suppress(FileNotFoundError):  # another writer deletes it as well
                 shutil.rmtree(folder)
 
 
 def _nbytes(folder: Path) -> int:
     total = 0
-    with suppress(FileNotFoundError):  # another writer deletes it
+    with contextlib.suppress(FileNotFoundError):  # another writer deletes it
         for path in folder.iterdir():
             total += path.stat().st_size
     return total
 
 
-def _place(message: LogMessage) -> tuple[str, str]:
-    """The folder and the day of a row's file."""
-    return message.folder, day_of(message.row["time"])
-
-
-def _closed(connection: socket.socket, seconds: float) -> bool:
-    """Wait for some seconds; returns early, and True, if the peer has closed its end, even with bytes left to read."""
-    poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
-    return bool(poll.poll(seconds * 1_000))
-
-
-def start(connection: socket.socket, options: WriterOptions) -> subprocess.Popen[bytes]:
-    """Start a writer that serves the other end of this connection; raises OSError."""
-    handle = connection.fileno()
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "gateway_predictions.writer", str(handle), json.dumps(asdict(options))],
-        env=child_environment(*(() if folder_of(options.url) else BUCKETS)),
-        pass_fds=(handle,),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        # A signal to the service's group must not end it before the service.
-        start_new_session=True,
-    )
-
-
-def main(handle: str, options: str) -> None:
-    """Run the writer."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends after the service, with the service's last rows
-    with socket.socket(fileno=int(handle)) as connection:
-        Writer(connection, WriterOptions(**json.loads(options))).run()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+def _count(outcome: str, rows: int) -> None:
+    metrics.PREDICTION_LOG_ROWS.labels(outcome).inc(rows)

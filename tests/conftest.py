@@ -30,11 +30,9 @@ from gateway_local.server import EmbeddedTriton
 from gateway_models.networks import isolation, served_memory
 from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
-from gateway_predictions import writer
 from tests import counts, postponed, workers
 from tests.affected import DURATIONS
 from tests.gateway_models.networks.warm_jobs import WarmProcess
-from tests.gateway_predictions.warm_writers import start as warm_writer
 from tests.light_models import lightened
 from tests.loops import Loop
 from tests.photos import PHOTOS, photo
@@ -64,7 +62,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 MEASURE = served_memory.measure
-START_WRITER = writer.start
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
 
@@ -125,7 +122,7 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_starts() -> Iterator[None]:
-    """Start what most tests need in a fraction of the time; see `measured_memory` and `own_writers`.
+    """Start what most tests need in a fraction of the time; see `measured_memory`.
 
     `tests/gateway_cli/test_models.py` runs commands as processes, which start everything as outside of tests.
     """
@@ -144,10 +141,9 @@ def quick_starts() -> Iterator[None]:
         patch.setattr("httpx._transports.default.create_ssl_context", functools.cache(httpx.create_ssl_context))
         # In processes that tests start, torch's threads sleep instead of spin while they wait for each other.
         patch.setenv("OMP_WAIT_POLICY", "passive")
-        # `gateway model add` and the prediction log use processes that have already imported torch and pyarrow.
+        # `gateway model add` uses processes that have already imported torch.
         patch.setattr(isolation, "start_process", WarmProcess)
         patch.setattr(served_memory, "measure", lambda *_: {"error": "tests measure it on demand"})
-        patch.setattr(writer, "start", warm_writer)
         yield
 
 
@@ -161,12 +157,6 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 def measured_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure the memory of models that are added, as outside of tests."""
     monkeypatch.setattr(served_memory, "measure", MEASURE)
-
-
-@pytest.fixture
-def own_writers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start the writers of the prediction log as outside of tests: they are children of this process."""
-    monkeypatch.setattr(writer, "start", START_WRITER)
 
 
 @pytest.fixture(scope="session")

@@ -28,8 +28,6 @@ NEEDED = (
     "gateway.server.serve",
     "gateway.triton.client",
     "gateway_predictions.writer",
-    "gateway_predictions.schema",
-    "pyarrow.parquet",
     "uvicorn.loops.uvloop",
 )
 _MAX_BYTES = 1_000_000

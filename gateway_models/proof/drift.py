@@ -12,23 +12,20 @@ from gateway.environment import load_settings
 from gateway.errors import ImageError
 from gateway.ingest.upload import Limits
 from gateway_client.files import read_file
-from gateway_decoder.in_process import small_pixels
+from gateway_decoder.in_process import inspect_whole
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import NotCompared, image_files, resize_for
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.writing import rewrite
 from gateway_predictions.drift import (
-    BRIGHTNESS,
     EMBEDDING,
     FORMAT,
     MOST_IMAGES,
     PIXELS,
-    SHARPNESS,
     WindowSample,
     reference_of,
 )
-from gateway_predictions.image_measures import MEASURED_SIDE, measures_of
 from gateway_predictions.live_drift import CLASS, ENTROPY, SCORE
 from gateway_predictions.service_log import LOGGED_CLASSES, entropy
 
@@ -64,16 +61,13 @@ def store(entry: Entry, version: int, sample: WindowSample, repository: Path) ->
 def _properties(
     answer: SampleAnswer, scores: NDArray[np.float32], limits: Limits, *, multi_label: bool
 ) -> dict[str, object]:
-    info, pixels = small_pixels(read_file(answer.sample.path, limits.max_file_bytes), limits, MEASURED_SIDE)
-    measures = measures_of(pixels)
+    info = inspect_whole(read_file(answer.sample.path, limits.max_file_bytes), limits)
     best = np.argsort(scores)[::-1][:LOGGED_CLASSES]
     top: list[float] = scores[best].astype(np.float64).tolist()
     return {
         SCORE: top[0],
         ENTROPY: entropy(top, multi_label=multi_label),
         PIXELS: info.width * info.height,
-        BRIGHTNESS: measures.brightness,
-        SHARPNESS: measures.sharpness,
         CLASS: str(int(best[0])),
         FORMAT: info.format.value,
         EMBEDDING: answer.embedding,

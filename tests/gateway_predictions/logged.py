@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client import REGISTRY
 
-from gateway_predictions import metrics, service_log
+from gateway_predictions import metrics, writer
 from gateway_predictions.schema import PREDICTIONS
 from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.processes import wait_for
@@ -30,11 +30,11 @@ def scores_backend(*scores: float) -> StubBackend:
 
 
 @contextmanager
-def writing(file_seconds: float = 0.1, **constants: int) -> Iterator[None]:
+def writing(**constants: float) -> Iterator[None]:
     """Services that start in the block write their files sooner than after a minute; other constants by their names."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"file_seconds": file_seconds, **constants}.items():
-            patch.setattr(service_log, name.upper(), value)
+        for name, value in {"file_seconds": 0.1, "closing_seconds": 60, **constants}.items():
+            patch.setattr(writer, name.upper(), value)
         yield
 
 

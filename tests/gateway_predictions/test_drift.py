@@ -4,29 +4,25 @@ import json
 import math
 from datetime import UTC, datetime, timedelta
 
-import cv2
 import numpy as np
 import pytest
 
 from gateway.values.extras import install
 from gateway_predictions import store
 from gateway_predictions.drift import LEAST_IMAGES, TooFewImages, compare, psi, sample_from, sample_of, version_in
-from gateway_predictions.image_measures import measures_of, pixels_of
 from gateway_predictions.reader import LogReader
 from tests.commands import gateway, refusal
 from tests.gateway_predictions.logged import write_file
 
 
-def images(count: int, seed: int = 0, *, brightness: float = 0.5, cats: float = 0.5) -> list[dict]:
-    """Images of cats and dogs, of which a third has a sharpness."""
+def images(count: int, seed: int = 0, *, pixels: float = 1e5, cats: float = 0.5) -> list[dict]:
+    """Images of cats and dogs, of which a third has an entropy."""
     rng = np.random.default_rng(seed)
     return [
         {
             "score": score,
-            "entropy": 1 - score,
-            "pixels": rng.choice([1e5, 2e5]),
-            "brightness": rng.normal(brightness, 0.1),
-            "sharpness": None if number % 3 else rng.normal(1, 0.2),
+            "entropy": None if number % 3 else 1 - score,
+            "pixels": rng.normal(pixels, 1e4),
             "class": "0" if rng.random() < cats else "1",
             "format": "JPEG",
         }
@@ -57,8 +53,8 @@ def test_false_alarms_are_as_rare_as_promised():
 
 @pytest.mark.parametrize(
     ("change", "name"),
-    [({"brightness": 0.35}, "brightness"), ({"cats": 0.8}, "class")],
-    ids=["darkened", "class-shifted"],
+    [({"pixels": 8.5e4}, "pixels"), ({"cats": 0.8}, "class")],
+    ids=["smaller", "class-shifted"],
 )
 def test_drift_raises_an_alarm(change, name):
     for number in range(5):
@@ -90,11 +86,11 @@ def test_embeddings_raise_an_alarm():
 
 
 def test_certain_but_small_shifts_raise_no_alarm():
-    sides = sample_of(images(1_000, 1, brightness=0.5)), sample_of(images(1_000, 2, brightness=0.473))
+    sides = sample_of(images(1_000, 7)), sample_of(images(1_000, 8, pixels=9.8e4))
     found = {shift.name: shift for shift in compare(*sides)}
-    assert found["brightness"].p_value <= 0.05
-    assert found["brightness"].distance < 0.1
-    assert not found["brightness"].drift
+    assert found["pixels"].p_value <= 0.05
+    assert found["pixels"].distance < 0.1
+    assert not found["pixels"].drift
 
 
 def test_same_samples_give_the_same_result():
@@ -109,40 +105,8 @@ def test_comparison_needs_images(count):
         with pytest.raises(TooFewImages, match=f"the window {count}, each of another request, and each side needs"):
             compare(*sides)
     else:
-        # A third of them have a sharpness, which is too few to compare it.
-        assert "sharpness" not in {shift.name for shift in compare(*sides)}
-
-
-def photo(seed: int = 0) -> np.ndarray:
-    """A picture with structure at all scales."""
-    noise = np.random.default_rng(seed).uniform(0, 255, (256, 320, 3)).astype(np.float32)
-    layers = [cv2.GaussianBlur(noise, (0, 0), sigma) * sigma for sigma in (1, 4, 16)]
-    return cv2.normalize(sum(layers), None, 0, 255, cv2.NORM_MINMAX).astype(np.uint8)
-
-
-def test_blur_lowers_the_sharpness_and_darkness_does_not():
-    sharp = photo()
-    blurred, dark = cv2.GaussianBlur(sharp, (0, 0), 2), (sharp * 0.5).astype(np.uint8)
-    assert measures_of(blurred).sharpness < 0.5 * measures_of(sharp).sharpness
-    assert measures_of(dark).sharpness == pytest.approx(measures_of(sharp).sharpness, rel=0.1)
-    assert measures_of(dark).brightness == pytest.approx(measures_of(sharp).brightness / 2, rel=0.02)
-    assert measures_of(blurred).brightness == pytest.approx(measures_of(sharp).brightness, rel=0.02)
-
-
-@pytest.mark.parametrize(("value", "brightness"), [(0, 0), (255, 1), (51, 0.2)])
-def test_plain_images_have_no_sharpness(value, brightness):
-    for shape in ((8, 8, 3), (1, 1, 3), (2, 9, 3)):
-        found = measures_of(np.full(shape, value, np.uint8))
-        assert (found.brightness, found.sharpness) == (pytest.approx(brightness, abs=1e-5), 0)
-
-
-def test_pixels_of_a_ppm():
-    pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-    assert (pixels_of(b"P6\n4 2\n255\n" + pixels.tobytes()) == pixels).all()
-    with pytest.raises(ValueError):
-        pixels_of(b"P6\n4 2\n255\n" + b"\0" * 23)
-    with pytest.raises(ValueError):
-        pixels_of(b"P5\n4 2\n255\n" + b"\0" * 24)
+        # A third of them have an entropy, which is too few to compare it.
+        assert "entropy" not in {shift.name for shift in compare(*sides)}
 
 
 def write_rows(folder, found, at: datetime, *, version: str = "1", request: str = "", **members) -> None:
@@ -160,7 +124,7 @@ def write_rows(folder, found, at: datetime, *, version: str = "1", request: str 
             "scores": [each["score"]],
             "width": int(each["pixels"] / 100),
             "height": 100,
-            **{name: each.get(name) for name in ("entropy", "format", "brightness", "sharpness", "embedding")},
+            **{name: each.get(name) for name in ("entropy", "format", "embedding")},
             **members,
         }
         for number, each in enumerate(found)
@@ -184,7 +148,7 @@ def test_sample_has_random_rows_of_one_version_alone(tmp_path):
     found = sample_from(log, "m", "1", begin, None)
     assert found.images == 30
     assert found.labels == {"0": "cat", "1": "dog"}
-    assert len(found.values["sharpness"]) == 10
+    assert len(found.values["entropy"]) == 10
     with pytest.raises(TooFewImages, match="LOG_PREDICTIONS_SHARE"):
         version_in(log, "other", begin, None)
 
@@ -199,17 +163,14 @@ def test_one_image_of_each_request_counts(tmp_path):
     assert again.values["score"].tolist() == found.values["score"].tolist()
 
 
-def test_sample_of_a_busy_log_is_bounded_and_has_enough_measures(tmp_path):
-    """One row in fifty has a brightness: these count for that alone, beside the rows chosen at random."""
+def test_sample_of_a_busy_log_is_bounded(tmp_path):
     vector = [float(number) for number in range(8)]
-    for number in range(50):
-        plain = [{**each, "brightness": None, "sharpness": None, "embedding": vector} for each in images(98, number)]
-        at = NOW - timedelta(days=number)
-        write_rows(tmp_path, plain, at)
-        write_rows(tmp_path, images(2, number), at, sharpness=1.0, request=f"measured {number}")
+    for number in range(11):
+        write_rows(
+            tmp_path, [{**each, "embedding": vector} for each in images(100, number)], NOW - timedelta(days=number)
+        )
     found = sample_from(LogReader(str(tmp_path)), "m", "1", None, None)
-    sizes = {name: len(values) for name, values in found.values.items()}
-    assert (sizes["class"], sizes["score"], sizes["brightness"]) == (1_000, 1_000, 50)
+    assert (len(found.values["class"]), len(found.values["score"])) == (1_000, 1_000)
     assert found.values["embedding"].shape == (300, 8)
     assert (found.values["embedding"] == vector).all()
 
@@ -233,12 +194,12 @@ def test_command_needs_a_reference_and_images_and_reports_no_drift(log):
 
 def test_command_exits_with_3_on_drift(log):
     rng = np.random.default_rng(0)
-    vectors = [{**each, "embedding": rng.normal(size=4), "format": "$a_1$"} for each in images(80, 50, brightness=0.3)]
+    vectors = [{**each, "embedding": rng.normal(size=4), "format": "$a_1$"} for each in images(80, 50, pixels=5e4)]
     write_rows(log, vectors, NOW)
     document = json.loads(gateway("model", "drift", "m", "--log", log, "--reference", 7, "--json", code=3).output)
     found = {each["name"]: each for each in document["properties"]}
     assert document["drift"] is True
-    assert found["brightness"]["drift"] is found["format"]["drift"] is True
+    assert found["pixels"]["drift"] is found["format"]["drift"] is True
     assert (found["class"]["reference"], found["class"]["window"]) == (240, 80)
 
 

@@ -1,13 +1,11 @@
-"""What the service measures for drift: images in the log, and answers beside a reference stored with the model."""
+"""What the service measures for drift: answers beside a reference stored with the model."""
 
 from base64 import b64encode
 
-import numpy as np
 import pytest
 import structlog
 
-from gateway.settings import DecodeMode
-from gateway_predictions import metrics, service_log
+from gateway_predictions import metrics
 from gateway_predictions.drift import reference_of, sample_of
 from gateway_predictions.live_drift import (
     BOUNDS,
@@ -17,9 +15,8 @@ from gateway_predictions.live_drift import (
     read_reference,
 )
 from gateway_predictions.store import LogUnavailable
-from tests.asking import encode
 from tests.doubles.backend import PNG
-from tests.gateway_predictions.logged import logging_service, rows, scores_backend, send
+from tests.gateway_predictions.logged import logging_service, scores_backend, send
 
 
 def answered(count: int = STORED_IMAGES, labels: dict[str, str] | None = None):
@@ -128,34 +125,3 @@ def test_service_counts_every_image(tmp_path):
     assert found["class", "dog"][0] == 4
     assert found["score", "up to 0.9"][0] == 4
     assert sum(count for (name, _), (count, _) in found.items() if name == "entropy") == 4
-
-
-GRAY = encode(np.full((8, 8, 3), 51, np.uint8), ".png")
-
-
-@pytest.mark.parametrize(("pause_seconds", "measured"), [(600.0, 1), (0.0, 3)])
-def test_one_image_in_each_pause_is_measured(tmp_path, monkeypatch, pause_seconds, measured):
-    monkeypatch.setattr(service_log, "MEASURE_SECONDS", pause_seconds)
-    monkeypatch.setattr(service_log, "MEASURE_TIMEOUT_SECONDS", 60)  # the decoder's process may take long to start
-    with logging_service(tmp_path) as client:
-        for _ in range(3):
-            send(client, GRAY)
-        found = rows(tmp_path, 3)
-    expected = [(pytest.approx(0.2, abs=1e-3), 0)] * measured + [(None, None)] * (3 - measured)
-    assert [(row["brightness"], row["sharpness"]) for row in found] == expected
-
-
-@pytest.mark.parametrize(
-    ("settings", "image"),
-    [
-        ({"decode": DecodeMode.NEVER}, GRAY),
-        ({"log_predictions_share": {"*": 0.0}, "log_predictions_rules": "score<1"}, GRAY),
-        ({}, b"no image"),
-    ],
-    ids=["decoding is off", "not random", "no image"],
-)
-def test_other_rows_are_not_measured(tmp_path, settings, image):
-    with logging_service(tmp_path, **settings) as client:
-        send(client, image)
-        (row,) = rows(tmp_path, 1)
-    assert (row["brightness"], row["sharpness"]) == (None, None)

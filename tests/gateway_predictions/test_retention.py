@@ -93,29 +93,6 @@ def test_forgotten_image_leaves_nothing(tmp_path):
     assert forget(log, forgotten) == Forgotten()
 
 
-@pytest.mark.parametrize("writes", ["the file as it was", "another file"])
-def test_rows_that_come_back_meanwhile_are_forgotten(tmp_path, monkeypatch, writes):
-    """Another command replaces the same file at the same moment, or a running service writes a row of the image."""
-    with logging_service(tmp_path, constants=LATER) as client:
-        send(client, PNG)
-        send(client, PNG + b"another")
-    (path,) = files(tmp_path)
-    original = path.read_bytes()
-    target = path if writes == "the file as it was" else path.with_name("later.parquet")
-    write = Store.write
-
-    def raced(store: Store, name: str, data: bytes) -> None:
-        write(store, name, data)
-        if not raced_once:
-            raced_once.append(name)
-            target.write_bytes(original)
-
-    raced_once: list[str] = []
-    monkeypatch.setattr(Store, "write", raced)
-    assert forget(LogReader(str(tmp_path)), hashlib.sha256(PNG).hexdigest()).rows == 2
-    assert {row["sha256"] for row in rows(tmp_path)} == {hashlib.sha256(PNG + b"another").hexdigest()}
-
-
 def test_images_are_forgotten_beside_a_running_service(tmp_path):
     """Rows of other images are written meanwhile, and none is lost."""
     with logging_service(tmp_path, log_predictions_images=True) as client:

@@ -5,7 +5,7 @@ import pytest
 from gateway.limits.buffers import HELD, LEAST, fitted, needed
 from gateway.settings import MIB
 from gateway_machine.capacity import WORKER_BYTES
-from gateway_predictions.settings import FILE_BYTES, LOG_WRITER_BYTES, QUEUE_BYTES
+from gateway_predictions.settings import FILE_BYTES, PACKAGES_BYTES, QUEUE_BYTES
 from tests.settings import Settings
 
 
@@ -62,10 +62,10 @@ def test_lowered_settings_do_not_contradict_others():
 
 
 def test_prediction_log_counts_for_each_worker():
-    """Its queue, its writer, the rows of a file and the file; so a small machine gets smaller buffers with a log."""
+    """Its packages, its queue and a file; so a small machine gets smaller buffers with a log."""
     settings = {"_env_file": None, "workers": 2, "log_predictions": "log"}
     without = Settings(_env_file=None, workers=2)
-    more = LOG_WRITER_BYTES + QUEUE_BYTES + 2 * FILE_BYTES
+    more = PACKAGES_BYTES + QUEUE_BYTES + FILE_BYTES
     assert needed(Settings(**settings)) == needed(without) + 2 * more
     budget = 4_000 * MIB
     assert fitted(without, budget, with_triton=False) == {}

@@ -72,6 +72,4 @@ def test_folder_has_the_properties_of_the_log(light_triton, photos, tmp_path):
     assert isinstance(broken, NotCompared)
     assert (cat["class"], cat["format"], cat["score"], cat["entropy"]) == ("285", "JPEG", 1.0, 0.0)
     assert (cat["pixels"], coffee["pixels"]) == (451 * 300, 600 * 400)
-    assert 0.2 < cat["brightness"] < 0.8
-    assert cat["sharpness"] > 0
     assert cat["embedding"] is None
