@@ -74,11 +74,17 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
     export_environment({**plan.changed, "model_repository": model_repository.resolve()})
     children: list[Child] = [triton]
     with _stopping(children, display):
-        _start(triton, model_repository, display, settings)
-        with display.waiting("starting the API"):
+
+        def start_api() -> None:
+            # Beside Triton, whose address is known once its process runs.
             api = ApiProcess(settings, triton.url, load_models=",".join(triton.load_models))
             children.append(api)
             api.start()
+
+        _start(triton, model_repository, display, settings, meanwhile=start_api)
+        api = children[-1]
+        assert isinstance(api, ApiProcess)
+        with display.waiting("starting the API"):
             api.wait_ready()
         address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
@@ -158,10 +164,16 @@ def _triton(
     return triton, plan
 
 
-def _start(triton: EmbeddedTriton, model_repository: Path, display: Display, settings: Settings) -> None:
+def _start(
+    triton: EmbeddedTriton,
+    model_repository: Path,
+    display: Display,
+    settings: Settings,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> None:
     loading = time.monotonic()
     with display.waiting(f"starting Triton with the models of {model_repository}"):
-        start(triton, display.say, settings.triton_start_timeout_seconds)
+        start(triton, display.say, settings.triton_start_timeout_seconds, meanwhile)
     took = time.monotonic() - loading
     display.say(f"Triton has loaded its models after {took:.1f} s and listens on {triton.url} (gRPC)")
 
@@ -206,14 +218,17 @@ def _keep_running(triton: EmbeddedTriton, settings: Settings, say: Say, *checks:
         time.sleep(POLL_SECONDS)
 
 
-def start(triton: EmbeddedTriton, say: Say, timeout_seconds: float) -> None:
-    """Start Triton and wait until it is ready; raises StartFailed.
+def start(
+    triton: EmbeddedTriton, say: Say, timeout_seconds: float, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Start Triton, call `meanwhile`, and wait until Triton is ready; raises StartFailed.
 
     A Triton that crashes meanwhile is started once more: on a busy machine its Python backend crashes if a model's
     process does not report in time. A Triton that exits by itself would exit again.
     """
     killed = killed_for_memory()
     triton.start()
+    meanwhile()
     try:
         triton.wait_ready(timeout_seconds)
     except StartFailed as exc:

@@ -50,10 +50,11 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # The default backoff grows to two minutes, which would delay the return of a restarted Triton.
+    # The default backoff grows to two minutes, which would delay the return of a restarted Triton. `gateway up` starts
+    # Triton and the API beside each other.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 250),
     # Channels of one process share connections by default, so that one faulty connection would affect them all.
     ("grpc.use_local_subchannel_pool", 1),
 ]

@@ -62,6 +62,12 @@ def test_start_timeout_error_names_its_setting(monkeypatch):
     assert triton.did == ["start"]
 
 
+def test_the_api_starts_beside_triton():
+    triton = Triton(None)
+    start(triton, lambda _: None, 1, lambda: triton.did.append("meanwhile"))
+    assert triton.did[:2] == ["start", "meanwhile"]
+
+
 def test_example_request_has_a_key_header_if_keys_are_set():
     address = "http://127.0.0.1:9000"
     guarded = Settings(_env_file=None, api_keys_file=Path("keys.txt"))

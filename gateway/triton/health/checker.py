@@ -154,8 +154,10 @@ class HealthChecker:
                 metrics.WATCH_FAULTS.inc()
                 log.exception("watch_fault", triton=self.state.address)
             seconds = schedule.interval_seconds * random.uniform(0.85, 1.15)  # noqa: S311  # spreads the gateways' probes
+            if self.state.failing:
+                seconds = min(schedule.quick_seconds / (5 if self.state.starting else 1), seconds)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(schedule.quick_seconds, seconds) if self.state.failing else seconds):
+                async with asyncio.timeout(seconds):
                     await wake.wait()
 
     def _report(self) -> None:
@@ -165,7 +167,7 @@ class HealthChecker:
         for name in self._reported_ready.keys() - self.state.models.keys():
             del self._reported_ready[name]
             self._model_changed(name)
-        for model in self.state.models.values():
+        for model in () if self.state.starting else self.state.models.values():
             ready = self.state.is_ready(model)
             if model.last_probe is not None and self._reported_ready.get(model.name) != ready:
                 self._reported_ready[model.name] = ready

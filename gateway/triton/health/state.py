@@ -58,6 +58,9 @@ class Schedule:
     timeout_seconds: float
     quick_seconds: float = 0.5
     """Between probes while a model fails."""
+    starting_seconds: float = 5.0
+    """How long a Triton that has not answered yet may be starting. Until then it is probed five times as often, and its
+    state is not logged."""
     orphaned_seconds: float = 30.0
     """How long a model may stay unloaded before it is loaded again: the gateway that unloaded it may have died."""
     trust_intervals: int = 4
@@ -143,7 +146,13 @@ class HealthState:
         self.recovered_at = NEVER
         """When a reload last ended."""
         self.probe_soon, self.recovery_needed, self.models_missing = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._reachable = False
+        self._reachable = self._answered = False
+        self._starts_until = clock() + schedule.starting_seconds
+
+    @property
+    def starting(self) -> bool:
+        """Whether this Triton has not answered yet, and may still be starting."""
+        return not self._answered and self.clock() < self._starts_until
 
     def is_broken(self, name: str) -> bool:
         """Whether the last probe of an ensemble found that it does not keep the contract."""
@@ -276,6 +285,7 @@ class HealthState:
         """Record a probe that has just ended."""
         error, now = probe.error, self.clock()
         self._reachable = not isinstance(error, TritonUnreachable)
+        self._answered |= self._reachable
         if error is None:
             model.last_probe, model.probed_at, model.failures = probe, now, 0
             model.good_since = max(model.good_since, sent_at)

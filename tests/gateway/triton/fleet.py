@@ -23,7 +23,7 @@ from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 MODEL = "ensemble_model"
 SEAL = Seal(b"secret of a test")
-SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)
+SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, starting_seconds=0.0, orphaned_seconds=0.1)
 
 
 def call_of(*images: bytes, model: str = MODEL, version: str = "", seconds: float = 5) -> Call:
@@ -59,10 +59,11 @@ def checker_of(
     splits: Sequence[Shares] = (),
     clock: Callable[[], float] = time.monotonic,
     endpoint: FakeEndpoint | None = None,
+    schedule: Schedule = SCHEDULE,
 ) -> HealthChecker:
     endpoint = endpoint or FakeEndpoint("10.0.0.1:8001", triton)
     reloader = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_lock=take_lock)
-    state = HealthState(endpoint.address, ExpectedModels(MODEL, splits=splits), SCHEDULE, clock)
+    state = HealthState(endpoint.address, ExpectedModels(MODEL, splits=splits), schedule, clock)
     own = lambda _, state, probes: ModelRecovery(state, probes, reloader)  # noqa: E731
     return HealthChecker(endpoint, state, repair=own if heal else None)
 

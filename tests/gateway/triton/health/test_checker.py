@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import random
+from dataclasses import replace
 
 import pytest
+import structlog
 
 from gateway import metrics
 from gateway.errors import InferenceFailed, ModelUnavailable, TritonUnreachable
@@ -255,6 +257,19 @@ async def test_unreachable_triton_brings_the_next_probe_forward():
     assert checker.state.ready
     checker.state.suspect(MODEL, InferenceFailed(), float("inf"))
     assert checker.state.ready
+
+
+async def test_triton_that_starts_beside_the_gateway_is_reported_once_it_is_late():
+    clock, triton = Clock(), FakeTriton()
+    triton.away = True
+    checker = checker_of(triton, clock=clock, schedule=replace(SCHEDULE, starting_seconds=5.0))
+    with structlog.testing.capture_logs() as captured:
+        await checker.probe_all()
+        assert not checker.state.ready
+        assert captured == []
+        clock.seconds += 5.0
+        await checker.probe_all()
+    assert [event["event"] for event in captured] == ["triton_not_ready"]
 
 
 async def test_model_unloaded_on_purpose_is_not_probed_or_reloaded():
