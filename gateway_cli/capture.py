@@ -40,6 +40,8 @@ def frames(source: str, fps: float | None = None) -> Iterator[VideoFrame]:
     os.environ.setdefault("OPENCV_LOG_LEVEL", "ERROR")  # read at import; warnings would mix with the labels
     import cv2
 
+    if source != source.encode(errors="replace").decode():  # OpenCV would crash
+        raise VideoUnreadable(f"the name {source!r} is not UTF-8: rename the file")
     target = int(source) if source.isdecimal() else "/dev/stdin" if source == STDIN else source
     video = cv2.VideoCapture(target)
     try:

@@ -319,3 +319,9 @@ def main() -> None:
         lines = "\n  ".join(map(visible, exc.args))
         typer.secho(f"error: {lines}", err=True, fg="red")
         sys.exit(1)
+    except OSError as exc:  # a folder without write permission, a full disk, a path that is too long
+        if exc.strerror is None:
+            raise
+        names = " -> ".join(str(name) for name in (exc.filename, exc.filename2) if name is not None)
+        typer.secho(f"error: {exc.strerror}{names and ': '}{visible(names)}", err=True, fg="red")
+        sys.exit(1)

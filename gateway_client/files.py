@@ -45,6 +45,17 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
         raise
 
 
+def is_hidden(name: str) -> bool:
+    """Whether listings skip a path below what is listed: hidden files and folders, and macOS's __MACOSX."""
+    return any((part.startswith(".") and part not in (".", "..")) or part == "__MACOSX" for part in name.split("/"))
+
+
+def files_below(folder: Path) -> list[Path]:
+    """The regular files in a folder and its subfolders, in order, without hidden ones."""
+    below = (path for path in folder.rglob("*") if not is_hidden(path.relative_to(folder).as_posix()))
+    return sorted(path for path in below if path.is_file())
+
+
 def read_file(path: str | os.PathLike[str], max_bytes: int = DEFAULT_FILE_BYTES) -> bytes:
     """Read a file, at most `max_bytes` + 1 bytes: the extra byte shows that it is too large; raises OSError."""
     with open_regular(path) as file:

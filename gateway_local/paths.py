@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 _PACKAGE = Path(__file__).resolve().parent
 MODELS, BACKENDS, EXAMPLES = "triton_models", "triton_backends", "examples"
@@ -44,7 +45,7 @@ def default_model_repository(here: Path | None = None, package: Path = _PACKAGE)
 
 def at(repository: Path) -> str:
     """The option, after a space, that names a repository in a suggested command; "" for the default repository."""
-    return "" if repository.resolve() == DEFAULT_MODEL_REPOSITORY else f" --model-repository {repository}"
+    return "" if repository.resolve() == DEFAULT_MODEL_REPOSITORY else f" --model-repository {quote(str(repository))}"
 
 
 def sample_image() -> str:

@@ -19,6 +19,7 @@ from typing import IO, Any, BinaryIO, Self
 from gateway_client import NamedImage
 from gateway_client.bulk.remote import refuse
 from gateway_client.files import open_regular, read_most
+from gateway_client.visible import visible
 
 ARCHIVE_SUFFIXES = frozenset({".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".zip"})
 MAX_HEADER_BYTES = 2**20
@@ -148,7 +149,9 @@ def _tar(
 
 def _tar_member(archive: tarfile.TarFile, member: tarfile.TarInfo, max_file_bytes: int) -> Callable[[], bytes]:
     if member.islnk() or member.issym():
-        return partial(refuse, f"it is a link to {member.linkname!r}, and members of a tar are read once, in order")
+        return partial(
+            refuse, f"it is a link to {visible(member.linkname)!r}, and members of a tar are read once, in order"
+        )
     content = archive.extractfile(member) if member.isfile() else None
     if content is None:
         return partial(refuse, "it is not a regular file")

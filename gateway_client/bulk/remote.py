@@ -10,6 +10,7 @@ import httpx
 
 from gateway_client import NamedImage
 from gateway_client.bulk import BulkError
+from gateway_client.files import is_hidden
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 MAX_REDIRECTS = 5
@@ -33,7 +34,7 @@ def list_urls(url: str, wants: Callable[[str], bool], max_file_bytes: int) -> It
     empty = True
     try:
         if any(sign in path for sign in "*?["):
-            names = iter(system.glob(path))
+            names = (name for name in system.glob(path) if is_hidden(path) or not is_hidden(name))
         elif system.isfile(path):
             names = iter([path])
         else:

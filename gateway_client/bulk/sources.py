@@ -4,6 +4,7 @@ import hashlib
 import os
 import re
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,7 +17,7 @@ from gateway_client.bulk import BulkError
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES, read_archive
 from gateway_client.bulk.remote import image_at, is_url, list_urls, refuse
 from gateway_client.bulk.tables import MAX_LINE_BYTES, TABLE_SUFFIXES, read_paths
-from gateway_client.files import DEFAULT_FILE_BYTES, read_file
+from gateway_client.files import DEFAULT_FILE_BYTES, is_hidden, read_file
 from gateway_client.images import is_image_name
 
 STDIN = "-"
@@ -36,17 +37,13 @@ class Skipped:
 
     def wants(self, name: str) -> bool:
         """Whether a file is taken, by its name below its source: hidden files never, others if they are images."""
-        if any(map(_is_hidden, name.split("/"))):
+        if is_hidden(name):
             return False
         if is_image_name(name):
             return True
         self.number += 1
         self.example = self.example or name
         return False
-
-
-def _is_hidden(part: str) -> bool:
-    return (part.startswith(".") and part not in (".", "..")) or part == "__MACOSX"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +155,8 @@ def _glob(pattern: str, max_file_bytes: int) -> Iterator[NamedImage]:
     parts = parts[first:]
     hidden = any(part.startswith(".") for part in parts)
     for path, error in _walk(root, None if "**" in parts else len(parts), hidden=hidden):
-        names = os.path.relpath(path, root).split("/")
-        if error is None and (hidden or not any(map(_is_hidden, names))) and _matches(names, parts):
+        name = os.path.relpath(path, root)
+        if error is None and (hidden or not is_hidden(name)) and _matches(name.split("/"), parts):
             yield _file(path, max_file_bytes)
 
 
@@ -196,7 +193,7 @@ def _walk(root: str, deepest: int | None = None, *, hidden: bool = False) -> Ite
             path = f"{folder.rstrip('/')}/{name}"
             if not is_folder:
                 yield path, None
-            elif (deepest is None or depth < deepest) and (hidden or not _is_hidden(name)):
+            elif (deepest is None or depth < deepest) and (hidden or not is_hidden(name)):
                 inner.append((path, depth + 1))
         left += reversed(inner)
 
@@ -215,8 +212,8 @@ def _stdin(max_file_bytes: int) -> Iterator[NamedImage]:
     while chunk := os.read(sys.stdin.fileno(), 64 * 1024):
         if first and chunk.startswith(_SIGNATURES):
             raise BulkError("'-' reads paths from stdin, but a file's content is piped to it: name the file instead")
+        rest += chunk.removeprefix(BOM_UTF8) if first else chunk
         first = False
-        rest += chunk
         if b"\0" in rest:
             separator = b"\0"
         *complete, rest = rest.split(separator)

@@ -2,8 +2,10 @@
 
 import csv
 import json
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
 
 from gateway_client.bulk import BulkError
@@ -62,11 +64,13 @@ def _column(table: Path, names: list[str], column: str | None) -> str:
 
 def _bounded_lines(table: Path) -> Iterator[str]:
     """Yield the lines of a file; names may not be valid UTF-8. Raises OSError at a line beyond MAX_LINE_BYTES."""
-    with open_regular(table) as file:
-        for line in iter(partial(file.readline, MAX_LINE_BYTES + 1), b""):
+    with open_regular(table) as file, TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="") as text:
+        if file.peek(2)[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):  # type: ignore[attr-defined]
+            raise OSError("it is UTF-16, not UTF-8 text: save it as UTF-8")
+        for line in iter(partial(text.readline, MAX_LINE_BYTES + 1), ""):
             if len(line) > MAX_LINE_BYTES:
                 raise OSError(f"a line has more than {MAX_LINE_BYTES >> 20} MiB")
-            yield line.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+            yield line
 
 
 def _csv(table: Path, column: str | None) -> Iterator[object]:

@@ -150,9 +150,9 @@ def _pip_install(target: Path, destination: Path) -> None:
         return
     if "No module named pip" in completed.stderr:
         raise RuntimeFetchFailed(f"{sys.executable} has no pip to fetch Triton with: run {sys.executable} -m ensurepip")
-    reason = next(
-        (line for line in reversed(completed.stderr.splitlines()) if line.startswith("ERROR")), completed.stderr.strip()
-    )
+    # Behind "ERROR: Exception:" there is a traceback, whose last line has the reason.
+    lines = [line for line in completed.stderr.splitlines() if line.strip() and not line.startswith("WARNING")] or [""]
+    reason = next((line for line in reversed(lines) if line.startswith("ERROR") and line[-1] != ":"), lines[-1])
     cause = "the package index does not answer" if "connection broken by" in completed.stderr else f"pip says: {reason}"
     raise RuntimeFetchFailed(
         f"pip could not fetch nvidia-pytriton {WHEEL_VERSION}: {cause}. The first start needs a package index within "

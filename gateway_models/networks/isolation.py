@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError
 
 from gateway.errors import UserError
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime
@@ -112,6 +113,12 @@ def convert_for_cpu(job: Job, report: Report, *, timeout_seconds: float = TIMEOU
 
 
 def _answer(job: Job, report: Report, timeout_seconds: float) -> dict[str, Any]:
+    try:
+        given = JOB.dump_json(job).decode()
+    except PydanticSerializationError as exc:
+        raise ModelFileError(
+            f"{job.spec.source}: a name in the path of the model or its labels is not UTF-8: rename it"
+        ) from exc
     process = start_process()
     stderr_lines: list[str] = []
     assert process.stdin is not None
@@ -122,7 +129,7 @@ def _answer(job: Job, report: Report, timeout_seconds: float) -> dict[str, Any]:
     timer = threading.Timer(timeout_seconds, process.kill)
     timer.start()
     try:
-        process.stdin.write(JOB.dump_json(job).decode())
+        process.stdin.write(given)
         process.stdin.close()
         answer = process.stdout.read()
         code = process.wait()

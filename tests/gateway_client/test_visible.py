@@ -23,7 +23,10 @@ from gateway_client.visible import visible
         ("\udce9\ud800", r"\udce9\ud800"),
         ("\x7f\0", r"\x7f\x00"),
         ("\U000e0041", r"\U000e0041"),
+        (f"{'a' * 200_000}.jpg is large", f"{'a' * 150}…{'a' * 145}.jpg is large"),
+        ("ab " * 70_000, ("ab " * 667)[:2_000] + "…" + ("ab " * 667)[-1_999:]),
     ],
+    ids=repr,
 )
 def test_control_characters_are_escaped(text, shown):
     assert visible(text) == shown

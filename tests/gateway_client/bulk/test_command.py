@@ -262,6 +262,7 @@ def test_terminal_output_is_a_table(url, photos):
         (["none.png", "--out", "out.jsonl"], 1, "there is no file or folder 'none.png'"),
         (["photos", "--out", "out.xlsx"], 1, "must be .jsonl, .csv or .parquet"),
         (["photos", "--out", "photos/000/000000.png/out.csv"], 1, "cannot be written: "),
+        (["x" * 4_000], 1, f"File name too long: {'x' * 150}…{'x' * 149}"),
     ],
 )
 def test_faults_are_reported_in_one_sentence(photos, tmp_path, monkeypatch, arguments, code, message):

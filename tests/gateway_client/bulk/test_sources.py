@@ -106,6 +106,19 @@ def test_paths_of_a_table_are_relative_to_its_folder_and_a_missing_one_is_an_err
             second.read()
 
 
+@pytest.mark.parametrize(("encoding", "end"), [("utf-8-sig", "\r"), ("utf-8", "\r\n"), ("utf-16", "\n")])
+@pytest.mark.parametrize("name", ["t.csv", "t.txt", "t.jsonl"])
+def test_tables_of_other_systems_are_read_or_refused_by_their_encoding(photos, name, encoding, end):
+    lines = {"t.csv": ["path", "b.png", "a.JPG"], "t.txt": ["b.png", "a.JPG"]}.get(name, ['"b.png"', '"a.JPG"'])
+    (photos / name).write_bytes(end.join([*lines, ""]).encode(encoding))
+    if encoding == "utf-16":
+        (image,) = Sources([str(photos / name)]).images()
+        with pytest.raises(OSError, match="it is UTF-16, not UTF-8 text: save it as UTF-8"):
+            image.read()
+    else:
+        assert names(read(photos / name)) == ["b.png", "a.JPG"]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "column", "words"),
     [
@@ -166,7 +179,7 @@ def test_truncated_tar_affects_no_other_source(photos, tmp_path, kind):
 def bucket(tmp_path):
     files = fsspec.filesystem("memory")
     root = f"/{tmp_path.name}"
-    for name in ("a.png", "deep/b.jpg", "notes.txt"):
+    for name in ("a.png", "deep/b.jpg", "deep/._b.jpg", "notes.txt"):
         files.pipe(f"{root}/{name}", name.encode())
     yield f"memory:/{root}"
     files.rm(root, recursive=True)

@@ -105,6 +105,7 @@ def test_backend_directory_contains_copies_of_all_backends(pip, tmp_path):
 
 
 BROKEN = "after connection broken by 'NewConnectionError': /simple/nvidia-pytriton/"
+FULL = "OSError: [Errno 28] No space left on device"
 MISSING = "ERROR: No matching distribution found for nvidia-pytriton==0.7.0\n"
 
 
@@ -113,10 +114,11 @@ MISSING = "ERROR: No matching distribution found for nvidia-pytriton==0.7.0\n"
     [
         (f"WARNING: Retrying\n{MISSING}", "nothing", "No matching distribution.* package index within reach"),
         (f"Retrying (total=0) {BROKEN}\n{MISSING}", "nothing", "(?s)the package index does not answer.*{}"),
+        (f"ERROR: Exception:\nTraceback (most recent call last):\n{FULL}\n", "nothing", f"pip says: {re.escape(FULL)}"),
         (f"{sys.executable}: No module named pip", "nothing", "-m ensurepip"),
         ("", "triton_python_backend_stub", "holds no .*triton_python_backend_stub"),
     ],
-    ids=["no such wheel", "no network", "no pip", "incomplete wheel"],
+    ids=["no such wheel", "no network", "full disk", "no pip", "incomplete wheel"],
 )
 def test_failed_fetch_leaves_no_files_and_shows_the_reason(pip, tmp_path, says, leaves_out, reason):
     """Without a network, it explains how to copy the cache."""

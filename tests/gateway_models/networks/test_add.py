@@ -137,6 +137,13 @@ def test_damaged_file_gives_a_message_without_traceback(tmp_path):
         add(request(tmp_path), tmp_path / "models", print)
 
 
+def test_name_that_is_not_utf_8_is_refused(tmp_path):
+    source = save_torchscript(Head(), tmp_path / "head.pt").rename(tmp_path / "\udce9.pt")
+    spec = replace(request(tmp_path), source=str(source))
+    with pytest.raises(UserError, match="is not UTF-8: rename it"):
+        add(spec, tmp_path / "models", print)
+
+
 def test_network_that_never_returns_times_out(tmp_path):
     with without_deprecations():
         torch.jit.script(Endless()).save(tmp_path / "head.pt")
