@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gateway.triton.contract import read_model_configs
+from gateway_client.files import is_hidden
 from gateway_local import sizing
 from gateway_local.bytecode import compile_models
 from gateway_local.children import Child, Waited, get, is_ok, wait_ready
@@ -126,15 +127,19 @@ class EmbeddedTriton(Child):
             if not str(path).isascii() or any(map(str.isspace, str(path))):
                 # The backend splits its stubs' command line at spaces, then waits for ever for a stub that died. The
                 # stubs' Python has no locale, so it can open no path beyond ASCII.
+                how = "move it" if path == self.model_repository else "set XDG_CACHE_HOME"
                 raise TritonRuntimeError(
-                    "Triton's Python backend cannot handle spaces, or letters beyond ASCII, in a path: move "
-                    f"{path} to a path without them"
+                    "Triton's Python backend cannot handle spaces, or letters beyond ASCII, in a path, such as "
+                    f"{path}: {how} to a path without them"
                 )
-        if "*" in self.load_models and not self._was_ready and (missing := missing_code(self.model_repository)):
-            raise TritonRuntimeError(
-                f"there is no {missing[0]}, for which Triton would wait for ever: put it back, or remove the model "
-                f"{missing[0].parent.parent.name}"
-            )
+        if "*" in self.load_models and not self._was_ready:
+            if hidden := [path for path in self.model_repository.iterdir() if path.is_dir() and is_hidden(path.name)]:
+                raise TritonRuntimeError(f"Triton takes each folder of a repository for a model: remove {hidden[0]}")
+            if missing := missing_code(self.model_repository):
+                raise TritonRuntimeError(
+                    f"there is no {missing[0]}, for which Triton would wait for ever: put it back, or remove the model "
+                    f"{missing[0].parent.parent.name}"
+                )
         try:
             self._sized.update()
         except OSError as exc:

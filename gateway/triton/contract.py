@@ -211,8 +211,8 @@ OWN_BACKEND = "model.py"
 def read_model_config(path: Path) -> ModelConfig:
     """The model configuration in a config.pbtxt; raises OSError, or ValueError that names the file and the line."""
     try:
-        return text_format.Parse(path.read_text(), ModelConfig())
-    except text_format.ParseError as exc:
+        return text_format.Parse(path.read_text("utf-8"), ModelConfig())
+    except (text_format.ParseError, UnicodeDecodeError) as exc:
         raise ValueError(f"{path}: {exc}") from exc
 
 

@@ -16,6 +16,7 @@ from gateway.triton.contract import (
     read_model_config,
     steps,
 )
+from gateway.values.labels import LabelsError, label_text
 from gateway.values.safe_path import SafePath, UnsafePath, safe_name
 from gateway_machine.capacity import Plan
 
@@ -98,9 +99,9 @@ def _labels(repository: Path, name: str, config: ModelConfig) -> Iterator[str]:
         path = repository / name / SafePath(output.label_filename)
         classes = output.dims[-1] if output.dims else -1
         try:
-            lines = len(path.read_text("utf-8").splitlines())
-        except (OSError, UnicodeDecodeError) as exc:
-            yield f"cannot read {path}: {getattr(exc, 'strerror', 'it is not UTF-8')}"
+            lines = len(label_text(path).split("\n"))
+        except LabelsError as exc:
+            yield str(exc)
             continue
         if classes > 0 and lines != classes:
             yield f"{path} has {lines} lines, and {output.name} has {classes} classes"

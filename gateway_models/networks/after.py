@@ -236,7 +236,8 @@ def _read_embeddings(path: Path) -> NDArray[Any]:
 
             rows = read_table(path, columns=[EMBEDDING]).column(EMBEDDING).to_pylist()
         elif path.suffix == ".jsonl":
-            rows = [json.loads(line).get(EMBEDDING) for line in path.read_text().splitlines() if line.strip()]
+            with path.open(encoding="utf-8-sig") as lines:  # it may be larger than a text that is read as a whole
+                rows = [json.loads(line).get(EMBEDDING) for line in lines if line.strip()]
         else:
             array: NDArray[Any] = np.load(path, allow_pickle=False)
             return array

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from gateway.errors import UserError
+from gateway.values.text_files import read_text
+from gateway_client.files import files_below
 from gateway_models.networks.file_kinds import ModelFileError
 
 FUNCTION, CODE, ADAPTER, MODEL = "function.json", "code", "served_function.py", "model.py"
 SERVED_CODE = "served_code.py"
 REQUIREMENTS = "requirements.txt"
+MAX_REQUIREMENTS_BYTES = 2**20
 OFFERED = 3
 """Functions that an error message lists at most."""
 _SOURCE = re.compile(r"(?P<path>.+\.py)(:(?P<name>[^:/]*))?")
@@ -71,9 +74,8 @@ class FunctionSource:
         for include in self.include:
             if not include.exists():
                 raise FunctionSourceError(f"--include names {include}, which does not exist")
-            inner = sorted(include.rglob("*")) if include.is_dir() else [include]
-            for path in inner:
-                if path.is_file() and "__pycache__" not in path.parts:
+            for path in files_below(include) if include.is_dir() else [include]:
+                if "__pycache__" not in path.parts:
                     found[str(path.relative_to(include.parent))] = path
         return found
 
@@ -128,7 +130,11 @@ def check_requirements(path: Path) -> None:
     from packaging.requirements import InvalidRequirement, Requirement
 
     missing = []
-    for line in path.read_text().splitlines():
+    try:
+        lines = read_text(path, max_bytes=MAX_REQUIREMENTS_BYTES).split("\n")
+    except OSError as exc:
+        raise FunctionSourceError(f"cannot read {path}: {exc}") from exc
+    for line in lines:
         text = line.partition("#")[0].strip()
         # Options of pip, such as -r and --hash, are not requirements.
         if not text or text.startswith("-"):
@@ -188,7 +194,7 @@ def load_staged(folder: Path) -> tuple[Any, Any]:
 def _callables(path: Path) -> tuple[list[str], set[str]]:
     """A file's public functions and classes, and other names that may be callables; raises FunctionSourceError."""
     try:
-        tree = ast.parse(path.read_text())
+        tree = ast.parse(path.read_bytes())  # by its own declaration of an encoding
     except (SyntaxError, ValueError, OSError) as exc:
         raise FunctionSourceError(f"{path} cannot be read as Python: {exc}") from exc
     defined = [

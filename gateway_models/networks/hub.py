@@ -13,6 +13,7 @@ from gateway.errors import UserError
 from gateway.values.extras import install
 from gateway.values.labels import numbered
 from gateway.values.text_files import read_text
+from gateway_client.files import is_hidden
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file, from_mapping
 
@@ -90,7 +91,7 @@ class ModelFolder:
     def digest(self) -> str:
         """The SHA-256 over the configurations and the weights, with their file names."""
         hasher = hashlib.sha256()
-        for path in sorted(path for pattern in WANTED for path in self.path.glob(pattern)):
+        for path in sorted(path for pattern in WANTED for path in _matching(self.path, pattern)):
             hasher.update(f"{path.name}\0{path.stat().st_size}\0".encode())
             with path.open("rb") as file:
                 while block := file.read(2**20):
@@ -102,7 +103,7 @@ def read_folder(path: Path) -> ModelFolder:
     """Inspect a folder; raises HubError or PreprocessingError."""
     config = read_config(path / CONFIG)
     _check_files(path)
-    if not list(path.glob("*.safetensors")):
+    if not weights_in(path):
         others = [each.name for each in path.iterdir() if each.suffix in {".bin", ".pt", ".pth", ".h5", ".msgpack"}]
         there = f"{others[0]}, which is not supported" if others else "no weights"
         raise HubError(
@@ -156,7 +157,7 @@ def read_zero_shot_folder(path: Path) -> ModelFolder:
     for part in (config, *(read_config(each) for each in [path / "tokenizer_config.json"] if each.is_file())):
         if code := _names_code(part):
             raise HubError(f"{path} contains or references code ({code}), which is not run")
-    if not list(path.glob("*.safetensors")):
+    if not weights_in(path):
         raise HubError(
             f"{path} has no weights in safetensors, which model.save_pretrained(folder) of transformers writes"
         )
@@ -238,9 +239,19 @@ def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
     return from_mapping({"resize_size": resized, "crop_size": side, **values})
 
 
+def weights_in(folder: Path) -> list[Path]:
+    """The files of weights in a folder, in order."""
+    return _matching(folder, "*.safetensors")
+
+
+def _matching(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder without hidden ones, such as ._model.safetensors, which macOS adds."""
+    return sorted(path for path in folder.glob(pattern) if not is_hidden(path.name))
+
+
 def _check_files(path: Path) -> None:
     """Raise HubError where weights are not regular files, or an index names files outside the folder."""
-    for weights in path.glob(WEIGHTS):
+    for weights in _matching(path, WEIGHTS):
         if not weights.is_file():
             raise HubError(f"{weights} is not a regular file")
         if weights.suffix != ".json":

@@ -19,7 +19,7 @@ from gateway_models.networks.converters import open_network
 from gateway_models.networks.cpu_form import do_cpu_form
 from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.function_job import do_function
-from gateway_models.networks.hub import HUGGING_FACE
+from gateway_models.networks.hub import HUGGING_FACE, weights_in
 from gateway_models.networks.isolation import (
     CPU_FORM,
     CPU_NETWORK,
@@ -113,7 +113,7 @@ def _source_files(job: Job) -> list[Path]:
     if framework_named(job.kind):
         files += [path for path in Path(source).rglob("*") if path.is_file()]
     if source.startswith(HUGGING_FACE):
-        files = list(Path(source.removeprefix(HUGGING_FACE)).glob("*.safetensors"))
+        files = weights_in(Path(source.removeprefix(HUGGING_FACE)))
     return files
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.values.labels import LabelsError, label_text, read_labels
+from gateway_client.files import files_below
 from gateway_models.networks.file_kinds import FileKind, ModelFileError, alone, kind_of, refuse
 from gateway_models.networks.frameworks import Framework, with_members
 from gateway_models.networks.functions import FunctionSource, find_function, is_function
@@ -275,11 +276,10 @@ def repeated(labels: Sequence[str]) -> str:
 def digest(path: Path) -> str:
     """The SHA-256 of a file, or over the names and contents of all files in a folder."""
     hasher = hashlib.sha256()
-    for part in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if part.is_file():
-            if part != path:
-                hasher.update(f"{part.relative_to(path)}\0{part.stat().st_size}\0".encode())
-            with part.open("rb") as file:
-                while block := file.read(2**20):
-                    hasher.update(block)
+    for part in files_below(path) if path.is_dir() else [path]:
+        if part != path:
+            hasher.update(f"{part.relative_to(path)}\0{part.stat().st_size}\0".encode())
+        with part.open("rb") as file:
+            while block := file.read(2**20):
+                hasher.update(block)
     return hasher.hexdigest()

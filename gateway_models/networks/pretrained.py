@@ -20,6 +20,7 @@ from gateway_models.networks.hub import (
     read_config,
     read_folder,
     timm_config,
+    weights_in,
 )
 from gateway_models.networks.weights import load_into, read_state_dict
 from gateway_models.repository.preprocessing import reference_transforms
@@ -137,7 +138,7 @@ def _timm_folder(folder: Path, config: dict[str, Any]) -> nn.Module:
     if config.get("global_pool"):
         options["global_pool"] = config["global_pool"]
     network = _create(config["architecture"], **options)
-    (weights,) = sorted(folder.glob("*.safetensors"))[:1]
+    weights = weights_in(folder)[0]
     return load_into(network, read_state_dict(weights), str(weights), f"{TIMM}{config['architecture']}")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from gateway.errors import UserError
 from gateway.values.text_files import read_text
 from gateway_client.csv_cells import restored
+from gateway_client.files import is_hidden
 from gateway_models.proof.image_files import image_files
 from gateway_models.repository.class_names import ClassNames
 
@@ -40,7 +41,7 @@ def read_dataset(source: Path, labels: Sequence[str], *, multi_label: bool = Fal
     """
     classes = ClassNames(labels)
     if source.is_dir():
-        folders = sorted(folder for folder in source.iterdir() if folder.is_dir() and not folder.name.startswith("."))
+        folders = sorted(folder for folder in source.iterdir() if folder.is_dir() and not is_hidden(folder.name))
         if not folders:
             raise DatasetError(f"{source} has no folders; there should be one for each class, named as the class")
         numbers = [_number(classes, folder.name, str(folder)) for folder in folders]

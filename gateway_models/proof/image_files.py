@@ -10,7 +10,7 @@ from gateway.ingest.image_formats import SUFFIXES
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload, file_too_large
-from gateway_client.files import read_file
+from gateway_client.files import files_below, read_file
 from gateway_decoder.in_process import prepare
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
@@ -52,7 +52,7 @@ def image_files(sources: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for source in sources:
         if source.is_dir():
-            found += sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+            found += [path for path in files_below(source) if path.suffix.lower() in SUFFIXES]
         elif source.is_file():
             found.append(source)
         else:

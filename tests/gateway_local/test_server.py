@@ -203,14 +203,15 @@ def test_missing_model_file_names_the_export_command(runtime, model_repository, 
     ("name", "reason"),
     [
         ("nowhere", r"no model repository at .*/nowhere"),
-        *((name, rf"cannot handle spaces, or letters .* move .*/{name} to") for name in ("my models", "möbel")),
+        ("models/.ipynb_checkpoints", r"takes each folder .* remove .*/models/\.ipynb_checkpoints$"),
+        *((name, rf"cannot handle spaces, or letters .*/{name}: move it") for name in ("my models", "möbel")),
     ],
 )
 def test_repository_that_triton_cannot_use_is_refused(runtime, tmp_path, name, reason):
     if name != "nowhere":
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(parents=True)
     with pytest.raises(TritonRuntimeError, match=reason):
-        EmbeddedTriton(runtime, tmp_path / name, on_log=print).start()
+        EmbeddedTriton(runtime, tmp_path / name.partition("/")[0], on_log=print).start()
 
 
 def test_missing_model_py_is_reported_before_triton_starts(runtime, echo_repository):

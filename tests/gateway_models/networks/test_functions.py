@@ -69,9 +69,14 @@ def test_unusable_source_is_refused_with_its_reason(tmp_path, source, files, rea
 
 
 def test_requirements_of_other_platforms_are_ignored_and_missing_files_named(tmp_path):
-    (tmp_path / "requirements.txt").write_text('absent>=1; sys_platform == "win32"\nnumpy>=1\n')
+    (tmp_path / "requirements.txt").write_text('\ufeffabsent>=1; sys_platform == "win32"\nnumpy>=1\n')
     source = f"{save_function(tmp_path)}:classify"
     assert find_function(source).name == "classify"
+    for name in ("data/words.txt", "data/._words.txt", "data/.git/config"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    find_function(source, [tmp_path / "data"]).copy_code(tmp_path / "copy")
+    assert [path.name for path in tmp_path.glob("copy/code/data/*")] == ["words.txt"]
     with pytest.raises(FunctionSourceError, match=r"--include names .*weights\.npz, which does not exist"):
         find_function(source, [tmp_path / "weights.npz"]).digest()
 

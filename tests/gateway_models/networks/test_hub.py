@@ -139,6 +139,7 @@ NOT_BESIDE = r"which is not a \.safetensors file in the folder"
     ],
 )
 def test_folder_without_its_files_is_refused(tmp_path, change, reason):
+    (tmp_path / "._model.safetensors").write_bytes(b"of macOS")
     change(folder(tmp_path, VIT, SAFE))
     with pytest.raises(HubError, match=reason):
         read_folder(tmp_path)

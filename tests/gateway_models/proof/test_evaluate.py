@@ -19,7 +19,8 @@ LABELS = ["cat", "Great Dane", "crane", "crane", "fox"]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("cat/1.jpg", "cat/deep/2.png", "great_dane/3.JPG", "3/4.jpg", "cat/notes.txt"):
+    names = ("cat/1.jpg", "cat/deep/2.png", "great_dane/3.JPG", "3/4.jpg", "cat/notes.txt")
+    for name in (*names, "__MACOSX/cat/._1.jpg", "cat/._1.jpg", "cat/.thumbnails/1.jpg"):
         path = tmp_path / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"?")
