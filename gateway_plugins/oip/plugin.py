@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection")
+PACKAGES = ("grpc_health",)
 """What the gRPC port needs beyond the packages of the gateway."""
 
 
