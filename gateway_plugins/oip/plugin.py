@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 
-PACKAGES = ("grpc_health",)
+PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection")
 """What the gRPC port needs beyond the packages of the gateway."""
 
 

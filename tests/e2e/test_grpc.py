@@ -1,5 +1,6 @@
-"""gRPC in front of a real Triton: tritonclient.grpc unchanged, sequences and workers."""
+"""gRPC in front of a real Triton: tritonclient.grpc unchanged, streams, sequences and workers."""
 
+import queue
 import re
 from collections.abc import Iterator
 
@@ -44,14 +45,21 @@ def test_scores_are_those_of_http_and_the_log_says_that_a_call_was_grpc(grpc_gat
     assert (event["event"], event["protocol"], event["path"]) == ("request", "grpc", f"/v2/models/{MODEL}/infer")
 
 
-def test_sequence_continues_over_grpc_and_http(grpc_gateway, grpc_client):
-    results = [grpc_client.infer(MODEL, images(IMAGE), sequence_id=12, sequence_start=not n) for n in range(2)]
+def test_sequence_continues_over_calls_streams_and_http(grpc_gateway, grpc_client):
+    first = grpc_client.infer(MODEL, images(IMAGE), sequence_id=12, sequence_start=True)
+    results: queue.SimpleQueue = queue.SimpleQueue()
+    grpc_client.start_stream(lambda result, error: results.put((result, error)))
+    for _ in range(3):
+        grpc_client.async_stream_infer(MODEL, images(IMAGE), sequence_id=12)
+    streamed = [results.get(timeout=60) for _ in range(3)]
+    grpc_client.stop_stream()
     body, length = http_request(IMAGE, sequence_id=12, sequence_end=True)
     with grpc_gateway.client() as http:
         answer = http.post(f"/v2/models/{MODEL}/infer", content=body, headers=length)
-    frames = [result.as_numpy("SEQUENCE_FRAMES").tolist() for result in results]
+    assert [error for _, error in streamed] == [None] * 3
+    frames = [result.as_numpy("SEQUENCE_FRAMES").tolist() for result in (first, *(result for result, _ in streamed))]
     (last,) = [output["data"] for output in answer.json()["outputs"] if output["name"] == "SEQUENCE_FRAMES"]
-    assert [*frames, last] == [[1], [2], [3]]
+    assert [*frames, last] == [[1], [2], [3], [4], [5]]
     with pytest.raises(InferenceServerException, match="no state"):
         grpc_client.infer(MODEL, images(IMAGE), sequence_id=12)
 

@@ -11,7 +11,7 @@ from tests.processes import PROJECT
 
 OPTIONAL = (
     *("gateway_plugins.oip.grpc_api", "gateway_plugins.urls.fetcher", "gateway_plugins.otlp.exporter"),
-    *("grpc_health.v1", "gateway_predictions.service_log", "httpcore2", "pyarrow"),
+    *("grpc_reflection.", "gateway_predictions.service_log", "httpcore2", "pyarrow"),
     *("opentelemetry.sdk", "opentelemetry.instrumentation"),
     *("gateway_decoder", "exact_resize", "cv2", "PIL", "pillow_heif", "torch"),
 )

@@ -14,6 +14,7 @@ from gateway.limits.pool_clients import PoolClient
 from gateway.limits.pools import Pool
 from gateway.settings import Settings
 from gateway.values.quantities import size
+from gateway_plugins.oip.grpc_api.status import failure_of
 
 NOT_HEADERS = frozenset(
     {
@@ -51,6 +52,13 @@ class Call:
         self._uploads = uploads
         self._upload = uploads.lease(Arrived())
         self._response = responses.lease(Arrived())
+        self._reading: asyncio.Task[bytes | None] | None = None
+        self._write_since: float | None = None
+
+    @property
+    def unread_seconds(self) -> float:
+        """For how long the client has not read a response."""
+        return 0.0 if self._write_since is None else self._loop.time() - self._write_since
 
     def check(self) -> None:
         """Raise HeadersTooLarge; grpc bounds metadata only once a client has acknowledged its settings."""
@@ -63,24 +71,41 @@ class Call:
         self._upload = self._uploads.lease(Arrived(), key_bound=key_bound)
 
     async def receive(self, seconds: float | None = None) -> bytes:
-        """The call's message, which is counted until its end; raises InvalidBody, UploadTimeout and Overloaded."""
-        seconds = seconds or self.settings.upload_timeout_seconds
-        reading = self._start(self._context.read())
-        await asyncio.wait({reading}, timeout=seconds)
-        if not reading.done():
+        """The message of a call that has one; raises Failure without one, and what `receive_next` raises."""
+        message = await self.receive_next(seconds or self.settings.upload_timeout_seconds)
+        if message is None:
+            raise failure_of(InvalidBody("The call has no message."))
+        return message
+
+    async def receive_next(self, seconds: float, stopping: "asyncio.Future[None] | None" = None) -> bytes | None:
+        """The next message, None at the end of the client's messages; it is counted until `release`.
+
+        Raises UploadTimeout after `seconds`, or at once if `stopping` is done, and Overloaded. A message that comes
+        after an error or a cancellation is returned by the next call.
+        """
+        if self._reading is None:
+            self._reading = self._start(self._read())
+        either: set[asyncio.Future[Any]] = {self._reading, *([stopping] if stopping else [])}
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if not self._reading.done():
             sentence = f"The message did not arrive within {seconds:g} s."
             raise UploadTimeout(sentence, limit="upload_timeout_seconds", value=seconds)
-        message = reading.result()
-        if message is grpc.aio.EOF:
-            raise InvalidBody("The call has no message.")
-        self._upload.grow(len(message))
-        return bytes(message)
+        message, self._reading = self._reading.result(), None
+        if message is not None:
+            self._upload.grow(len(message))
+        return message
+
+    def release(self, nbytes: int) -> None:
+        """A message of this length is not used any more."""
+        self._upload.grow(-nbytes)
 
     async def send(self, message: bytes) -> None:
-        """Send the response; raises Overloaded, and ClientGone if the client does not read."""
+        """Send a message; raises Overloaded, and ClientGone if the client does not read."""
         self._response.grow(len(message))
+        self._write_since = self._loop.time()
         writing = self._start(self._context.write(message))
         await asyncio.wait({writing}, timeout=self.settings.answer_timeout_seconds)
+        self._write_since = None
         if not writing.done():
             metrics.CONNECTIONS_CLOSED.labels("unread").inc()
             raise ClientGone
@@ -88,11 +113,16 @@ class Call:
             writing.result()
         except grpc.aio.BaseError as exc:
             raise ClientGone from exc
+        self._response.grow(-len(message))
 
     def close(self) -> None:
         """Hold nothing."""
         self._upload.release()
         self._response.release()
+
+    async def _read(self) -> bytes | None:
+        message = await self._context.read()
+        return None if message is grpc.aio.EOF else message
 
     def _start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = self._loop.create_task(work)

@@ -37,6 +37,7 @@ class InferCall:
     """A request of `/v2`: its path, its JSON and the binary data after it."""
 
     path: str
+    id: str
     header: bytes
     contents: Sequence[bytes | memoryview] = field(repr=False)
 
@@ -76,7 +77,7 @@ def infer_call(raw: bytes, *, max_description_bytes: int, max_images: int) -> In
             for output in message.outputs
         ]
     path = f"{model_path(message.model_name, message.model_version)}/infer"
-    return InferCall(path, to_json(document), contents)
+    return InferCall(path, message.id, to_json(document), contents)
 
 
 def infer_response(response: Response) -> pb.ModelInferResponse:

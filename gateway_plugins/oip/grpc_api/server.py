@@ -17,10 +17,12 @@ import structlog
 
 from gateway.errors import UserError
 from gateway.limits.lease import Bound
+from gateway.limits.pool_clients import IDLE_SECONDS
 from gateway.settings import Settings, variable
 from gateway_plugins.oip.grpc_api.asgi import App, Headers
 from gateway_plugins.oip.grpc_api.call import Call, ClientGone
-from gateway_plugins.oip.grpc_api.service import CHECK, SERVICE, Handler, InferenceApi, KnowsKey
+from gateway_plugins.oip.grpc_api.health import HEALTH, Health, reflection
+from gateway_plugins.oip.grpc_api.service import SERVICE, Handler, InferenceApi, KnowsKey
 from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_of
 from gateway_plugins.oip.settings import MAX_CALLS, ProtocolSettings
 
@@ -28,7 +30,7 @@ log = structlog.get_logger("gateway")
 
 MAX_PROBES = 16
 """Calls of the methods that probes use, beyond MAX_CALLS. They need no key, and a message may have megabytes."""
-PROBES = frozenset({CHECK, f"/{SERVICE}/ServerLive"})
+PROBES = frozenset({f"/{HEALTH}/Check", f"/{SERVICE}/ServerLive"})
 MAX_UNFINISHED_CALLS = 2_048
 """Calls that grpc keeps. Among them are those whose client does not read: their status cannot be sent, and grpc.aio
 cannot reset them, so they end with their connection."""
@@ -56,8 +58,10 @@ OPTIONS = {
     "grpc.compression_enabled_algorithms_bitset": 1,
 }
 POLL_SECONDS = 0.1
+STOP_SECONDS = 1.0
+"""How long grpc may take to send the status of the last calls."""
 
-NOT_READ = Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "The response was not read in time.")
+NOT_READ = Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "The response was not read in time.", "", ())
 """The end of a call that is incomplete: its status is no success."""
 
 UploadBound = Callable[[Headers], Bound | None]
@@ -76,6 +80,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         self._upload_bound = upload_bound
         self._methods = methods
         self._open, self._probes = (Bound("grpc_max_calls", most) for most in (MAX_CALLS, MAX_PROBES))
+        self._calls: set[Call] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._servers: list[Any] = []
         """The server that listens; before it those that do not, because a call has ended them, and have calls."""
@@ -118,8 +123,13 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
                     task.add_done_callback(self._ending.discard)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Refuse new calls, and wait until the open ones have ended."""
-        await asyncio.gather(*(server.stop(grace_seconds) for server in self._servers))
+        """Refuse new calls, and wait until the open ones have ended or their clients do not read."""
+        stopping = asyncio.gather(*(server.stop(grace_seconds) for server in self._servers))
+        while not stopping.done() and any(call.unread_seconds < IDLE_SECONDS for call in self._calls):
+            await asyncio.wait({stopping}, timeout=POLL_SECONDS)
+        await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+        await asyncio.gather(*(server.stop(None) for server in self._servers))
+        await stopping
 
     async def _end(self, server: Any) -> None:  # noqa: ANN401  # grpc has no types
         """Release a server that does not listen any more once its calls have ended."""
@@ -137,6 +147,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
 
     async def _serve(self, path: str, context: Any) -> None:  # noqa: ANN401
         call = Call(context, self._settings, self._uploads, self._responses)
+        self._calls.add(call)
         slots = self._probes if path in PROBES else self._open
         slots.add(1)
         try:
@@ -151,6 +162,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         else:
             return
         finally:
+            self._calls.discard(call)
             slots.add(-1)
             call.close()
         # The client has left, or has not even read headers: grpc sends those again with the status, which is an error.
@@ -179,8 +191,10 @@ async def serving(
             f"{variable('grpc_port')} on {settings.host} needs API keys: set {variable('api_keys_file')} to a file of "
             f"`gateway key add`, or {variable('host')}=127.0.0.1 behind a proxy that checks clients"
         )
-    api = InferenceApi(app, state, knows_key, is_ready)
-    server = GrpcServer(state, api.methods(), upload_bound)
+    api = InferenceApi(app, state, knows_key)
+    healthy = Health(is_ready)
+    methods = {**api.methods(), **healthy.methods(), **reflection((SERVICE, HEALTH), api.check_key)}
+    server = GrpcServer(state, methods, upload_bound)
     await server.start(port)
     log.info("grpc_started", host=settings.host, port=port)
     keeping = asyncio.ensure_future(server.keep(port))
@@ -188,6 +202,7 @@ async def serving(
         yield
     finally:
         keeping.cancel()
+        healthy.stop()
         api.stop()
         # HTTP requests had the same time already.
         most = settings.shutdown_delay_seconds + settings.shutdown_grace_seconds
@@ -202,8 +217,8 @@ def _check(slots: Bound) -> None:
 
 
 async def _unknown(path: str, _: Call) -> Metadata:
-    message = f"The gateway has no method {path}."
-    raise Failure(grpc.StatusCode.UNIMPLEMENTED, message)
+    message = f"The gateway has no method {path}; reflection lists its methods."
+    raise Failure(grpc.StatusCode.UNIMPLEMENTED, message, "", ())
 
 
 def _is_loopback(host: str) -> bool:

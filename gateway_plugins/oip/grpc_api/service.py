@@ -1,9 +1,10 @@
-"""The methods of GRPCInferenceService: live, ready, metadata, what tools read, and infer; and the health.
+"""The methods of GRPCInferenceService: live, ready, metadata, what tools read, infer, and a stream of inferences.
 
-The service is the one of KServe and Triton; the methods that change Triton, and its stream, are unimplemented:
+The service is the one of KServe and Triton, with Triton's stream; the methods that change Triton are unimplemented:
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/open_inference_grpc.proto.
 """
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -11,29 +12,34 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-import grpc
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.errors import InvalidBody, ModelNotFound, RequestTooLarge
-from gateway.settings import Settings
+from gateway.errors import (
+    GatewayError,
+    InvalidBody,
+    ModelNotFound,
+    Overloaded,
+    RequestTooLarge,
+    StreamIdle,
+    UploadTimeout,
+)
+from gateway.metrics import STREAMS_STOPPED
+from gateway.settings import STREAM_IDLE_SECONDS, Settings
 from gateway.values.quantities import size
 from gateway_plugins.oip.documents import HEADER_LENGTH
 from gateway_plugins.oip.grpc_api.asgi import App, Headers, Request, Response, send_request
 from gateway_plugins.oip.grpc_api.call import Arrived, Call
-from gateway_plugins.oip.grpc_api.messages import infer_call, infer_response, model_path
-from gateway_plugins.oip.grpc_api.status import Failure, Metadata, failure_in, trailing_of
+from gateway_plugins.oip.grpc_api.messages import InferCall, infer_call, infer_response, model_path
+from gateway_plugins.oip.grpc_api.status import Metadata, failed, failure_in, failure_of, trailing_of
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
 NOT_READY = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE})
 """The statuses of `/v2/models/{name}/ready` and `/v2/health/ready` that say no."""
 
-CHECK = f"/{health_pb2.DESCRIPTOR.services_by_name['Health'].full_name}/Check"
-READ_SECONDS = 2.0
-"""How long a client may take to send a request for the health, which is small."""
-_STATUSES = health_pb2.HealthCheckResponse
+ERROR_CODE = "error_code"
+"""Parameter of a failed request's response in a stream: the gateway's error code."""
 
 Handler = Callable[[Call], Awaitable[Metadata]]
 """Serves a call; returns its trailing metadata, and raises what becomes its status."""
@@ -75,17 +81,15 @@ STATES = {
 class InferenceApi:
     """Serves the calls by requests to `app`, whose lifespan state is `state`.
 
-    `knows_key` says whether a request with these headers has a valid key, or needs none; `is_ready` whether the gateway
-    is. The health (https://grpc.io/docs/guides/health-checking/) and liveness need no key.
+    `knows_key` says whether a request with these headers has a valid key, or needs none.
     """
 
-    def __init__(self, app: App, state: Mapping[str, Any], knows_key: KnowsKey, is_ready: Callable[[], bool]) -> None:
+    def __init__(self, app: App, state: Mapping[str, Any], knows_key: KnowsKey) -> None:
         self._app = app
-        self._is_ready = is_ready
         self._state = state
         self._knows_key = knows_key
         self._settings: Settings = state["settings"]
-        self._is_stopping = False
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def methods(self) -> Mapping[str, Handler]:
         """The handlers by path."""
@@ -93,14 +97,15 @@ class InferenceApi:
             "ServerLive": self._server_live,
             "RepositoryIndex": self._repository_index,
             "ModelInfer": self._model_infer,
+            "ModelStreamInfer": self._model_stream_infer,
         }
         handlers |= {name: partial(self._read, read) for name, read in READS.items()}
         handlers |= {name: partial(self._ready, read) for name, read in STATES.items()}
-        return {**{f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}, CHECK: self._health}
+        return {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
 
     def stop(self) -> None:
-        """Report NOT_SERVING from now on."""
-        self._is_stopping = True
+        """End the streams, after the responses to the requests in progress."""
+        self._stopping.set_result(None)
 
     async def check_key(self, call: Call) -> None:
         """Raise Failure without a valid key; the application then refuses, counts and logs a request."""
@@ -143,27 +148,58 @@ class InferenceApi:
 
     async def _model_infer(self, call: Call) -> Metadata:
         await self.check_key(call)
+        response = await self._infer(call, self._infer_call(await call.receive()))
+        await call.send(infer_response(response).SerializeToString())
+        return trailing_of(response)
+
+    async def _model_stream_infer(self, call: Call) -> Metadata:
+        """Requests in, one response to each. One that fails does not end the stream, as in Triton."""
+        await self.check_key(call)
+        with self._state["streams"].lease(Arrived(), 1):
+            while (raw := await self._next(call)) is not None:
+                await call.send((await self._streamed(call, raw)).SerializeToString())
+        return ()
+
+    async def _next(self, call: Call) -> bytes | None:
+        """The next request of a stream, None at its end; raises StreamIdle, and Overloaded if the server stops."""
+        if not self._stopping.done():
+            try:
+                return await call.receive_next(STREAM_IDLE_SECONDS, self._stopping)
+            except UploadTimeout:
+                pass
+        if self._stopping.done():
+            raise Overloaded("The server is stopping; call again.")
+        STREAMS_STOPPED.labels("idle").inc()
+        limit = "stream_idle_seconds"
+        raise StreamIdle(f"No request came for {STREAM_IDLE_SECONDS:g} s.", limit=limit, value=STREAM_IDLE_SECONDS)
+
+    async def _streamed(self, call: Call, raw: bytes) -> pb.ModelStreamInferResponse:
+        """The response to a request of a stream, whose error is in it."""
+        response = pb.ModelStreamInferResponse()
+        try:
+            inference = self._infer_call(raw)
+            response.infer_response.id = inference.id
+            response.infer_response.CopyFrom(infer_response(await self._infer(call, inference)))
+        except Exception as error:
+            failure = failure_of(error) if isinstance(error, GatewayError) else failed(error)
+            response.error_message = failure.message
+            response.infer_response.parameters[ERROR_CODE].string_param = failure.reason
+        finally:
+            call.release(len(raw))
+        return response
+
+    def _infer_call(self, raw: bytes) -> InferCall:
         settings = self._settings
-        raw = await call.receive()
-        inference = infer_call(raw, max_description_bytes=settings.max_header_bytes, max_images=settings.max_files)
+        return infer_call(raw, max_description_bytes=settings.max_header_bytes, max_images=settings.max_files)
+
+    async def _infer(self, call: Call, inference: InferCall) -> Response:
+        """The response to one inference; raises Failure."""
         headers = (
             (HEADER_LENGTH.lower().encode(), str(len(inference.header)).encode()),
             (b"content-type", b"application/octet-stream"),
         )
         body = (inference.header, *inference.contents)
-        response = _expect_ok(await self._send(call, "POST", inference.path, body, *headers))
-        await call.send(infer_response(response).SerializeToString())
-        return trailing_of(response)
-
-    async def _health(self, call: Call) -> Metadata:
-        request = await receive(call, health_pb2.HealthCheckRequest, READ_SECONDS)
-        if request.service not in {"", SERVICE}:
-            message = f"Health is known for {SERVICE} and for an empty name."
-            raise Failure(grpc.StatusCode.NOT_FOUND, message)
-        is_serving = self._is_ready() and not self._is_stopping
-        status = _STATUSES.SERVING if is_serving else _STATUSES.NOT_SERVING
-        await call.send(_STATUSES(status=status).SerializeToString())
-        return ()
+        return _expect_ok(await self._send(call, "POST", inference.path, body, *headers))
 
     async def _request(self, read: Read, call: Call) -> Any:  # noqa: ANN401  # protobuf's classes
         """The message of a call that has one, whose key is checked before."""
@@ -187,6 +223,12 @@ class InferenceApi:
 async def receive(call: Call, kind: Any, seconds: float | None = None) -> Any:  # noqa: ANN401  # protobuf's classes
     """The small message of a call; raises RequestTooLarge, InvalidBody, and what Call.receive raises."""
     raw = await call.receive(seconds)
+    call.release(len(raw))
+    return parsed(call, kind, raw)
+
+
+def parsed(call: Call, kind: Any, raw: bytes) -> Any:  # noqa: ANN401  # protobuf's classes
+    """A small message; raises RequestTooLarge and InvalidBody."""
     most = call.settings.max_header_bytes
     if len(raw) > most:
         raise RequestTooLarge(f"The message may have {size(most)}.", limit="max_header_bytes", value=most)

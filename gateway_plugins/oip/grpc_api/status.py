@@ -1,4 +1,7 @@
-"""Errors as gRPC statuses; the gateway's error code, the limit and when to retry are trailing metadata."""
+"""Errors as gRPC statuses with details: google.rpc.ErrorInfo, and RetryInfo where a retry may help.
+
+The model of errors: https://google.aip.dev/193. The details travel in the trailing metadata grpc-status-details-bin.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,6 +9,8 @@ from http import HTTPStatus
 
 import grpc
 import structlog
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
 
 from gateway import metrics
 from gateway.errors import GatewayError, InternalError, ServiceError, problem_document
@@ -13,12 +18,15 @@ from gateway_plugins.oip.grpc_api.asgi import Response
 
 log = structlog.get_logger("gateway")
 
+DOMAIN = "triton-image-gateway"
+"""The domain of ErrorInfo: its reasons are the gateway's error codes in upper case."""
 ROUTE = "grpc"
 """The route, in the metric of requests, of calls that are refused before they become a request."""
+DETAILS = "grpc-status-details-bin"
 HEADERS = (b"x-request-id", b"server-timing", b"ratelimit", b"ratelimit-policy")
 """Headers of a response that are trailing metadata of its call."""
-DETAILS = {"code": "error-code", "limit": "limit"}
-"""Members of a problem document, and their names in the trailing metadata."""
+NOT_DETAILS = frozenset({"type", "title", "status", "code", "detail"})
+"""Members of a problem document that are not in ErrorInfo's metadata."""
 
 CODES: dict[int, grpc.StatusCode] = {
     HTTPStatus.UNAUTHORIZED: grpc.StatusCode.UNAUTHENTICATED,
@@ -32,22 +40,23 @@ CODES: dict[int, grpc.StatusCode] = {
 }
 """The status of an error; any other 4xx is INVALID_ARGUMENT, any other 5xx INTERNAL."""
 
-Metadata = tuple[tuple[str, str], ...]
+Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class Failure(Exception):
-    """The end of a call: its status, a public message, and its trailing metadata."""
+    """The end of a call: its status, a public message, and its trailing metadata; `reason` is the gateway's code."""
 
-    def __init__(self, code: grpc.StatusCode, message: str, trailing: Metadata = ()) -> None:
+    def __init__(self, code: grpc.StatusCode, message: str, reason: str, trailing: Metadata) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.reason = reason
         self.trailing = trailing
 
 
 def failure_of(error: GatewayError, code: grpc.StatusCode | None = None) -> Failure:
     """The failure for an error that did not pass through the application; by default with the code of its status."""
-    seconds = str(error.retry_after_seconds) if isinstance(error, ServiceError) else ""
+    seconds = error.retry_after_seconds if isinstance(error, ServiceError) else None
     return _failure(int(error.status), problem_document(error, ""), seconds, (), code)
 
 
@@ -71,7 +80,8 @@ def failure_in(response: Response) -> Failure:
         document = None
     if not isinstance(document, dict):
         document = problem_document(InternalError(), "")
-    seconds = response.headers.get(b"retry-after", b"").decode()
+    retry_after = response.headers.get(b"retry-after", b"").decode()
+    seconds = int(retry_after) if retry_after.isdigit() else None
     return _failure(response.status, document, seconds, trailing_of(response))
 
 
@@ -83,13 +93,19 @@ def trailing_of(response: Response) -> Metadata:
 def _failure(
     status: int,
     document: Mapping[str, object],
-    retry_after: str,
+    retry_after_seconds: int | None,
     trailing: Metadata,
     code: grpc.StatusCode | None = None,
 ) -> Failure:
     is_clients = status < HTTPStatus.INTERNAL_SERVER_ERROR
     code = code or CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if is_clients else grpc.StatusCode.INTERNAL)
     message = str(document.get("detail") or document.get("error") or InternalError.summary)
-    details = tuple((name, str(document[member])) for member, name in DETAILS.items() if document.get(member))
-    retry = (("retry-after", retry_after),) if retry_after else ()
-    return Failure(code, message, (*trailing, *details, *retry))
+    reason = str(document.get("code") or "")
+    rich = Status(code=code.value[0], message=message)
+    metadata = {name: str(value) for name, value in document.items() if name not in NOT_DETAILS and value}
+    rich.details.add().Pack(ErrorInfo(reason=reason.upper(), domain=DOMAIN, metadata=metadata))
+    if retry_after_seconds is not None:
+        retry = RetryInfo()
+        retry.retry_delay.FromSeconds(retry_after_seconds)
+        rich.details.add().Pack(retry)
+    return Failure(code, message, reason, (*trailing, (DETAILS, rich.SerializeToString())))

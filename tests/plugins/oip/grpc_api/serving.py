@@ -6,6 +6,8 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
+from google.rpc.status_pb2 import Status
 from tritonclient.grpc import InferInput, service_pb2
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
@@ -66,6 +68,10 @@ async def failure(call: Any) -> grpc.aio.AioRpcError:
     raise AssertionError("the call has not failed")
 
 
-def details(error: grpc.aio.AioRpcError) -> dict[str, str]:
-    """The details of an error."""
-    return dict(error.trailing_metadata())
+def details(error: grpc.aio.AioRpcError) -> tuple[ErrorInfo, RetryInfo | None]:
+    """The details of an error, whose code and message are those of its status."""
+    rich = Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
+    assert (rich.code, rich.message) == (error.code().value[0], error.details())
+    info, retry = ErrorInfo(), RetryInfo()
+    assert rich.details[0].Unpack(info)
+    return info, retry if len(rich.details) > 1 and rich.details[1].Unpack(retry) else None

@@ -28,6 +28,7 @@ from tests.plugins.oip.grpc_api.http2 import (
     RESET,
     RST_STREAM,
     SETTINGS,
+    STREAM,
     client,
     frame,
     header,
@@ -125,11 +126,12 @@ def test_endless_frames_harm_nobody(service: Service, data: bytes):
 def test_path_that_is_no_text_does_not_end_the_server(service: Service, path: bytes):
     """grpc.aio stops to listen after it: the server starts again, and a call in progress is answered."""
     with client(service.port) as waiting, client(service.port) as raw:
-        begun = waiting.call(INFER)
-        waiting.send(begun, prefixed(MESSAGE)[:10])
+        begun = waiting.call(STREAM)
+        waiting.send(begun, prefixed(MESSAGE))
+        wait_for(lambda: waiting.read() or begun in waiting.data)
         raw.status(raw.call(path, MESSAGE))
         wait_for(lambda: _answers(service))
-        waiting.socket.sendall(frame(DATA, END_STREAM, begun, prefixed(MESSAGE)[10:]))
+        waiting.socket.sendall(frame(DATA, END_STREAM, begun, prefixed(MESSAGE)))
         assert waiting.status(begun) == OK
 
 
@@ -166,13 +168,15 @@ MEMBERS = {
 
 
 async def test_members_of_messages_are_counted(service: Service):
-    """1 MB of empty members took 9.6 s of the event loop and 492 MB; here are 7."""
+    """1 MB of empty members took 9.6 s of the event loop and 492 MB; here are 14."""
     began = time.monotonic()
     before = service.gateway.resident_bytes()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{service.port}") as channel:
         for name, message in MEMBERS.items():
             refused = channel.unary_unary(INFER)(message)
             assert await refused.code() is grpc.StatusCode.INVALID_ARGUMENT, name
+            answers = [each async for each in channel.stream_stream(STREAM)(iter([message]))]
+            assert len(answers) == 1, name  # the message has an error
     assert time.monotonic() - began < 20
     assert service.gateway.resident_bytes() - before < 60 * MIB
 
@@ -203,11 +207,24 @@ def _answers(service: Service) -> bool:
     return False
 
 
+def test_stop_waits_for_no_client_that_is_silent_or_does_not_read(tmp_path):
+    with ExitStack() as stack:
+        with running(tmp_path, shutdown_grace_seconds=4, answer_timeout_seconds=60) as service:
+            for _ in range(5):
+                raw = stack.enter_context(client(service.port, window=0))
+                raw.send(raw.call(STREAM), prefixed(MESSAGE))
+                raw.call(READY, b"")
+            stack.enter_context(client(service.port)).call(INFER)
+            began = time.monotonic()
+        assert time.monotonic() - began < 15
+
+
 def test_response_that_is_not_read_in_time_is_no_fault_of_the_service(service: Service):
     """Its status cannot be sent either."""
     offset = service.gateway.log.stat().st_size
     with client(service.port, window=0) as raw:
         raw.call(READY, b"")
+        raw.call(STREAM, MESSAGE)
         time.sleep(3)
     assert service.is_served()
     assert not [event for event in service.gateway.faults(offset) if event["event"] != "request"]
@@ -224,7 +241,7 @@ def test_damaged_and_broken_off_calls_are_no_faults_of_the_service(service: Serv
             client(service.port, timeout_seconds=1, window=dice.choice((0, 100, 65_535))) as raw,
         ):
             for _ in range(dice.randint(1, 4)):
-                call = raw.call(dice.choice((INFER, READY, CHECK)))
+                call = raw.call(dice.choice((INFER, STREAM, READY, CHECK)))
                 flags = END_STREAM if dice.random() < 0.5 else 0
                 raw.socket.sendall(frame(DATA, flags, call, message[: dice.randint(1, len(message))]))
             for _ in range(dice.randint(0, 6)):

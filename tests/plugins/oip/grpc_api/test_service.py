@@ -1,4 +1,4 @@
-"""The gRPC port: GRPCInferenceService, as tritonclient.grpc and KServe's clients call it, and the health."""
+"""The gRPC port: GRPCInferenceService, as tritonclient.grpc and KServe's clients call it, health and reflection."""
 
 import asyncio
 import socket
@@ -7,6 +7,7 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import REGISTRY
 from tritonclient.grpc import InferRequestedOutput, service_pb2
 from tritonclient.grpc.aio import InferenceServerClient
@@ -25,7 +26,7 @@ from gateway.errors import (
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB
 from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.oip.grpc_api import server
+from gateway_plugins.oip.grpc_api import health, server
 from gateway_plugins.oip.grpc_api.server import MAX_DESCRIPTION_BYTES, KeysRequired
 from gateway_plugins.oip.plugin import GrpcUnavailable
 from gateway_plugins.oip.routes.models import EXTENSIONS
@@ -117,22 +118,22 @@ async def test_headers_and_metadata_are_the_same():
 async def test_errors_are_statuses_with_details(fault, code, retry_seconds):
     async with connected(scorer(fault)) as channel:
         error = await failure(stub(channel).ModelInfer(request(PNG), metadata=(("x-request-id", "mine"),)))
-    found = details(error)
+    info, retry = details(error)
     assert error.code() is code
     assert "secret" not in error.details()
-    assert found["x-request-id"] == "mine"
-    assert found["error-code"] == getattr(fault, "code", "internal_error")
-    assert found.get("retry-after") == (None if retry_seconds is None else str(retry_seconds))
+    assert (info.domain, info.metadata["request_id"]) == ("triton-image-gateway", "mine")
+    assert info.reason == getattr(fault, "code", "internal_error").upper()
+    assert (None if retry is None else retry.retry_delay.seconds) == retry_seconds
 
 
 @pytest.mark.parametrize(
     ("message", "reason", "text"),
     [
-        (request(TEXT).SerializeToString(), "unsupported_format", "image"),
-        (request().SerializeToString(), "no_files", "no images"),
-        (request(PNG, id="x" * 70_000).SerializeToString(), "headers_too_large", ""),
-        (service_pb2.ModelInferRequest(model_name=MODEL).SerializeToString(), "invalid_parameter", "IMAGE is missing"),
-        (b"\xff\xff", "invalid_body", ""),
+        (request(TEXT).SerializeToString(), "UNSUPPORTED_FORMAT", "image"),
+        (request().SerializeToString(), "NO_FILES", "no images"),
+        (request(PNG, id="x" * 70_000).SerializeToString(), "HEADERS_TOO_LARGE", ""),
+        (service_pb2.ModelInferRequest(model_name=MODEL).SerializeToString(), "INVALID_PARAMETER", "IMAGE is missing"),
+        (b"\xff\xff", "INVALID_BODY", ""),
     ],
     ids=["no image", "no file", "long id", "no input", "no message"],
 )
@@ -140,7 +141,7 @@ async def test_faults_of_a_request_are_invalid_arguments(message, reason, text):
     async with connected() as channel:
         error = await failure(channel.unary_unary(f"{METHODS}/ModelInfer")(message))
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert (details(error)["error-code"], text in error.details()) == (reason, True)
+    assert (details(error)[0].reason, text in error.details()) == (reason, True)
 
 
 async def test_other_methods_and_compressed_messages_are_unimplemented():
@@ -148,7 +149,7 @@ async def test_other_methods_and_compressed_messages_are_unimplemented():
         error = await failure(stub(channel).RepositoryModelLoad(service_pb2.RepositoryModelLoadRequest()))
         packed = await failure(stub(channel).ModelInfer(request(bytes(10_000)), compression=grpc.Compression.Gzip))
     assert (error.code(), packed.code()) == (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNIMPLEMENTED)
-    assert error.details().startswith("The gateway has no method /inference.GRPCInferenceService/RepositoryModelLoad.")
+    assert error.details().startswith("The gateway has no method /inference.GRPCInferenceService/RepositoryModelLoad;")
 
 
 async def test_key_is_metadata(tmp_path):
@@ -159,11 +160,13 @@ async def test_key_is_metadata(tmp_path):
         await calls.ServerReady(service_pb2.ServerReadyRequest())
         silent = channel.stream_unary(f"{METHODS}/ModelInfer")()  # sends nothing, and is refused all the same
         assert await silent.code() is grpc.StatusCode.UNAUTHENTICATED
-        assert (await failure(calls.ModelInfer(request(PNG)))).code() is grpc.StatusCode.UNAUTHENTICATED
+        for refused in (calls.ModelInfer(request(PNG)), exchange(channel, [request(PNG)])):
+            assert (await failure(refused)).code() is grpc.StatusCode.UNAUTHENTICATED
         error = await failure(calls.ServerMetadata(service_pb2.ServerMetadataRequest()))
-        assert details(error)["error-code"] == "unauthorized"
+        assert details(error)[0].reason == "UNAUTHORIZED"
         for metadata in (("x-api-key", key), ("authorization", f"Bearer {key}")):
             await calls.ModelInfer(request(PNG), metadata=(metadata,))
+            assert len(await exchange(channel, [request(PNG)], metadata=(metadata,))) == 1
 
 
 async def test_rate_of_a_key_is_resource_exhausted(tmp_path):
@@ -172,33 +175,46 @@ async def test_rate_of_a_key_is_resource_exhausted(tmp_path):
         calls = stub(channel)
         await calls.ModelInfer(request(PNG), metadata=metadata)
         error = await failure(calls.ModelInfer(request(PNG), metadata=metadata))
-    found = details(error)
-    assert (error.code(), found["error-code"]) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "rate_limited")
-    assert 0 < int(found["retry-after"]) <= 2 * 3_600
-    assert "ratelimit" in found
+    info, retry = details(error)
+    assert (error.code(), info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
+    assert 0 < retry.retry_delay.seconds <= 2 * 3_600
+    assert "ratelimit" in dict(error.trailing_metadata())
 
 
 async def test_message_of_the_largest_image_is_read_and_a_larger_one_is_not():
     async with connected(max_file_bytes=MIB) as channel:
         calls = stub(channel)
-        assert details(await failure(calls.ModelInfer(request(bytes(MIB)))))["error-code"] == "unsupported_format"
+        assert details(await failure(calls.ModelInfer(request(bytes(MIB)))))[0].reason == "UNSUPPORTED_FORMAT"
         error = await failure(calls.ModelInfer(request(bytes(MIB + MAX_DESCRIPTION_BYTES))))
     assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-async def test_calls_beyond_their_limit_are_refused(monkeypatch):
-    monkeypatch.setattr(server, "MAX_CALLS", 1)
-    backend = scorer()
-    backend.gate.clear()
-    async with connected(backend) as channel:
-        calls = stub(channel)
-        first = asyncio.ensure_future(calls.ModelInfer(request(PNG)))
-        await wait_until(lambda: bool(backend.calls))
-        error = await failure(calls.ServerMetadata(service_pb2.ServerMetadataRequest()))
-        assert (error.code(), details(error)["limit"]) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "grpc_max_calls")
-        assert (await calls.ServerLive(service_pb2.ServerLiveRequest())).live
-        backend.gate.set()
-        await first
+@pytest.mark.parametrize(
+    ("limit", "code", "ask"),
+    [
+        (
+            "grpc_max_calls",
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            lambda channel: stub(channel).ServerMetadata(service_pb2.ServerMetadataRequest()),
+        ),
+        ("max_streams", grpc.StatusCode.UNAVAILABLE, lambda channel: exchange(channel, [request(PNG)])),
+    ],
+    ids=["call", "stream"],
+)
+async def test_calls_and_streams_beyond_their_limit_are_refused(monkeypatch, limit, code, ask):
+    if limit == "grpc_max_calls":
+        monkeypatch.setattr(server, "MAX_CALLS", 1)
+    settings = {"max_streams": 1 if limit == "max_streams" else 64}
+    async with serving(**settings) as address, channel_to(address) as channel, channel_to(address) as other:
+        stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
+        await stream.write(request(PNG).SerializeToString())
+        await stream.read()
+        error = await failure(ask(other))
+        assert (error.code(), details(error)[0].metadata["limit"]) == (code, limit)
+        assert (await stub(other).ServerLive(service_pb2.ServerLiveRequest())).live
+        await stream.done_writing()
+        assert await stream.code() is grpc.StatusCode.OK
+    assert REGISTRY.get_sample_value("gateway_streams") == 0
 
 
 async def test_message_is_counted_while_it_is_used(tmp_path):
@@ -216,12 +232,12 @@ async def test_message_is_counted_while_it_is_used(tmp_path):
             return asyncio.ensure_future(failure(stub(channel).ModelInfer(request(image), metadata=metadata)))
 
         refused = await infer(small)  # the message and the image in it are more than a tenth
-        assert (refused.code(), details(refused)["error-code"]) == (grpc.StatusCode.UNAVAILABLE, "overloaded")
+        assert (refused.code(), details(refused)[0].reason) == (grpc.StatusCode.UNAVAILABLE, "OVERLOADED")
         calls = [infer(other) for _ in range(16)]
         await wait_until(lambda: bool(backend.calls))
         assert REGISTRY.get_sample_value("gateway_waiting_bytes") > len(image)
         done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-        assert details(done.pop().result())["limit"] == "max_bytes_waiting"
+        assert details(done.pop().result())[0].metadata["limit"] == "max_bytes_waiting"
         backend.gate.set()
     assert REGISTRY.get_sample_value("gateway_waiting_bytes") == 0
 
@@ -248,27 +264,70 @@ async def test_cancelled_call_counts_as_a_client_that_left():
         await wait_until(lambda: REGISTRY.get_sample_value("gateway_client_disconnects_total") == before + 1)
 
 
-async def test_requests_of_a_sequence_are_added():
+async def exchange(channel: grpc.aio.Channel, messages: list, **options) -> list[service_pb2.ModelStreamInferResponse]:
+    async def send():
+        for message in messages:
+            yield message
+
+    return [response async for response in stub(channel).ModelStreamInfer(send(), **options)]
+
+
+async def test_responses_have_the_order_of_the_requests():
     async with connected() as channel:
-        for number in range(3):
-            message = request(PNG)
-            message.parameters["sequence_id"].int64_param = 7
-            message.parameters["sequence_start"].bool_param = number == 0
-            message.parameters["sequence_end"].bool_param = number == 2
-            response = await stub(channel).ModelInfer(message)
-            assert int.from_bytes(response.raw_output_contents[3], "little") == number + 1
+        responses = await exchange(channel, [request(PNG, id=str(number)) for number in range(20)])
+    assert [each.infer_response.id for each in responses] == [str(number) for number in range(20)]
+    assert not any(each.error_message for each in responses)
 
 
-async def test_stop_answers_what_is_in_progress():
+async def test_failed_request_does_not_end_the_stream():
+    async with connected() as channel:
+        bad, good = await exchange(channel, [request(TEXT, id="bad"), request(PNG, id="good")])
+    assert "image" in bad.error_message
+    assert bad.infer_response.id == "bad"
+    assert bad.infer_response.parameters["error_code"].string_param == "unsupported_format"
+    assert (good.error_message, good.infer_response.id) == ("", "good")
+
+
+async def test_requests_of_a_sequence_are_added_in_their_order():
+    messages = [request(PNG) for _ in range(6)]
+    for number, message in enumerate(messages):
+        message.parameters["sequence_id"].int64_param = 7
+        message.parameters["sequence_start"].bool_param = number == 0
+        message.parameters["sequence_end"].bool_param = number == 5
+    async with connected() as channel:
+        responses = await exchange(channel, messages)
+    frames = [int.from_bytes(each.infer_response.raw_output_contents[3], "little") for each in responses]
+    assert frames == [1, 2, 3, 4, 5, 6]
+
+
+async def test_idle_stream_ends(monkeypatch):
+    monkeypatch.setattr("gateway_plugins.oip.grpc_api.service.STREAM_IDLE_SECONDS", 0.05)
+    async with connected() as channel:
+        stream = channel.stream_stream(f"{METHODS}/ModelStreamInfer")()
+        error = await failure(stream.read())
+    assert (error.code(), details(error)[0].reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "STREAM_IDLE")
+
+
+async def test_stop_answers_what_is_in_progress_and_ends_the_rest_at_once():
+    """A call and a request of a stream are answered before; a stream without a request and a watch end at once."""
     backend = scorer()
     async with asyncio.timeout(20):
         async with serving(backend, shutdown_grace_seconds=60) as address:
             channel = grpc.aio.insecure_channel(address)
+            idle, busy = (channel.stream_stream(f"{METHODS}/ModelStreamInfer")() for _ in range(2))
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == SERVING
+            await idle.write(request(PNG).SerializeToString())
+            await idle.read()
             backend.gate.clear()
+            await busy.write(request(PNG, id="last").SerializeToString())
             call = asyncio.ensure_future(stub(channel).ModelInfer(request(PNG)))
-            await wait_until(lambda: bool(backend.calls))
+            await wait_until(lambda: len(backend.calls) == 3)
             asyncio.get_running_loop().call_later(0.05, backend.gate.set)
+    response = service_pb2.ModelStreamInferResponse.FromString(await busy.read())
+    assert (response.infer_response.id, response.error_message) == ("last", "")
     assert len((await call).outputs) == 2
+    assert [await stream.code() for stream in (idle, busy)] == [grpc.StatusCode.UNAVAILABLE] * 2
     await channel.close()
 
 
@@ -286,8 +345,33 @@ async def test_health_is_that_of_the_gateway():
     async with connected(backend) as channel:
         assert [await check(channel, name) for name in ("", SERVICE)] == [SERVING, SERVING]
         assert (await failure(check(channel, "other"))).code() is grpc.StatusCode.NOT_FOUND
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == SERVING
         backend.ready = False
+        assert (await watch.read()).status == NOT_SERVING
         assert await check(channel) == NOT_SERVING
+
+
+async def test_watchers_are_limited(monkeypatch):
+    monkeypatch.setattr(health, "MAX_WATCHERS", 2)
+    async with connected() as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(2)]
+        assert [(await watch.read()).status for watch in watches] == [SERVING] * 2
+        error = await failure(stub.Watch(health_pb2.HealthCheckRequest()).read())
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await check(channel) == SERVING
+
+
+async def test_reflection_lists_and_describes_the_services():
+    request = reflection_pb2.ServerReflectionRequest
+    async with connected() as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        asked = iter([request(list_services=""), request(file_containing_symbol=SERVICE)])
+        listed, described = [response async for response in stub.ServerReflectionInfo(asked)]
+    names = {service.name for service in listed.list_services_response.service}
+    assert names >= {SERVICE, "grpc.health.v1.Health"}
+    assert described.file_descriptor_response.file_descriptor_proto
 
 
 def test_port_that_cannot_be_used_is_named():
