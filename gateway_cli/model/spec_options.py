@@ -1,7 +1,7 @@
 """The options of `gateway model add`, read from the fields of ModelSpec."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -12,8 +12,10 @@ import typer
 from gateway_models.networks.functions import is_function
 from gateway_models.repository.option import Option
 from gateway_models.repository.preprocessing import Preprocessing
-from gateway_models.repository.preprocessing_sources import from_options
+from gateway_models.repository.preprocessing_sources import from_file, from_options, processor_in
 from gateway_models.repository.spec import ModelSpec, Serving
+
+_Declared = tuple[type, "Field[Any]", Option, inspect.Parameter]
 
 
 def takes_spec(command: Callable[..., None]) -> Callable[..., None]:
@@ -22,16 +24,17 @@ def takes_spec(command: Callable[..., None]) -> Callable[..., None]:
     options = list(_options(ModelSpec))
 
     @wraps(command)
-    def run(**values: Any) -> None:  # noqa: ANN401  # of the options
+    def run(*, context: typer.Context, **values: Any) -> None:  # noqa: ANN401  # of the options
         found: dict[type, dict[str, Any]] = {ModelSpec: {}, Serving: {}, Preprocessing: {}}
         for owner, field, option, parameter in options:
             value = values.pop(parameter.name)
             required = parameter.default is inspect.Parameter.empty
             if required or (value is not None and value is not False and value != ""):
                 found[owner][field.name] = option.read(value) if option.read else value
-        command(_spec(found[ModelSpec], found[Serving], found[Preprocessing]), **values)
+        command(_spec(found[ModelSpec], found[Serving], found[Preprocessing], _named(options, context)), **values)
 
-    parameters = [*(parameter for *_, parameter in options), *own]
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [context, *(parameter for *_, parameter in options), *own]
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -40,7 +43,15 @@ def takes_spec(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def _options(owner: type) -> Iterator[tuple[type, "Field[Any]", Option, inspect.Parameter]]:
+def _named(options: Iterable[_Declared], context: typer.Context) -> Iterator[str]:
+    """The fields whose options are on the command line, also with their defaults."""
+    for _, field, _, parameter in options:
+        source = context.get_parameter_source(parameter.name)
+        if source is not None and source.name == "COMMANDLINE":
+            yield field.name
+
+
+def _options(owner: type) -> Iterator[_Declared]:
     """The options of a data class and of the data classes in it, in the order of their fields."""
     hints = get_type_hints(owner, include_extras=True)
     for field in fields(owner):
@@ -74,17 +85,23 @@ def _parameter(owner: type, field: "Field[Any]", kind: Any, option: Option) -> i
     )
 
 
-def _spec(given: dict[str, Any], serving: dict[str, Any], images: dict[str, Any]) -> ModelSpec:
+def _spec(given: dict[str, Any], serving: dict[str, Any], images: dict[str, Any], named: Iterable[str]) -> ModelSpec:
     pixels, source = given.get("pixels", False), given["source"]
     # A function gets pixels by default; the check on images shows whether that is right.
     implied = is_function(source) and "crop_size" in images and not {"mean", "std"} & images.keys() and not pixels
+    file = given.pop("preprocessing", None)
     preprocessing = from_options(
         images,
         like=given.get("like"),
-        file=given.get("preprocessing"),
+        file=file and from_file(file),
         pixels=pixels or implied,
         gray=given.get("grayscale", False),
     )
     return ModelSpec(
-        **{**given, "preprocessing": preprocessing, "pixels_implied": implied, "serving": Serving(**serving)}
+        **given,
+        preprocessing=preprocessing,
+        processor=processor_in(file) if file and not pixels else "",
+        pixels_implied=implied,
+        serving=Serving(**serving),
+        named=tuple(named),
     )

@@ -24,6 +24,7 @@ from gateway_models.networks.download import fetch, is_remote
 from gateway_models.networks.functions import FunctionConfig
 from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, labels_in, work
 from gateway_models.networks.model_source import (
+    AS_ONNX,
     Source,
     SourceError,
     find_labels,
@@ -115,13 +116,14 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
 def completed(source: Source, old: Entry | None) -> ModelSpec:
     """The spec of a source with what it, the existing versions or the defaults add; raises UserError."""
     spec = source.spec
-    own = Format.ONNX if source.framework else OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
+    features = spec.features or (old.spec.features if old else "")
+    becomes_onnx = source.framework or (features and source.kind in AS_ONNX)
+    own = Format.ONNX if becomes_onnx else OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
     written_as = spec.format or (old.format if old else own)
+    check_features(features, written_as, old)
     check_format(own, written_as, spec.precision)
     if old:
         check_shared(old, spec)
-    features = spec.features or (old.spec.features if old else "")
-    check_features(features, written_as, old)
     tensor = tensor_between(spec.tensor, old, written_as)
     if spec.serving.tensorrt and written_as is not Format.ONNX:
         raise SourceError("--tensorrt is for ONNX, whose backend builds the engine: add --format onnx")
@@ -147,6 +149,8 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         and source.preprocessing is not None
         and spec.preprocessing is None
         and not spec.pixels,
+        processor=old.spec.processor if others and old else spec.processor,
+        named=(),
         features=features,
         tensor=tensor,
         format=written_as,

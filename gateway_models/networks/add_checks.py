@@ -172,7 +172,7 @@ def tensor_between(wanted: ImageTensor | None, old: Entry | None, written_as: Fo
 def check_shared(old: Entry, given: ModelSpec) -> None:
     """Raise EntryError where options contradict what the versions of a model share: how Triton runs them, and labels.
 
-    An option that was left out has its default, and a new version takes what the others have.
+    A new version takes what the others have where an option was left out.
     """
     options: list[tuple[str, Any, Any, Any]] = [
         (field.name, field.default, given.serving, old.serving) for field in fields(Serving)
@@ -180,7 +180,7 @@ def check_shared(old: Entry, given: ModelSpec) -> None:
     options.append(("multi_label", False, given, old.spec))
     for name, default, new, known in options:
         value, shared = getattr(new, name), getattr(known, name)
-        if value not in (default, shared):
+        if value != shared and (value != default or name in given.named):
             raise EntryError(
                 f"the versions of {old.name!r} share one configuration, in which {name.replace('_', ' ')} is {shared} "
                 f"and not {value}: leave the option out, or add it under another name, which clients select by ?model="

@@ -1,33 +1,28 @@
 """Chooses what runs a TorchScript network on a CPU: ONNX Runtime, if the network as ONNX has the same answers."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
 from gateway.errors import UserError
 from gateway_local import cpu_network
 from gateway_local.cpu_network import CpuNetwork, CpuRuntime
 from gateway_models.networks import onnx_graph
-from gateway_models.networks.adapted import PIXELS
 from gateway_models.networks.features import embedding_difference
 from gateway_models.networks.isolation import Job, Report, convert_for_cpu
 from gateway_models.networks.job_checks import ALLOWED, ALLOWED_COSINE
 from gateway_models.networks.job_checks import report as report_to_parent
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import session_of
+from gateway_models.networks.photographs import as_tensors
 from gateway_models.networks.probe import probe_batches
 from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.repository.entry import Outcome
-from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
+from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 
-PHOTOGRAPHS = ("cat.jpg", "coffee.jpg", "rocket.jpg")
-"""Photographs of the page, in the package."""
 ALONE = 3
 """Images that are also compared in batches of one."""
 ROUNDING = 1e-6
@@ -137,26 +132,3 @@ def _same_top1(answers: Tensor, expected: Tensor) -> bool:
     """Whether each row has the same best class, or one that is as good up to rounding."""
     best = answers.argmax(dim=1, keepdim=True)
     return bool((expected.gather(1, best)[:, 0] >= expected.amax(dim=1) - ROUNDING).all())
-
-
-def as_tensors(prepared: Preprocessing, tensor: ImageTensor) -> Tensor:
-    """The views of the photographs as a network's input: fp32 or uint8 [N, 3, side, side]."""
-    transforms = reference_transforms(prepared)
-    images = torch.stack([transforms(view) for view in _views()])
-    if tensor is not ImageTensor.UINT8:
-        return images
-    mean, std = (torch.tensor(values)[:, None, None] for values in (prepared.mean, prepared.std))
-    return (images.mul(std).add(mean) * PIXELS).round().clamp(0, PIXELS).to(torch.uint8)
-
-
-def _views() -> Iterator[Image.Image]:
-    """Each photograph, its mirror image, and its quarters."""
-    for name in PHOTOGRAPHS:
-        with files("gateway_plugins.page").joinpath("static", name).open("rb") as file, Image.open(file) as opened:
-            photograph = opened.convert("RGB")
-        yield photograph
-        yield ImageOps.mirror(photograph)
-        width, height = photograph.size
-        for left in (0, width // 2):
-            for top in (0, height // 2):
-                yield photograph.crop((left, top, left + width // 2, top + height // 2))

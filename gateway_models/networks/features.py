@@ -1,68 +1,35 @@
-"""Embeddings of a PyTorch network: the input of its last linear layer, or the output of a named layer.
+"""Embeddings of an eager PyTorch network: the input of its last linear layer, or the output of a named layer.
 
-The network runs unchanged and returns the embedding beside its scores.
+The network runs unchanged and returns the embedding beside its scores. TorchScript and torch.export programs have no
+layers to hook: they become ONNX, and `onnx_features` finds the embedding.
 """
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from gateway_models.networks.adapted import Adapted, Form, chosen, flat
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.probe import ALONE_TOLERANCE, probe_batches
-from gateway_models.networks.programs import Program
-from gateway_models.networks.torchscript import without_deprecations
 from gateway_models.repository.spec import AUTO
 
 NAME_IT = "use --embeddings LAYER, a layer whose output is [N, size], or [N, channels, height, width] to be averaged"
 NO_LENGTH = 1e-5
 """An embedding shorter than this part of the longest one is rounding noise, such as the embedding of an even image."""
-_PASSING = frozenset(
-    {
-        "_to_copy",
-        "alias",
-        "clone",
-        "contiguous",
-        "detach",
-        "dropout",
-        "dropout_",
-        "exp",
-        "flatten",
-        "reshape",
-        "squeeze",
-    }
-    | {"log_softmax", "sigmoid", "sigmoid_", "softmax", "_softmax", "_log_softmax", "to", "type_as", "view"}
-)
-"""Operations between the last layer and the scores; their data is the first input."""
-_LINEAR = {"linear": 0, "matmul": 0, "mm": 0, "addmm": 1}
-"""Linear layers, and the index of the input that comes from the layer before."""
 
 
 class Featured(Adapted):
     """Wraps a network as images fp32 [N, 3, H, W] → scores [N, classes] and embeddings [N, size]."""
 
     def __init__(self, network: nn.Module, form: Form, output: str, layer: str, classes: int) -> None:
-        super().__init__(cut(network, layer, classes), form, output)
+        super().__init__(_Cut(network, layer, classes), form, output)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]  # one tensor more
         """Scores and embeddings."""
         output, inner = self.network(self.taken(images))
         return flat(chosen(output, self.output)), pooled(inner)
-
-
-def cut(network: nn.Module, layer: str, classes: int) -> nn.Module:
-    """Wrap a network to return a pair: its output and the layer's output; raises ModelFileError.
-
-    `classes` is its number of classes, which identifies the last layer.
-    """
-    if isinstance(network, torch.jit.ScriptModule):
-        return _CutScript(network, layer)
-    if isinstance(network, Program):
-        return _CutProgram(network, layer)
-    return _CutModule(network, layer, classes)
 
 
 def pooled(inner: object) -> Tensor:
@@ -111,8 +78,11 @@ def embedding_difference(served: Sequence[Tensor], expected: Sequence[Tensor]) -
     return max(0.0, 1.0 - float(cosines.min()))
 
 
-class _CutModule(nn.Module):
-    """An eager network with forward hooks on its layers."""
+class _Cut(nn.Module):
+    """Wraps an eager network to return a pair: its output and the layer's output, by forward hooks.
+
+    `classes` is its number of classes, which identifies the last layer.
+    """
 
     def __init__(self, network: nn.Module, layer: str, classes: int) -> None:
         super().__init__()
@@ -147,139 +117,6 @@ class _CutModule(nn.Module):
 
     def _keep(self, _: nn.Module, given: tuple[object, ...], out: Tensor) -> None:
         self._seen.append((given[0] if given else None, out))
-
-
-class _CutScript(nn.Module):
-    """A TorchScript network whose graph has the embedding as a second output."""
-
-    def __init__(self, script: torch.jit.ScriptModule, layer: str) -> None:
-        super().__init__()
-        if layer != AUTO:
-            raise ModelFileError(
-                "a TorchScript file does not store the names of its layers: use --embeddings auto for the input of its "
-                "last one, or add the network by its architecture and weights, or as ONNX or torch.export"
-            )
-        # A frozen file has no parameters left and must not be frozen again.
-        with without_deprecations():
-            frozen = torch.jit.freeze(script) if hasattr(script, "training") else script
-        self.graph = frozen.graph.copy()
-        """torchscript.convert changes it too."""
-        outputs = list(self.graph.outputs())
-        found = _last_linear(outputs[0], _ScriptNodes) if len(outputs) == 1 else None
-        first = next(self.graph.inputs())
-        if found is None or any(True for _ in first.uses()):
-            raise ModelFileError(
-                "its last layer cannot be found in the TorchScript file: add the network by its architecture and "
-                "weights, or as ONNX, and use --embeddings LAYER"
-            )
-        self.graph.registerOutput(found)
-        self.graph.makeMultiOutputIntoTuple()
-        self.graph.eraseInput(0)
-        self._function: Callable[[Tensor], tuple[object, Tensor]] | None = None
-
-    def forward(self, images: Tensor) -> tuple[object, Tensor]:
-        """The network's output, and the embeddings."""
-        if self._function is None:
-            self._function = torch._C._create_function_from_graph("cut", self.graph.copy())
-        return self._function(images)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:  # noqa: ANN401, FBT001, FBT002  # as nn.Module has it
-        self._function = None  # `convert` is about to change the graph
-        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-
-
-class _CutProgram(nn.Module):
-    """A torch.export program, run node by node."""
-
-    def __init__(self, program: Program, layer: str) -> None:
-        super().__init__()
-        self.network = program
-        module = program.program
-        assert isinstance(module, fx.GraphModule)
-        self._steps = _Keeping(module, _program_node(module.graph, layer))
-
-    def forward(self, images: Tensor) -> tuple[object, object]:
-        """The network's output, and the layer's."""
-        output = self._steps.run(images)
-        return output, self._steps.kept
-
-
-class _Keeping(fx.Interpreter):
-    """Runs a program and keeps the output of one node."""
-
-    def __init__(self, module: fx.GraphModule, node: fx.Node) -> None:
-        super().__init__(module)
-        self.node = node
-        self.kept: object = None
-
-    def run_node(self, n: fx.Node) -> Any:  # noqa: ANN401  # fx has it so
-        result = super().run_node(n)
-        if n is self.node:
-            self.kept = result
-        return result
-
-
-def _program_node(graph: fx.Graph, layer: str) -> fx.Node:
-    if layer == AUTO:
-        (output,) = [node for node in graph.nodes if node.op == "output"]
-        results = output.args[0]
-        result = results[0] if isinstance(results, (list, tuple)) and len(results) == 1 else results
-        found = _last_linear(result, _ProgramNodes) if isinstance(result, fx.Node) else None
-        if isinstance(found, fx.Node):
-            return found
-        raise ModelFileError(f"it has no linear layer at its end: {NAME_IT}")
-    ends: dict[str, fx.Node] = {}
-    for node in graph.nodes:
-        for path, _ in node.meta.get("nn_module_stack", {}).values():
-            ends[path] = node
-    return ends[_named(layer, ends)]
-
-
-class _ScriptNodes:
-    """Access to the nodes of a TorchScript graph."""
-
-    @staticmethod
-    def operation(value: Any) -> str:  # noqa: ANN401  # torch._C has no public names
-        return str(value.node().kind()).removeprefix("aten::")
-
-    @staticmethod
-    def inputs(value: Any) -> list[Any]:  # noqa: ANN401
-        return list(value.node().inputs())
-
-    @staticmethod
-    def is_constant(value: Any) -> bool:  # noqa: ANN401
-        return bool(value.node().kind() == "prim::Constant")
-
-
-class _ProgramNodes:
-    """Access to the nodes of a torch.export graph."""
-
-    @staticmethod
-    def operation(node: fx.Node) -> str:
-        return str(getattr(node.target, "_opname", node.op))
-
-    @staticmethod
-    def inputs(node: fx.Node) -> list[Any]:
-        return [each for each in node.args if isinstance(each, fx.Node)]
-
-    @staticmethod
-    def is_constant(node: fx.Node) -> bool:
-        return node.op == "get_attr"
-
-
-def _last_linear(value: Any, nodes: type[_ScriptNodes | _ProgramNodes]) -> Any:  # noqa: ANN401
-    """The input of the last linear layer before a result; None if the result comes from another kind of layer."""
-    while True:
-        operation, inputs = nodes.operation(value), nodes.inputs(value)
-        if operation in _LINEAR:
-            return inputs[_LINEAR[operation]]
-        if operation in {"add", "add_"}:
-            inputs = [each for each in inputs[:2] if not nodes.is_constant(each)]
-            if len(inputs) != 1:
-                return None
-        elif operation not in _PASSING:
-            return None
-        value = inputs[0]
 
 
 def _named(layer: str, known: Iterable[str]) -> str:

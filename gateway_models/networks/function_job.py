@@ -9,25 +9,15 @@ from torch import Tensor
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import FUNCTION, FunctionConfig, load_staged
 from gateway_models.networks.isolation import Job
-from gateway_models.networks.job_checks import (
-    check_pixels,
-    outcome_of,
-    probe_batches_of,
-    report,
-)
-from gateway_models.networks.probe import (
-    ACTIVATION_NAMES,
-    activation,
-    check_classes,
-    probe_network,
-)
+from gateway_models.networks.job_checks import activation_of, check_pixels, outcome_of, probe_batches_of, report
+from gateway_models.networks.probe import ACTIVATION_NAMES, probe_network
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format
 
 
 def do_function(job: Job) -> Outcome:
     """Probe the function, which is in the version's folder already; raises UserError."""
-    folder, multi_label = job.folder, job.spec.multi_label
+    folder = job.folder
     config = FunctionConfig(**json.loads((folder / FUNCTION).read_text()))
     report(f"importing {config.module}.py and calling its load() if it has one")
     function, adapter = load_staged(folder)
@@ -51,8 +41,7 @@ def do_function(job: Job) -> Outcome:
 
     report(f"trying it on images of {job.side}×{job.side} as {function.input}")
     findings = probe_network(run, job.side, pixels=job.pixels)
-    check_classes(findings, job.labels, multi_label=multi_label)
-    activate = activation(findings.ending, multi_label=multi_label)
+    activate = activation_of(job, findings, run)
     replace(config, input=function.input, activation=ACTIVATION_NAMES[activate]).write(folder)
     written, _ = load_staged(folder)
     outcome = outcome_of(

@@ -129,8 +129,9 @@ def read_folder(path: Path) -> ModelFolder:
             if task in architecture:
                 raise HubError(f"{path} has {architecture}, which gives {what}: only whole images are classified")
         raise HubError(
-            f"{path} has {architecture or 'no architecture'}, which returns no scores for classes: a folder of "
-            "…ForImageClassification is expected. A network that gives embeddings needs a classification layer: "
+            f"{path} has {architecture or 'no architecture'}, which "
+            f"{'is not supported' if 'Classification' in architecture else 'returns no scores for classes'}: a folder "
+            "of …ForImageClassification is expected. A network that gives embeddings needs a classification layer: "
             "docs/guides/embeddings.md shows how to add one, trained or not, for POST /embed"
         )
     return ModelFolder(
@@ -290,12 +291,12 @@ def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
             f"{path / CONFIG} has {refused[0]} in model_args, which makes timm load other files: remove it, since "
             "the weights come from the folder"
         )
-    names = tuple(map(str, config.get("label_names") or config["pretrained_cfg"].get("label_names") or ()))
+    names = config.get("label_names") or config["pretrained_cfg"].get("label_names") or ()
     return ModelFolder(
         path,
         "timm",
         config["architecture"],
-        () if all(map(UNNAMED.fullmatch, names)) else names,
+        _labels(names if isinstance(names, Mapping) else dict(enumerate(names)), path),
         timm_preprocessing(config["pretrained_cfg"]),
         multi_label=config.get("problem_type") == MULTI_LABEL,
     )

@@ -13,7 +13,8 @@ from gateway_models.networks.adapted import Normalising
 from gateway_models.networks.features import check_embeddings, embedding_difference
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import PROGRESS, Job
-from gateway_models.networks.probe import Findings, probe_batches
+from gateway_models.networks.photographs import alike
+from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 
@@ -43,6 +44,23 @@ def check_pixels(job: Job, wanted: str) -> None:
         raise ModelFileError(
             "it takes float32: use --mean and --std, as in training, or --pixels if it takes values of 0 to 255"
         )
+
+
+def activation_of(job: Job, findings: Findings, run: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """From a network's output to probabilities; says so if it gives photographs the same scores. Raises ModelFileError.
+
+    `run` takes images fp32 [N, 3, side, side] as the preprocessor gives them.
+    """
+    multi_label = job.spec.multi_label
+    check_classes(findings, job.labels, multi_label=multi_label)
+    # Small logits look as after a sigmoid.
+    is_odd = findings.ending is Ending.SIGMOID and not multi_label
+    activate = activation(Ending.LOGITS if is_odd else findings.ending, multi_label=multi_label)
+    if question := alike(lambda images: activate(run(images).float()), job.spec.prepared):
+        if is_odd:
+            raise ModelFileError(question)
+        report(f"warning: {question}")
+    return activation(findings.ending, multi_label=multi_label)
 
 
 def embedding_of(

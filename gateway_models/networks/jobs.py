@@ -30,6 +30,7 @@ from gateway_models.networks.isolation import (
     TIMEOUT_SECONDS,
     Job,
 )
+from gateway_models.networks.job_checks import report
 from gateway_models.networks.onnx_job import do_framework, do_onnx
 from gateway_models.networks.torch_job import do_torch
 from gateway_models.repository.entry import Outcome
@@ -77,6 +78,12 @@ def _limit(kind: int, value: int) -> None:
 
 def do(job: Job) -> Outcome:
     """Probe a network and write it; raises UserError."""
+    if job.spec.own_processor or job.spec.processor:
+        from gateway_models.networks.pretrained import check_processor
+
+        report("comparing its preprocessing with the library's own")
+        if said := check_processor(job.spec):
+            report(said)
     if framework := framework_named(job.kind):
         return do_framework(job, framework)
     return {"onnx": do_onnx, "function": do_function}.get(job.kind, do_torch)(job)

@@ -33,6 +33,8 @@ KINDS = {
     FileKind.EXPORTED_PROGRAM: "exported",
 }
 """Files that are complete models, and their `kind` in Source."""
+AS_ONNX = frozenset({"torchscript", "exported"})
+"""Kinds of files whose embeddings are found in their ONNX form, which is then served."""
 TORCHVISION = "torchvision:"
 REPEATED_SHOWN = 3
 RECIPE = "recipe:"
@@ -113,6 +115,13 @@ def find_source(spec: ModelSpec) -> Source:
         labels=found.labels,
         preprocessing=None if spec.like else found.preprocessing,
     )
+
+
+def source_kind(source: str) -> str:
+    """The `kind` in Source of a file that is a complete model; "" for other sources."""
+    path = Path(source)
+    kind = kind_of(path) if path.is_file() else None
+    return KINDS.get(kind, "") if isinstance(kind, FileKind) else ""
 
 
 def framework_of(source: str | Path) -> Framework | None:

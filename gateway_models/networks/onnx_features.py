@@ -9,12 +9,12 @@ from gateway.triton.contract import CLASSIFIER_FEATURES
 from gateway_models.networks.adapted import flat
 from gateway_models.networks.features import pooled
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.onnx_graph import BATCH, inner_name, rename
+from gateway_models.networks.onnx_graph import BATCH, from_module, inner_name, rename
 from gateway_models.networks.onnx_runner import import_onnx, session_of
 from gateway_models.repository.spec import AUTO
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 ADVICE = "use --embeddings TENSOR, one with the shape [N, size], or [N, channels, height, width] to be averaged"
 _PASSING = frozenset(
@@ -65,6 +65,14 @@ def pair_runner(model: Any, scores: str, embeddings: str) -> "Callable[[Tensor],
         return flat(answers), pooled(inner)
 
     return both
+
+
+def embeddings_of(module: "nn.Module", side: int, layer: str) -> "Callable[[Tensor], Tensor]":
+    """The embeddings [N, size] of images, by the ONNX form of a module for images fp32 [N, 3, side, side]."""
+    model = from_module(module, side)
+    scores = model.graph.output[0].name
+    run = pair_runner(model, scores, inner_tensor(model, scores, layer))
+    return lambda images: run(images)[1]
 
 
 def add_embedding(model: Any, tensor: str, size: int, dims: int) -> Any:  # noqa: ANN401

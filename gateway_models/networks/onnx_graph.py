@@ -1,7 +1,7 @@
 """Inspects ONNX models, completes them for serving, and writes them with the tensor names of the contract."""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.networks.other_tasks import check_task
 from gateway_models.networks.probe import Ending
+from gateway_models.repository.spec import ModelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,6 +35,15 @@ OLDEST_OPSET = 11
 BATCH = "N"
 EMBEDDINGS = "embeddings"
 """The name of the second output of a model that `from_module` writes."""
+LEAST_WIDTH, MOST_WIDTHS = 0.1, 10.0
+"""Images whose numbers lie within less, or are farther from 0 than so many times their range, are scaled wrongly."""
+_AFFINE: dict[str, Callable[[Any, Any, Any], tuple[Any, Any]]] = {
+    "Mul": lambda scale, shift, value: (scale * value, shift * value),
+    "Div": lambda scale, shift, value: (scale / value, shift / value),
+    "Add": lambda scale, shift, value: (scale, shift + value),
+    "Sub": lambda scale, shift, value: (scale, shift - value),
+}
+_SAME_VALUES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 ARRANGED = "gateway/arranged"
 """Prefix of the nodes that convert `input__0` to a model's input format."""
 _ACTIVATIONS = {
@@ -168,6 +178,37 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
     found = f"{'uint8' if kinds[0] == 'UINT8' else 'float32'}-{'nhwc' if last else 'nchw'}"
     # Where the graph leaves every dimension open, only the user can know the format.
     return Signature(Form(known.input or found, known.gray), result.name, isinstance(dims[0], int))
+
+
+def check_scale(model: Any, spec: ModelSpec) -> None:  # noqa: ANN401
+    """Raise ModelFileError where a model's own scaling of its images makes nearly nothing of what it gets.
+
+    Its first operators are followed as long as they multiply and add, as Rescaling and Normalization of Keras do.
+    `--input` insists.
+    """
+    onnx, _ = import_onnx()
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    constants |= {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
+    (name,) = (given.name for given in model.graph.input if given.name not in constants)
+    scale, shift = np.float64(1), np.float64(0)
+    while len(after := [node for node in model.graph.node if name in node.input]) == 1:
+        (node,) = after
+        values = [np.float64(onnx.numpy_helper.to_array(constants[each])) for each in node.input if each in constants]
+        if node.op_type in _AFFINE and len(values) == 1 and (node.input[0] == name or node.op_type in {"Add", "Mul"}):
+            scale, shift = _AFFINE[node.op_type](scale, shift, values[0])
+        elif node.op_type not in _SAME_VALUES:
+            break
+        name = node.output[0]
+    prepared = spec.prepared
+    low = min(-mean / std for mean, std in zip(prepared.mean, prepared.std, strict=True))
+    high = max((1 - mean) / std for mean, std in zip(prepared.mean, prepared.std, strict=True))
+    width, middle = np.abs(scale).max() * (high - low), np.abs(scale * (low + high) / 2 + shift).min()
+    if not spec.input and (width < LEAST_WIDTH or middle > MOST_WIDTHS * width):
+        raise ModelFileError(
+            f"it scales its images itself (x · {np.abs(scale).max():.3g} + {np.ravel(shift)[0]:.3g}): they become "
+            f"numbers around {middle:.3g} that lie within {width:.2g}. Use --pixels if it takes values of 0 to 255, as "
+            "after Rescaling or Normalization of Keras. Or insist with --input float32-nhwc or float32-nchw"
+        )
 
 
 def any_batch(model: Any) -> Any:  # noqa: ANN401

@@ -17,6 +17,7 @@ from gateway_models.networks.frameworks import Framework
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
     EmbeddingTensor,
+    activation_of,
     check_pixels,
     embedding_of,
     images_of,
@@ -25,13 +26,7 @@ from gateway_models.networks.job_checks import (
 )
 from gateway_models.networks.onnx_features import add_embedding, dims_of, inner_tensor, pair_runner
 from gateway_models.networks.onnx_runner import import_onnx, runner
-from gateway_models.networks.probe import (
-    Ending,
-    Findings,
-    activation,
-    check_classes,
-    probe_network,
-)
+from gateway_models.networks.probe import Ending, Findings, probe_network
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 
@@ -54,13 +49,19 @@ def do_framework(job: Job, framework: Framework) -> Outcome:
         return serve_onnx(job, file, network.run)
 
 
-def serve_onnx(job: Job, file: Path, original: Callable[[Tensor], Tensor] | None = None) -> Outcome:
-    """The same of an ONNX `file`, whose answers are compared with those of the `original` that it was made from."""
+def serve_onnx(
+    job: Job, file: Path, original: Callable[[Tensor], Tensor] | None = None, known: Form | None = None
+) -> Outcome:
+    """The same of an ONNX `file`, whose answers are compared with those of the `original` that it was made from.
+
+    `known` is its input format, by default the one that the spec names.
+    """
     model = onnx_graph.load_onnx(file)
     # A framework's network has chosen the output itself.
     output = "" if original else job.spec.output
-    signature = onnx_graph.check_signature(model, job.side, known_form(job.spec), output)
+    signature = onnx_graph.check_signature(model, job.side, known or known_form(job.spec), output)
     check_pixels(job, signature.form.input)
+    onnx_graph.check_scale(model, job.spec)
     answers = runner(file, signature.output)
 
     def run(images: Tensor) -> Tensor:
@@ -68,8 +69,7 @@ def serve_onnx(job: Job, file: Path, original: Callable[[Tensor], Tensor] | None
 
     report(f"trying it on images of {job.side}×{job.side}")
     findings = probe_network(run, job.side, pixels=job.pixels)
-    check_classes(findings, job.labels, multi_label=job.spec.multi_label)
-    activate = activation(findings.ending, multi_label=job.spec.multi_label)
+    activate = activation_of(job, findings, run)
     # From here on, the images are compared with the answers of the framework itself.
     answers = original or answers
     embeddings = None

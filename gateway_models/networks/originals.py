@@ -1,5 +1,6 @@
 """The original of a served model: the network that the user added, before conversion."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,10 @@ from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM, FileKind, Mode
 from gateway_models.networks.function_process import NetworkCall, OriginalProcess, function_process, network_process
 from gateway_models.networks.functions import find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder, read_zero_shot_folder
-from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest, framework_of
+from gateway_models.networks.model_source import AS_ONNX, RECIPE, TORCHVISION, digest, framework_of, source_kind
 from gateway_models.networks.probe import Ending, activation
 from gateway_models.networks.torchscript import load_torchscript
-from gateway_models.networks.weights import load_into, read_state_dict
+from gateway_models.networks.weights import load_into, read_tensors
 from gateway_models.repository.entry import EntryError, Version
 from gateway_models.repository.preprocessing_sources import weights_enum
 from gateway_models.repository.spec import ModelSpec
@@ -105,11 +106,15 @@ def network_answers(version: Version) -> Answers:
             run = _onnx(file, form, spec)
         else:
             module = original_module(spec, outcome.classes)
-            run = (
-                Featured(module, form, spec.output, spec.features, outcome.classes)
-                if spec.features
-                else Adapted(module, form, spec.output)
-            ).eval()
+            adapted = Adapted(module, form, spec.output).eval()
+            run = adapted
+            if spec.features and source_kind(spec.source) in AS_ONNX:
+                from gateway_models.networks.onnx_features import embeddings_of
+
+                inner = embeddings_of(adapted, spec.prepared.crop_size, spec.features)
+                run = lambda images: (adapted(images), inner(images))  # noqa: E731
+            elif spec.features:
+                run = Featured(module, form, spec.output, spec.features, outcome.classes).eval()
 
     def answers(images: Tensor) -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode():
@@ -183,11 +188,11 @@ def _torchvision(architecture: str, spec: ModelSpec, classes: int | None) -> nn.
                 "access and use --weights FILE"
             ) from exc
         return module.eval()
-    state = read_state_dict(Path(weights))
+    tensors = read_tensors(Path(weights))
     # torchvision builds the auxiliary heads for training only on request.
-    extra = {"aux_logits": True} if any(name.startswith(("aux", "AuxLogits")) for name in state) else {}
+    extra = {"aux_logits": True} if any(re.search(r"(^|\.)(aux|AuxLogits)", name) for name in tensors) else {}
     try:
         module = get_model(architecture, weights=None, **({"num_classes": classes} if classes else {}), **extra)
     except TypeError:
         module = get_model(architecture, weights=None, **({"num_classes": classes} if classes else {}))
-    return load_into(module, state, weights, f"{TORCHVISION}{architecture}")
+    return load_into(module, tensors, weights, f"{TORCHVISION}{architecture}")

@@ -1,7 +1,9 @@
 """Networks and processors of transformers and timm, from configurations and weights; runs no code of these files."""
 
 import logging
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from gateway_models.networks.hub import (
     CONFIG,
     EXTRA,
     HUGGING_FACE,
+    PROCESSORS,
     TIMM,
     import_timm,
     read_config,
@@ -22,12 +25,14 @@ from gateway_models.networks.hub import (
     timm_config,
     weights_in,
 )
-from gateway_models.networks.weights import load_into, read_state_dict
+from gateway_models.networks.photographs import photographs
+from gateway_models.networks.weights import load_into, read_tensors
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import ModelSpec
 
 Processor = Callable[[Image.Image], NDArray[np.float32]]
 """From a picture in RGB to the network's input, fp32 [3, H, W]."""
+SAY = "use --resize, --crop, --mean, --std and --interpolation if images can be prepared by these"
 LEVELS = 0.5
 """The largest difference of a pixel, in levels of 255, that rounding explains."""
 
@@ -60,7 +65,12 @@ def folder_network(folder: Path) -> nn.Module:
     transformers_logging.disable_progress_bar()
     try:
         network, info = AutoModelForImageClassification.from_pretrained(
-            folder, local_files_only=True, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            folder,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            dtype="float32",
         )
     except Exception as exc:  # safetensors, torch and transformers have no common base class
         raise ModelFileError(f"transformers cannot load it: {str(exc).strip().splitlines()[0]}") from exc
@@ -76,35 +86,63 @@ def folder_network(folder: Path) -> nn.Module:
 def timm_network(architecture: str, weights: Path, classes: int | None) -> nn.Module:
     """A network of timm with the weights of a file; raises ModelFileError if their names or shapes do not fit."""
     network = _create(architecture, **({"num_classes": classes} if classes else {}))
-    return load_into(network, read_state_dict(weights), str(weights), f"{TIMM}{architecture}")
+    return load_into(network, read_tensors(weights), str(weights), f"{TIMM}{architecture}")
 
 
 def processor(spec: ModelSpec) -> Processor:
     """What prepares the pictures of a spec: its library's own code, or what the user said; raises ModelFileError."""
+    with _folder_of_transformers(spec) as folder:
+        if folder:
+            return _of_transformers(folder)
     if not spec.own_processor:
         transforms = reference_transforms(spec.prepared)
         return lambda picture: transforms(picture).numpy()
-    name = spec.source.removeprefix(HUGGING_FACE).removeprefix(TIMM)
-    config = timm_config(name) if spec.source.startswith(TIMM) else read_config(Path(name) / CONFIG)
-    if spec.source.startswith(TIMM) or "pretrained_cfg" in config:
-        from timm.data import create_transform, resolve_data_config
+    from timm.data import create_transform, resolve_data_config
 
-        made = create_transform(**resolve_data_config({}, pretrained_cfg=dict(config.get("pretrained_cfg", config))))
-        return lambda picture: np.asarray(made(picture))
-    from transformers import AutoImageProcessor
+    name = spec.source.removeprefix(TIMM)
+    config = timm_config(name) if spec.source.startswith(TIMM) else _folder_config(spec)["pretrained_cfg"]
+    made = create_transform(**resolve_data_config({}, pretrained_cfg=dict(config)))
+    return lambda picture: np.asarray(made(picture))
 
-    options = {"local_files_only": True, "trust_remote_code": False, "backend": "pil"}
+
+def _folder_config(spec: ModelSpec) -> dict[str, Any]:
+    return read_config(Path(spec.source.removeprefix(HUGGING_FACE)) / CONFIG)
+
+
+@contextmanager
+def _folder_of_transformers(spec: ModelSpec) -> Iterator[str]:
+    """The folder with the file of transformers' processor; "" if its code is not the reference."""
+    if spec.processor:
+        with tempfile.TemporaryDirectory(prefix="processor-") as folder:
+            (Path(folder) / PROCESSORS[0]).write_text(spec.processor)
+            yield folder
+        return
+    of_transformers = spec.own_processor and spec.source.startswith(HUGGING_FACE)
+    is_its = of_transformers and "pretrained_cfg" not in _folder_config(spec)
+    yield spec.source.removeprefix(HUGGING_FACE) if is_its else ""
+
+
+def _of_transformers(folder: str, backend: str = "pil") -> Processor:
     try:
-        own = AutoImageProcessor.from_pretrained(name, **options)
+        from transformers import AutoImageProcessor
+    except ImportError as exc:
+        raise ModelFileError(
+            f"the code of transformers is the reference of its processor's file: {EXTRA}; {SAY}"
+        ) from exc
+    options = {"local_files_only": True, "trust_remote_code": False, "backend": backend}
+    try:
+        own = AutoImageProcessor.from_pretrained(folder, **options)
     except Exception as exc:  # transformers has no common base class
-        raise ModelFileError(f"transformers cannot load its processor: {str(exc).strip().splitlines()[0]}") from exc
+        reason = str(exc).strip().splitlines()[0].replace(folder, "the file")
+        raise ModelFileError(f"transformers cannot load its processor ({reason}): {SAY}") from exc
     return lambda picture: np.asarray(own(picture, return_tensors="np")["pixel_values"][0])
 
 
-def check_processor(spec: ModelSpec) -> None:
-    """Raise ModelFileError where the served preprocessing differs from the library's own by more than rounding."""
-    if not spec.own_processor:
-        return
+def check_processor(spec: ModelSpec) -> str:
+    """Compare the served preprocessing with the library's own; raises ModelFileError beyond rounding.
+
+    Returns a sentence on the pixels of transformers' other backend, "" for timm.
+    """
     prepared = spec.prepared
     served, own = reference_transforms(prepared), processor(spec)
     levels = 255 * np.reshape(prepared.std, (3, 1, 1))
@@ -118,9 +156,25 @@ def check_processor(spec: ModelSpec) -> None:
             continue
         raise ModelFileError(
             f"its own processor makes of a picture of {picture.width}×{picture.height} {difference} from what would be "
-            f"served ({prepared.described()}): use --resize, --crop, --mean, --std and --interpolation if images can "
-            "be prepared by these"
+            f"served ({prepared.described()}): {SAY}"
         )
+    return _other_backend(spec, own, levels)
+
+
+def _other_backend(spec: ModelSpec, own: Processor, levels: NDArray[np.float64]) -> str:
+    """How far transformers' backend torchvision is from the one that is served, on photographs."""
+    try:
+        with _folder_of_transformers(spec) as folder:
+            if not folder:
+                return ""
+            other = _of_transformers(folder, "torchvision")
+        most = max(float((np.abs(own(view) - other(view)) * levels).max()) for view in photographs())
+    except ModelFileError:  # a class without this backend
+        return ""
+    return (
+        "pixels are those of transformers' backend pil; with torchvision, its default, they differ by up to "
+        f"{most:.0f} of 255 levels on photographs"
+    )
 
 
 def _pictures(side: int) -> list[Image.Image]:
@@ -139,7 +193,7 @@ def _timm_folder(folder: Path, config: dict[str, Any]) -> nn.Module:
         options["global_pool"] = config["global_pool"]
     network = _create(config["architecture"], **options)
     weights = weights_in(folder)[0]
-    return load_into(network, read_state_dict(weights), str(weights), f"{TIMM}{config['architecture']}")
+    return load_into(network, read_tensors(weights), str(weights), f"{TIMM}{config['architecture']}")
 
 
 def _create(architecture: str, **options: Any) -> nn.Module:  # noqa: ANN401  # they depend on the network

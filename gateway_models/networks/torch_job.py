@@ -1,18 +1,21 @@
 """Probes and writes networks that torch runs: TorchScript, torch.export, torchvision, timm, Hugging Face."""
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from gateway_models.networks import onnx_graph
-from gateway_models.networks.adapted import Adapted, Normalising, known_form
+from gateway_models.networks.adapted import Adapted, Form, Normalising, known_form
 from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
     ALLOWED,
+    activation_of,
     check_pixels,
     embedding_of,
     images_of,
@@ -20,16 +23,11 @@ from gateway_models.networks.job_checks import (
     probe_batches_of,
     report,
 )
-from gateway_models.networks.onnx_job import write_onnx
+from gateway_models.networks.model_source import AS_ONNX
+from gateway_models.networks.onnx_job import serve_onnx, write_onnx
 from gateway_models.networks.originals import original_module
 from gateway_models.networks.other_tasks import check_task, shapes_of
-from gateway_models.networks.probe import (
-    Ending,
-    activation,
-    check_classes,
-    form_of,
-    probe_network,
-)
+from gateway_models.networks.probe import Ending, form_of, probe_network
 from gateway_models.networks.torchscript import Served, convert, cpu_only, export_torchscript, load_torchscript
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ImageTensor, Precision
@@ -47,11 +45,6 @@ def do_torch(job: Job) -> Outcome:
     report(f"loading {spec.source}")
     with torch.no_grad():
         module = original_module(spec, job.labels)
-        if spec.own_processor:
-            from gateway_models.networks.pretrained import check_processor
-
-            report("comparing its preprocessing with the library's own")
-            check_processor(spec)
         report(f"trying it on images of {job.side}×{job.side}")
         form = form_of(module, job.side, known_form(spec), pixels=job.pixels)
         check_pixels(job, form.input)
@@ -63,8 +56,12 @@ def do_torch(job: Job) -> Outcome:
         findings = probe_network(module, job.side, pixels=job.pixels)
         if job.kind in GIVE_LOGITS and findings.ending is Ending.SIGMOID:
             findings = replace(findings, ending=Ending.LOGITS)  # small ones, as from an untrained network
-        check_classes(findings, job.labels, multi_label=spec.multi_label)
-        activate = activation(findings.ending, multi_label=spec.multi_label)
+        activate = activation_of(job, findings, module)
+        if spec.features and job.kind in AS_ONNX:
+            with tempfile.TemporaryDirectory(prefix="converted-") as folder:
+                onnx_graph.write(onnx_graph.from_module(module, job.side), Path(folder) / "model.onnx")
+                outcome = serve_onnx(job, Path(folder) / "model.onnx", module, Form(""))
+                return replace(outcome, input="" if form.is_plain else form.input)
         if spec.features:
             network = module.network if isinstance(module, Adapted) else module
             module = Featured(network, form, spec.output, spec.features, findings.classes).eval()

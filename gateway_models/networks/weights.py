@@ -1,7 +1,7 @@
 """Reads weights from a file without running code, and loads them into a network."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -9,61 +9,88 @@ from torch import Tensor, nn
 
 from gateway_models.networks.file_kinds import EXPORT, FileKind, ModelFileError, alone, kind_of
 
-CHECKPOINT_KEYS = ("state_dict", "model_state_dict", "model", "state_dict_ema")
-OF_TRAINING = ("criterion.", "loss.", "loss_fn.")
-"""Prefixes of weights that only training needs, as Lightning writes them."""
 FAULTS_SHOWN = 2
 """Weights that an error message lists at most."""
 HEAD_TENSORS = 2
 """The weight and the bias of a last layer."""
-_PREFIXES = ("module.", "_orig_mod.", "model.", "timm_model.")
-"""Prefixes that DataParallel, torch.compile, Lightning and TimmWrapper of transformers add to the names of weights."""
+MAX_DEPTH = 8
+"""Levels of dictionaries in a checkpoint."""
+COUNTER = "num_batches_tracked"
+"""The end of the names of tensors that old state dicts lack and that inference does not use."""
 
 
-def read_state_dict(path: Path) -> Mapping[str, Tensor]:
-    """The weights in safetensors, a state dict or a checkpoint; raises ModelFileError."""
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors in safetensors, a state dict or a checkpoint, such as state_dict.fc.weight; raises ModelFileError."""
     values = _safetensors(path) if kind_of(path) is FileKind.SAFETENSORS else _torch(path)
-    for key in CHECKPOINT_KEYS:
-        if isinstance(values, dict) and isinstance(values.get(key), dict):
-            values = values[key]
-            break
-    if not isinstance(values, dict) or not all(isinstance(value, Tensor) for value in values.values()) or not values:
-        raise ModelFileError(f"{path} contains no state dict, neither itself nor under {', '.join(CHECKPOINT_KEYS)}")
-    values = {name: value for name, value in values.items() if not name.startswith(OF_TRAINING)}
-    for prefix in _PREFIXES:
-        if all(name.startswith(prefix) for name in values):
-            values = {name.removeprefix(prefix): value for name, value in values.items()}
-    return values
+    found = dict(_flattened(values, ""))
+    if not found:
+        raise ModelFileError(f"{path} contains no weights")
+    return found
 
 
-def load_into(network: nn.Module, state: Mapping[str, Tensor], weights: str, source: str) -> nn.Module:
+def _flattened(values: object, name: str, depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(values, Tensor):
+        yield name, values
+    elif isinstance(values, Mapping) and depth < MAX_DEPTH:
+        for key, value in values.items():
+            yield from _flattened(value, f"{name}.{key}" if name else str(key), depth + 1)
+
+
+def load_into(network: nn.Module, tensors: Mapping[str, Tensor], weights: str, source: str) -> nn.Module:
     """Load weights into a network and switch it to eval mode; raises ModelFileError if they do not fit.
 
-    `source` is the network's, such as torchvision:resnet50.
+    They are the tensors of one prefix, which checkpoints, DataParallel, torch.compile and Lightning add, whose names
+    are exactly the network's. `source` is the network's, such as torchvision:resnet50.
     """
+    wanted = network.state_dict()
+    last = next(reversed([name for name in wanted if not name.endswith(COUNTER)]), "")
+    prefixes = {name.removesuffix(last) for name in tensors if f".{name}".endswith(f".{last}")} | {""}
+    sets = {
+        prefix: {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        for prefix in sorted(prefixes)
+    }
+    fit = {prefix: state for prefix, state in sets.items() if not _faults(state, wanted)}
+    if len(fit) > 1 and not _are_equal(list(fit.values())):
+        raise ModelFileError(
+            f"{weights} has several sets of weights of {source}: {' and '.join(name.rstrip('.') for name in fit)}. "
+            "Save those that you mean alone, and use that file: torch.save(model.state_dict(), 'weights.pt')"
+        )
+    state = next(iter(fit.values()), None) or max(sets.values(), key=lambda each: len(each.keys() & wanted.keys()))
     try:
         network.load_state_dict(state)
     except RuntimeError as exc:
-        wanted = network.state_dict()
-        shapes = [(name, list(state[name].shape), list(wanted[name].shape)) for name in wanted if name in state]
-        other = [(name, given, expected) for name, given, expected in shapes if given != expected]
-        faults = [f"{name} is missing" for name in wanted if name not in state]
-        faults += [f"{name} is not in the network" for name in state if name not in wanted]
-        # Only the layer of the classes differs.
-        if not faults and all(given[1:] == expected[1:] for _, given, expected in other) and len(other) <= HEAD_TENSORS:
-            classes = other[0][1][0]
-            advice = f"They have {classes} classes: use --labels FILE with {classes} labels"
-        else:
-            advice = (
-                "Name the architecture that they were trained with, or build the network in Python, load them into it "
-                f"and save it by {EXPORT}"
-            )
-        faults += [f"{name} is {given} and not {expected}" for name, given, expected in other]
-        more = f" and {len(faults) - FAULTS_SHOWN:,} more" if len(faults) > FAULTS_SHOWN else ""
-        raise ModelFileError(
-            f"{weights} does not contain weights of {source}: {', '.join(faults[:FAULTS_SHOWN])}{more}. {advice}"
-        ) from exc
+        raise ModelFileError(f"{weights} does not contain weights of {source}: {_why_not(state, wanted)}") from exc
     return network.eval()
+
+
+def _faults(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
+    """The names that differ."""
+    missing = [name for name in wanted if name not in state and not name.endswith(COUNTER)]
+    return [*(f"{name} is missing" for name in missing)] + [
+        f"{name} is not in the network" for name in state if name not in wanted
+    ]
+
+
+def _are_equal(sets: Sequence[Mapping[str, Tensor]]) -> bool:
+    return all(torch.equal(sets[0][name], each[name]) for each in sets[1:] for name in each)
+
+
+def _why_not(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
+    shapes = [(name, list(state[name].shape), list(wanted[name].shape)) for name in wanted if name in state]
+    other = [(name, given, expected) for name, given, expected in shapes if given != expected]
+    faults = _faults(state, wanted)
+    # Only the layer of the classes differs.
+    if not faults and all(given[1:] == expected[1:] for _, given, expected in other) and len(other) <= HEAD_TENSORS:
+        classes = other[0][1][0]
+        advice = f"They have {classes} classes: use --labels FILE with {classes} labels"
+    else:
+        advice = (
+            "Name the architecture that they were trained with, or build the network in Python, load them into it "
+            f"and save it by {EXPORT}"
+        )
+    faults += [f"{name} is {given} and not {expected}" for name, given, expected in other]
+    more = f" and {len(faults) - FAULTS_SHOWN:,} more" if len(faults) > FAULTS_SHOWN else ""
+    return f"{', '.join(faults[:FAULTS_SHOWN])}{more}. {advice}"
 
 
 def _torch(path: Path) -> object:

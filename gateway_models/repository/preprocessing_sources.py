@@ -26,6 +26,7 @@ WITHOUT_EFFECT = frozenset(
     | {"return_tensors", "device", "disable_grouping", "model_input_names"}
 )
 """Keys that do not change how an image in RGB is prepared. Any other key with a value is refused by its name."""
+_IN_HUGGING_FACES = "image_mean"
 FIELDS = tuple(field.name for field in fields(Preprocessing))
 OPTIONAL = frozenset({"resize_library", "crop_rounding"})
 MAX_JSON_BYTES = 64 * 2**20
@@ -60,6 +61,20 @@ def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
 
 def from_file(path: Path) -> Preprocessing:
     """Read a JSON file: the fields of Preprocessing, or Hugging Face's preprocessor_config.json."""
+    values = _values(path)
+    try:
+        return _from_hugging_face(values) if _IN_HUGGING_FACES in values else from_mapping(values)
+    except (PreprocessingError, KeyError, IndexError, TypeError, ValueError) as exc:
+        raise PreprocessingError(f"{path}: {exc}") from exc
+
+
+def processor_in(path: Path) -> str:
+    """The text of transformers' processor in a JSON file; "" if it has the fields of Preprocessing."""
+    values = _values(path)
+    return json.dumps(values) if _IN_HUGGING_FACES in values else ""
+
+
+def _values(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(read_text(path, max_bytes=MAX_JSON_BYTES))
     except (OSError, ValueError, RecursionError) as exc:
@@ -67,11 +82,7 @@ def from_file(path: Path) -> Preprocessing:
     if not isinstance(values, dict):
         raise PreprocessingError(f"{path} does not contain a JSON object")
     # transformers 5 may write the processor into processor_config.json.
-    values = values["image_processor"] if isinstance(values.get("image_processor"), dict) else values
-    try:
-        return _from_hugging_face(values) if "image_mean" in values else from_mapping(values)
-    except (PreprocessingError, KeyError, IndexError, TypeError, ValueError) as exc:
-        raise PreprocessingError(f"{path}: {exc}") from exc
+    return values["image_processor"] if isinstance(values.get("image_processor"), dict) else values
 
 
 def from_options(

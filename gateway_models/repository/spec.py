@@ -13,7 +13,6 @@ from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository.after import AfterStep, read_step
 from gateway_models.repository.option import IMAGES, SERVING, Option
 from gateway_models.repository.preprocessing import Preprocessing
-from gateway_models.repository.preprocessing_sources import from_file
 
 AUTO = "auto"
 """Instead of a layer's name for FEATURES: the input of the last linear layer."""
@@ -243,7 +242,6 @@ class ModelSpec:
             "A JSON file with these options, or Hugging Face's preprocessor_config.json.",
             IMAGES,
             type=Path,
-            read=from_file,
         ),
     ] = None
     """None: as the existing versions, `like`, or the source have it."""
@@ -340,6 +338,10 @@ class ModelSpec:
     """Whether `preprocessing` leaves pixels unchanged only because no mean and std were given."""
     own_processor: bool = False
     """Whether `preprocessing` comes from the source's files, and the code of transformers or timm is its reference."""
+    processor: str = ""
+    """The text of a file of transformers' processor, whose code is the reference of `preprocessing`; "" without one."""
+    named: tuple[str, ...] = ()
+    """The options that the user gave, also with their defaults; a record has none."""
 
     @property
     def prepared(self) -> Preprocessing:

@@ -112,6 +112,17 @@ class Sized(Head):
         return self.scores(pairs) + token + images.new_zeros(batch, 1) + torch.zeros(batch, 1)
 
 
+class Scaled(Head):
+    """A network that changes its images first."""
+
+    def __init__(self, front, last: nn.Module | None = None) -> None:
+        super().__init__(last=last)
+        self.front = front
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(self.front(images))
+
+
 class OnCuda(nn.Module):
     """A script, since a trace of it needs a GPU."""
 

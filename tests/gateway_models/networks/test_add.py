@@ -14,10 +14,10 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import WorkFailed
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.torchscript import cpu_only, load_torchscript, without_deprecations
-from gateway_models.repository.entry import EntryError
+from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import AUTO, Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
-from gateway_models.repository.writing import PREPROCESSOR_CODE
+from gateway_models.repository.writing import PREPROCESSOR_CODE, rewrite
 from tests.commands import gateway, refusal
 from tests.gateway_models.networks.builders import (
     Endless,
@@ -30,7 +30,7 @@ from tests.gateway_models.networks.builders import (
 )
 from tests.gateway_models.networks.functions import save_function
 from tests.gateway_models.networks.special_networks import Calling
-from tests.gateway_models.repository.entries import SMALL
+from tests.gateway_models.repository.entries import SMALL, with_serving
 
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
 
@@ -213,6 +213,17 @@ def test_option_of_another_kind_of_source_is_refused(tmp_path, source, changes, 
 )
 def test_missing_or_conflicting_options_are_refused(tmp_path, options, reason):
     assert reason in refusal("model", "add", "head.pt", "--name", "head", *options, kind=UserError)
+
+
+@pytest.mark.parametrize(("batch", "refused"), [("64", True), ("32", False)])
+def test_default_that_is_given_contradicts_another_shared_value(own_head, tmp_path, batch, refused):
+    rewrite(with_serving(read_entry(own_head, "head"), max_batch_size=32), own_head)
+    better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
+    options = ("--name=head", "--version=2", f"--max-batch-size={batch}", f"--model-repository={own_head}")
+    if refused:
+        assert "max batch size is 32 and not 64" in refusal("model", "add", better, *options)
+    else:
+        gateway("model", "add", better, *options)
 
 
 def test_list_and_show_print_the_model(added_head):

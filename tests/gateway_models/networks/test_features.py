@@ -15,12 +15,9 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.job_checks import outcome_of
 from gateway_models.networks.originals import original_answers
 from gateway_models.networks.probe import Ending, Findings
-from gateway_models.networks.programs import load_program
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
-from gateway_models.proof.tune import Tuner
-from gateway_models.proof.variants import Variant
 from gateway_models.repository.entry import Entry, EntryError
-from gateway_models.repository.spec import AUTO, Format, ModelSpec, Precision
+from gateway_models.repository.spec import AUTO, Format, ImageTensor, ModelSpec, Precision
 from tests.gateway_models.networks.builders import (
     Head,
     job,
@@ -47,68 +44,34 @@ def inner_of(network: Head) -> torch.Tensor:
         return torch.relu(network.features(IMAGES)).mean((2, 3))
 
 
-def saved(network: nn.Module, kind: str, folder: Path) -> nn.Module:
-    """A network as it comes out of a file."""
-    if kind == "eager":
-        return network.eval()
-    if kind == "torchscript":
-        return load_torchscript(save_torchscript(network, folder / "network.pt"))
-    if kind == "frozen":
-        with without_deprecations():
-            frozen = torch.jit.freeze(load_torchscript(save_torchscript(network, folder / "network.pt")))
-            frozen.save(folder / "frozen.pt")
-        return load_torchscript(folder / "frozen.pt")
-    return load_program(save_program(network, folder / "network.pt2"))
-
-
 def request(source: str | Path, folder: Path, **changes) -> ModelSpec:
     return spec_of(source, folder, **{"features": AUTO, "trust": True, **changes})
 
 
-@pytest.mark.parametrize(
-    ("kind", "last"),
-    [
-        ("eager", None),
-        ("torchscript", nn.Softmax(1)),
-        ("torchscript", nn.Sigmoid()),
-        ("frozen", None),
-        ("program", nn.LogSoftmax(1)),
-    ],
-    ids=str,
-)
-def test_auto_is_the_input_of_the_last_linear_layer(kind, last, tmp_path):
-    network = Head(last=last).eval()
-    featured = Featured(saved(Head(last=last), kind, tmp_path), Form(), "", AUTO, 5).eval()
+def test_auto_is_the_input_of_the_last_linear_layer():
+    network = Head().eval()
+    featured = Featured(Head(), Form(), "", AUTO, 5).eval()
     with torch.no_grad():
         scores, vectors = featured(IMAGES)
         assert torch.allclose(scores, network(IMAGES), atol=1e-5)
         assert torch.allclose(vectors, inner_of(network), atol=1e-5)
         assert check_embeddings(featured, 32, pixels=False) == 16
-
-
-def test_layer_by_name_is_averaged_over_height_and_width():
-    """`test_added_network_gives_embeddings_and_scores` has a layer of a program."""
-    network = Head().eval()
-    with torch.no_grad():
-        vectors = Featured(network, Form(), "", "features", 5)(IMAGES)[1]
-        assert torch.allclose(vectors, network.features(IMAGES).mean((2, 3)), atol=1e-5)
+        by_name = Featured(network, Form(), "", "features", 5)(IMAGES)[1]
+        assert torch.allclose(by_name, network.features(IMAGES).mean((2, 3)), atol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("network", "kind", "layer", "words"),
+    ("network", "layer", "words"),
     [
-        (Head(), "eager", "feature", "no layer 'feature' for --embeddings; its layers include: features"),
-        (Head(), "torchscript", "features", "does not store the names of its layers: use --embeddings auto"),
-        (Two(), "eager", AUTO, "2 candidates for the last layer: use --embeddings LAYER"),
-        (CONVOLVED, "eager", AUTO, "none of its linear layers runs as a module: use --embeddings LAYER"),
-        (CONVOLVED, "torchscript", AUTO, "its last layer cannot be found in the TorchScript file"),
-        (CONVOLVED, "program", AUTO, "no linear layer at its end: use --embeddings LAYER"),
+        (Head(), "feature", "no layer 'feature' for --embeddings; its layers include: features"),
+        (Two(), AUTO, "2 candidates for the last layer: use --embeddings LAYER"),
+        (CONVOLVED, AUTO, "none of its linear layers runs as a module: use --embeddings LAYER"),
     ],
-    ids=["no-such-layer", "no-names", "two-heads", "convolution", "convolution-script", "convolution-program"],
+    ids=["no-such-layer", "two-heads", "convolution"],
 )
-def test_network_without_the_layer_is_refused_with_advice(network, kind, layer, words, tmp_path):
+def test_network_without_the_layer_is_refused_with_advice(network, layer, words):
     with torch.no_grad(), pytest.raises(ModelFileError, match=words):
-        Featured(saved(network, kind, tmp_path), Form(), "", layer, 5)(IMAGES)
+        Featured(network.eval(), Form(), "", layer, 5)(IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +95,15 @@ def test_embeddings_that_depend_on_other_images_are_refused(run, words):
         check_embeddings(run, 32, pixels=False)
 
 
+def frozen(path: Path) -> Path:
+    with without_deprecations():
+        torch.jit.freeze(load_torchscript(save_torchscript(Head(last=nn.Softmax(1)), path))).save(path)
+    return path
+
+
 SOURCES = {
     "torchscript": lambda folder: save_torchscript(Head(), folder / "head.pt"),
+    "frozen": lambda folder: frozen(folder / "head.pt"),
     "onnx": lambda folder: save_onnx(Head(), folder / "head.onnx"),
     "onnx-for-one": lambda folder: save_onnx(Head(), folder / "head.onnx", dynamic=False, batch=1),
     "exported": lambda folder: save_program(Head(), folder / "head.pt2"),
@@ -153,20 +123,20 @@ def written_answers(entry: Entry, repository: Path, images: torch.Tensor) -> tup
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        ("torchscript", {"format": Format.ONNX}),
-        ("torchscript", {"precision": Precision.BF16}),
+        ("torchscript", {"tensor": ImageTensor.FP32}),
+        ("frozen", {"precision": Precision.FP16}),
         ("onnx-for-one", {}),
         ("onnx", {"precision": Precision.FP16}),
-        ("exported", {"format": Format.TORCHSCRIPT, "features": "features"}),
+        ("exported", {}),
     ],
     ids=str,
 )
 def test_added_network_gives_embeddings_and_scores(kind, changes, tmp_path):
     network, repository = Head().eval(), tmp_path / "models"
     entry = add(request(SOURCES[kind](tmp_path), tmp_path, **changes), repository, print)
-    assert entry.embedding_size == 16
+    assert (entry.embedding_size, entry.format) == (16, Format.ONNX)
     scores, vectors = written_answers(entry, repository, IMAGES)
-    inner = network.features(IMAGES).mean((2, 3)) if changes.get("features") else inner_of(network)
+    inner = inner_of(network)
     # Half the precision has half the digits.
     tolerance = 1e-5 if "precision" not in changes else 0.05
     assert torch.allclose(scores.float(), network(IMAGES).softmax(1), atol=tolerance)
@@ -219,18 +189,6 @@ def test_embedding_network_is_added_as_the_guide_describes(tmp_path, monkeypatch
     images = torch.randn(2, 3, 224, 224)
     with torch.no_grad():
         assert torch.allclose(written_answers(entry, tmp_path / "models", images)[1], tower(images), atol=1e-5)
-
-
-def test_tuned_variants_give_embeddings_too(tmp_path):
-    entry = add(request(SOURCES["torchscript"](tmp_path), tmp_path), tmp_path / "models", print)
-    tuner = object.__new__(Tuner)
-    tuner.entry, tuner.repository, tuner._scratch = entry, tmp_path / "models", tmp_path / "scratch"
-    tuner._networks, tuner.measured = {}, []
-    as_onnx = Variant(Format.ONNX, Precision.FP32, entry.serving)
-    assert tuner._network(as_onnx).embedding_size == 16
-    kept = tuner.keep(as_onnx)
-    assert (kept.format, kept.embedding_size) == (Format.ONNX, 16)
-    assert torch.allclose(written_answers(kept, tmp_path / "models", IMAGES)[1], inner_of(Head()), atol=1e-5)
 
 
 @pytest.mark.parametrize(

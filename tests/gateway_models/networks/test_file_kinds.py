@@ -19,7 +19,7 @@ from torch import nn
 from gateway_models.networks.file_kinds import MAX_PICKLE_BYTES, FileKind, ModelFileError, kind_of
 from gateway_models.networks.jobs import stored_bytes
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
-from gateway_models.networks.weights import read_state_dict
+from gateway_models.networks.weights import load_into, read_tensors
 from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, Trap, save_onnx, save_torchscript, saved
 from tests.processes import PROJECT
@@ -127,7 +127,7 @@ def test_pickle_with_code_is_refused_unexecuted(tmp_path, form, as_model, as_wei
     with pytest.raises(ModelFileError, match=as_weights):
         find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path)))
     with pytest.raises(ModelFileError, match="cannot be read as plain weights, and anything else could run code"):
-        read_state_dict(path)
+        read_tensors(path)
     assert not evidence.exists()
 
 
@@ -157,29 +157,47 @@ def tensor(*shape: int, at: tuple[int, int], dtype: str = "F32") -> dict:
 def test_invalid_safetensors_are_refused(tmp_path, content):
     (tmp_path / "weights.safetensors").write_bytes(content)
     with pytest.raises(ModelFileError, match="is damaged"):
-        read_state_dict(tmp_path / "weights.safetensors")
+        read_tensors(tmp_path / "weights.safetensors")
 
 
-def test_weights_are_found_in_a_checkpoint_and_under_a_wrappers_prefix(tmp_path):
-    weights = {f"module.{name}": value for name, value in Head().state_dict().items()}
-    path = written({"epoch": 1, "state_dict": weights, "args": Namespace(lr=0.1)}, tmp_path / "checkpoint.pt")
-    assert set(read_state_dict(path)) == set(Head().state_dict())
-    weights = {
-        **{f"model.{name}": value for name, value in Head().state_dict().items()},
-        "criterion.weight": torch.ones(5),
-    }
-    assert set(read_state_dict(written({"state_dict_ema": weights}, path))) == set(Head().state_dict())
+def under(prefix: str, seed: int = 0) -> dict:
+    return {f"{prefix}{name}": value for name, value in Head(seed=seed).state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        lambda: {"epoch": 1, "state_dict": under("module."), "args": Namespace(lr=0.1)},
+        lambda: {"state_dict_ema": {**under("model."), "criterion.weight": torch.ones(5)}},
+        lambda: {"state_dict": under("net._orig_mod.module."), "optimizer": {"state": {0: {"step": torch.ones(1)}}}},
+        lambda: {"n_averaged": torch.tensor(5), **under("module.")},
+        lambda: {"model": under(""), "model_ema": under("module.")},
+    ],
+    ids=["DataParallel", "Lightning", "compiled", "AveragedModel", "equal sets"],
+)
+def test_weights_are_found_under_any_prefix(tmp_path, content):
+    path = written(content(), tmp_path / "checkpoint.pt")
+    network = load_into(Head(seed=2), read_tensors(path), "w.pt", "head")
+    assert all(torch.equal(network.state_dict()[name], tensor) for name, tensor in under("").items())
+
+
+def test_several_sets_of_weights_are_refused_by_their_names(tmp_path):
+    """As train.py of timm and torchvision write them: which of them is meant is the user's to say."""
+    content = {"state_dict": under(""), "state_dict_ema": under("module.", seed=1)}
+    path = written(content, tmp_path / "checkpoint.pt")
+    with pytest.raises(ModelFileError, match=r"several sets of weights of head: state_dict and state_dict_ema\.module"):
+        load_into(Head(), read_tensors(path), "w.pt", "head")
 
 
 @pytest.mark.parametrize("value", [Head(), {"state_dict": Head().state_dict(), "took": timedelta(1)}])
 def test_mixed_pickle_is_refused_with_code_to_save_its_weights(tmp_path, monkeypatch, value):
     path = written(value, tmp_path / "trained.pt")
     with pytest.raises(ModelFileError) as refused:
-        read_state_dict(Path(find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path))).spec.weights))
+        read_tensors(Path(find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path))).spec.weights))
     line = str(refused.value).partition("use that file: ")[2]
     monkeypatch.chdir(tmp_path)
     exec(line, {"torch": torch})  # noqa: S102  # what the message tells its reader to run
-    assert set(read_state_dict(tmp_path / "weights.pt")) == set(Head().state_dict())
+    assert set(read_tensors(tmp_path / "weights.pt")) == set(Head().state_dict())
 
 
 def test_model_file_without_preprocessing_or_labels_is_refused(tmp_path):

@@ -26,10 +26,10 @@ from gateway_models.networks.hub import HubError, fetch_folder, read_folder, tim
 from gateway_models.networks.jobs import do
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
 from gateway_models.networks.originals import load_written, original_module
-from gateway_models.networks.pretrained import check_processor
-from gateway_models.networks.weights import read_state_dict
+from gateway_models.networks.pretrained import check_processor, processor
+from gateway_models.networks.weights import read_tensors
 from gateway_models.repository.preprocessing import reference_transforms
-from gateway_models.repository.preprocessing_sources import from_file
+from gateway_models.repository.preprocessing_sources import from_file, processor_in
 from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, job
 from tests.gateway_models.networks.pretrained import LABELS, save_vit, timm_network
@@ -175,7 +175,7 @@ def test_every_processor_of_an_image_classifier_is_equal_or_refused():
 def test_weights_that_lack_a_part_are_refused(vit, tmp_path):
     for path in vit.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    state = read_state_dict(vit / SAFE)
+    state = read_tensors(vit / SAFE)
     save_file({name: value for name, value in state.items() if "classifier" not in name}, tmp_path / SAFE)
     with pytest.raises(ModelFileError, match=r"its weights lack classifier\.bias and 1 others, which would be random"):
         original_module(ModelSpec(f"huggingface:{tmp_path}", "model"), None)
@@ -226,6 +226,35 @@ def test_images_are_prepared_as_the_librarys_own_processor_does(tmp_path, name, 
         assert np.abs(ours - expected).max() < 1e-5, size
 
 
+def test_file_of_a_processor_has_its_librarys_code_as_reference(tmp_path):
+    """Beside ONNX or TorchScript: the values of the class's own code, and refused where our reading differs."""
+    from transformers import ConvNextImageProcessor, ConvNextImageProcessorPil
+
+    ConvNextImageProcessor(size={"shortest_edge": 64}, crop_pct=0.9).save_pretrained(tmp_path)
+    path = tmp_path / "preprocessor_config.json"
+    spec = ModelSpec("head.onnx", "head", preprocessing=from_file(path), processor=processor_in(path))
+    assert "backend pil; with torchscript" not in (said := check_processor(spec))
+    assert re.search(r"with torchvision, its default, they differ by up to \d+ of 255 levels on photographs", said)
+    picture = noise(90, 120)
+    own = ConvNextImageProcessorPil.from_pretrained(tmp_path)(picture, return_tensors="np")["pixel_values"]
+    assert np.abs(processor(spec)(picture) - own[0]).max() < 1e-6
+    with pytest.raises(ModelFileError, match=r"its own processor makes of a picture of .* use --resize, --crop"):
+        check_processor(replace(spec, preprocessing=replace(spec.prepared, resize_size=(64,))))
+    unnamed = json.loads(spec.processor)
+    del unnamed["image_processor_type"]
+    with pytest.raises(ModelFileError, match=r"transformers cannot load its processor .*: use --resize"):
+        check_processor(replace(spec, processor=json.dumps(unnamed)))
+
+
+def test_weights_in_half_precision_are_served_in_fp32(tmp_path):
+    """As transformers 5 would load them by default, the network would refuse its images."""
+    network = vit_network().half()
+    source = find_source(ModelSpec(str(save_vit(network, tmp_path)), "model"))
+    with torch.no_grad():
+        found = original_module(source.spec, None)(IMAGES)
+        assert torch.allclose(found, network.float().eval()(IMAGES).logits, atol=1e-5)
+
+
 def test_folder_whose_processor_prepares_images_otherwise_is_refused(vit, monkeypatch):
     """Whatever the cause: here a step that our reading of the file does not know."""
     from transformers import ViTImageProcessorPil
@@ -233,12 +262,12 @@ def test_folder_whose_processor_prepares_images_otherwise_is_refused(vit, monkey
     source = find_source(ModelSpec(str(vit), "model"))
     spec = completed(replace(source, labels=LABELS), None)
     assert spec.own_processor
-    check_processor(spec)
+    assert "of 255 levels" in check_processor(spec)
     own = ViTImageProcessorPil.resize
     monkeypatch.setattr(ViTImageProcessorPil, "resize", lambda self, image, **more: own(self, image[::-1], **more))
     with pytest.raises(ModelFileError, match=r"a picture of 35×35 pixels that differ by up to \d+\.\d of 255 levels"):
         check_processor(spec)
-    check_processor(completed(find_source(replace(spec, preprocessing=SMALL)), None))
+    assert not completed(find_source(replace(spec, preprocessing=SMALL)), None).own_processor
 
 
 @pytest.mark.parametrize("largest", [256, pytest.param(4096, marks=pytest.mark.long)])
@@ -311,7 +340,8 @@ def test_timm_folder_has_labels_and_preprocessing(tmp_path):
     network = timm_network("test_resnet")
     save_file(network.state_dict(), tmp_path / SAFE)
     config = {"input_size": [3, 160, 160], "crop_pct": 0.95, "mean": [0.5] * 3, "std": [0.5] * 3}
-    folder(tmp_path, {"architecture": "test_resnet", "num_classes": 5, "pretrained_cfg": config, "label_names": LABELS})
+    names = {str(number): label for number, label in reversed(list(enumerate(LABELS)))}
+    folder(tmp_path, {"architecture": "test_resnet", "num_classes": 5, "pretrained_cfg": config, "label_names": names})
     source = find_source(ModelSpec(str(tmp_path), "model"))
     assert find_labels(source, None) == LABELS
     assert find_preprocessing(source, None).resize_size == (168,)

@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,22 @@ from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_models.networks import jobs
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.model_source import find_source
-from gateway_models.networks.onnx_graph import check_signature, finish, from_module, load_onnx, to_fp16, write
+from gateway_models.networks.onnx_graph import (
+    check_scale,
+    check_signature,
+    finish,
+    from_module,
+    load_onnx,
+    to_fp16,
+    write,
+)
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.probe import Ending, probe_network
 from gateway_models.networks.torchscript import without_deprecations
+from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ModelSpec
 from tests.gateway_models.networks.builders import Head, job, outputs, probabilities, save_onnx
+from tests.gateway_models.networks.special_networks import Scaled
 
 IMAGES = torch.randn(3, 3, 32, 32)
 
@@ -190,6 +201,39 @@ def test_export_of_custom_vision_is_refused_until_it_takes_rgb_and_gives_a_tenso
     onnx.save(model, path)
     with pytest.raises(ModelFileError, match=r"takes BGR .* a Python function that reverses the channels"):
         find_source(ModelSpec(str(path), "model"))
+
+
+PIXELS, FROM_0_TO_1 = ({"mean": (0.0,) * 3, "std": (std,) * 3} for std in (1 / 255, 1.0))
+NORMALISED = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
+
+
+def centred(images: torch.Tensor) -> torch.Tensor:
+    return images - torch.tensor([123.0, 116.0, 103.0]).reshape(1, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("front", "prepared", "fits"),
+    [
+        (lambda x: x / 255, PIXELS, True),
+        (lambda x: x / 255, FROM_0_TO_1, False),
+        (lambda x: x / 127.5 - 1, NORMALISED, False),
+        (lambda x: centred(x) / 58, PIXELS, True),
+        (lambda x: centred(x) / 58, NORMALISED, False),
+        (centred, NORMALISED, False),
+        (lambda x: (x - 0.5) * 4, FROM_0_TO_1, True),
+        (lambda x: x * 0.458 - 0.03, NORMALISED, True),
+    ],
+)
+def test_scaling_in_front_of_a_network_must_fit_its_images(tmp_path, front, prepared, fits):
+    """Rescaling and Normalization of Keras, means that are subtracted, and Inception's own transformation."""
+    model = load_onnx(save_onnx(Scaled(front), tmp_path / "scaled.onnx"))
+    spec = ModelSpec("scaled.onnx", "scaled", preprocessing=Preprocessing((32,), 32, "bilinear", **prepared))
+    if fits:
+        check_scale(model, spec)
+        return
+    with pytest.raises(ModelFileError, match=r"it scales its images itself .* Use --pixels .* Or insist with --input"):
+        check_scale(model, spec)
+    check_scale(model, replace(spec, input="float32-nchw"))
 
 
 def test_file_that_is_no_graph_or_has_others_in_a_branch_is_refused(tmp_path):

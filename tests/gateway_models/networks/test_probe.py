@@ -1,5 +1,7 @@
 """What a network does is tried, not assumed; those for other tasks are refused by what they give."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -8,11 +10,13 @@ from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 from gateway_models.networks import jobs
 from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.job_checks import activation_of
 from gateway_models.networks.onnx_graph import check_signature
 from gateway_models.networks.other_tasks import check_task, shapes_of
 from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches, probe_network
-from tests.gateway_models.networks.builders import Head, job, save_program
-from tests.gateway_models.networks.special_networks import Calling
+from gateway_models.repository.preprocessing import AS_PIXELS
+from tests.gateway_models.networks.builders import Head, job, save_program, save_torchscript
+from tests.gateway_models.networks.special_networks import Calling, Scaled
 
 
 def tried(module: nn.Module, side: int = 32) -> Findings:
@@ -100,6 +104,23 @@ def test_unservable_network_is_refused_with_reason(module, reason):
 def test_label_and_class_counts_must_match(classes, labels, multi_label, reason):
     with pytest.raises(ModelFileError, match=reason):
         check_classes(Findings(32, classes, Ending.LOGITS), labels, multi_label=multi_label)
+
+
+@pytest.mark.parametrize("last", [None, nn.Softmax(dim=1)])
+def test_same_scores_for_all_photographs_are_questioned(tmp_path, capsys, last):
+    """A division by 255 in a network that gets normalised images. Without a softmax it would pass for a sigmoid."""
+    dim = Scaled(lambda images: images / 255, last).eval()
+    tried = job(save_torchscript(dim, tmp_path / "dim.pt"), "torchscript", tmp_path)
+    if last is None:
+        with torch.no_grad(), pytest.raises(ModelFileError, match=r"18 of 18 photographs get the same scores"):
+            activation_of(tried, Findings(32, 5, Ending.SIGMOID), dim)
+        return
+    jobs.do(tried)
+    assert (
+        "warning: 18 of 18 photographs get the same scores, within 0.01: are images prepared" in capsys.readouterr().err
+    )
+    jobs.do(replace(tried, spec=replace(tried.spec, preprocessing=replace(tried.spec.prepared, **AS_PIXELS))))
+    assert "warning" not in capsys.readouterr().err
 
 
 MAP, BOXES, PARTS = "a map of classes", "boxes around objects", "as a backbone gives"
