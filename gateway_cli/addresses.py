@@ -77,12 +77,12 @@ def triton_address(context: typer.Context, given: str | None) -> str | None:
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65_535:
         raise WrongAddress(f"--triton {given}: the address needs the form HOST:PORT, such as 127.0.0.1:8001")
-    if (advice := advice_for_triton(address, other_option=_has(context, "--gateway"))) is not None:
+    if (advice := advice_for_triton(address)) is not None:
         raise WrongAddress(advice)
     return address
 
 
-def advice_for_triton(address: str, *, other_option: bool = False) -> str | None:
+def advice_for_triton(address: str) -> str | None:
     """What to write instead of `--triton address`, or None if Triton's gRPC port or nothing known answers there."""
     kind = kind_of(address)
     if kind in {ServerKind.TRITON, ServerKind.UNKNOWN}:
@@ -90,8 +90,6 @@ def advice_for_triton(address: str, *, other_option: bool = False) -> str | None
     advice = "give the gRPC port of Triton, HOST:PORT (of `gateway up`: the one that its --triton-port chooses)"
     if kind is ServerKind.TRITON_HTTP:
         advice = "give its gRPC port, which is 8001 unless it was chosen"
-    elif kind is ServerKind.GATEWAY and other_option:
-        advice = f"write --gateway {address if '://' in address else f'http://{address}'}, or {advice}"
     return f"--triton {address}: this is {kind.value}; {advice}"
 
 
@@ -109,13 +107,7 @@ def gateway_url(context: typer.Context, given: str | None) -> str | None:
     if kind in {ServerKind.GATEWAY, ServerKind.UNKNOWN}:
         return url
     advice = f"give the gateway's HTTP address, such as {DEFAULT_GATEWAY}"
-    if kind is ServerKind.TRITON and _has(context, "--triton"):
-        advice = f"write --triton {url.partition('://')[2].rstrip('/')}, or {advice}"
     raise WrongAddress(f"--gateway {given}: this is {kind.value}; {advice}")
-
-
-def _has(context: typer.Context, option: str) -> bool:
-    return any(option in parameter.opts for parameter in context.command.params)
 
 
 RunningGateway = Annotated[

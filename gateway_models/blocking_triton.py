@@ -15,8 +15,6 @@ from tritonclient.utils import InferenceServerException
 from gateway.errors import UserError
 from gateway.triton.client import channel_options
 from gateway.triton.contract import (
-    CLASSIFIER_INPUT,
-    CLASSIFIER_OUTPUT,
     DAMAGED,
     FEATURES,
     IMAGE_STATUS,
@@ -105,15 +103,6 @@ class BlockingTriton:
     def preprocess(self, preprocessor: str, images: Sequence[bytes]) -> Answers:
         """The input of the classifier for encoded images: [N, 3, height, width], fp32, or uint8 for pixels."""
         return self._ask_images(preprocessor, images, PREPROCESSED_IMAGE)
-
-    def classify(self, classifier: str, images: NDArray[Any], version: str = "") -> NDArray[np.float32]:
-        """Probabilities fp32 [N, classes] of preprocessed images [N, 3, height, width], fp32 or uint8."""
-        datatype = "UINT8" if images.dtype == np.uint8 else "FP32"
-        given = InferInput(CLASSIFIER_INPUT, images.shape, datatype).set_data_from_numpy(images)
-        with self._translated():
-            result = self._client.infer(classifier, [given], model_version=version, client_timeout=TIMEOUT_SECONDS)
-        values: NDArray[np.float32] = result.as_numpy(CLASSIFIER_OUTPUT)
-        return values
 
     def config(self, model: str) -> ModelConfig:
         """A model's configuration."""

@@ -66,22 +66,24 @@ def calibrate(
     from gateway_models.networks.add_step import add_step
     from gateway_models.networks.model_source import network_labels
     from gateway_models.proof.calibrate import calibrate as run
-    from gateway_models.proof.calibrate import check_calibration, network_scores, scored
+    from gateway_models.proof.calibrate import check_calibration, scored
     from gateway_models.proof.dataset import read_dataset
-    from gateway_models.proof.evaluate import left_out
+    from gateway_models.proof.evaluate import left_out, predict_each
     from gateway_models.proof.image_files import reasons, resize_for
     from gateway_models.proof.plots import reliability
     from gateway_models.proof.serving import serving
+    from gateway_models.repository.after import DeclaredStep
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
 
     entry = entry_with_version(model_repository, name, version)
     base = version or entry.in_use
-    below = check_calibration(entry, base)
+    check_calibration(entry, base)
     samples = read_dataset(data, network_labels(entry, model_repository))
-    with serving(model_repository, (entry.ensemble_of(base),), print_status, url=address) as triton:
-        scores = network_scores(entry, base, triton, samples, resize_for(entry))
-        answers = list(progress(scores, len(samples), "classifying"))
+    ensembles = (entry.ensemble_of(base),)
+    with serving(model_repository, ensembles, print_status, url=address) as triton:
+        scores = predict_each(ensembles, triton.address, samples, resize_for(entry))
+        answers = [answer for (answer,) in progress(scores, len(samples), "classifying")]
     for line in reasons(left_out(answers)):
         print_status(f"left out: {line}")
     found = run(scored(answers), held_out=held_out)
@@ -93,7 +95,8 @@ def calibrate(
     )
     number = None
     if found.helps and not dry_run:
-        entry, number = add_step(found.step(below), model_repository, name, base, print_status)
+        step = DeclaredStep(temperature=found.temperature)
+        entry, number = add_step(step, model_repository, name, base, print_status)
         reload(address, load=entry.ensembles)
     if as_json:
         emit(json.dumps({"model": name, "version": base, "new_version": number, **found.document()}))

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from gateway_cli.addresses import gateway_url
 from gateway_cli.terminal import print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
@@ -32,24 +31,6 @@ Name = Annotated[
         help="The model's name, as `gateway model list` shows it.", show_default=False, autocompletion=_names
     ),
 ]
-Gateway = Annotated[
-    str | None,
-    typer.Option(
-        "--gateway",
-        metavar="URL",
-        help="Compare over HTTP, through the gateway at this URL.",
-        show_default=False,
-        callback=gateway_url,
-    ),
-]
-
-
-def check_gateway(gateway: str | None, address: str | None, decode: object) -> None:
-    """Refuse options that a comparison over HTTP cannot use."""
-    if gateway is not None and (address is not None or decode is not None):
-        raise typer.BadParameter(
-            "--gateway excludes --triton and --decode: the service has its own Triton and its own decoding"
-        )
 
 
 def reload(address: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:

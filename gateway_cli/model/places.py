@@ -82,7 +82,8 @@ def pull(
     follows. Models that change are loaded by --triton, steps before ensembles; no request fails meanwhile.
     """
     from gateway_models.repository.bucket import RepositoryBucket
-    from gateway_models.repository.follow import SETTLE_SECONDS, Follower, Following, load_models
+    from gateway_models.repository.follow import SETTLE_SECONDS, Follower, load_models
+    from gateway_models.repository.follow import follow as follow_bucket
 
     follower = Follower(RepositoryBucket(url), folder)
     changed = follower.update()
@@ -95,4 +96,4 @@ def pull(
             time.sleep(SETTLE_SECONDS)
             return load_models(triton, folder, models, print_status)
 
-        Following(follower, print_status, load).run(follow)
+        follow_bucket(follower, follow, print_status, load)

@@ -1,6 +1,5 @@
 """`gateway model parity|evaluate|tune`: checks a served model's results, accuracy and speed."""
 
-import contextlib
 import math
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -8,8 +7,8 @@ from typing import Annotated, TypeVar
 import typer
 
 from gateway_cli.addresses import Triton
-from gateway_cli.model.group import Gateway, Name, check_gateway, model_app
-from gateway_cli.terminal import ApiKey, Repository, emit, print_status
+from gateway_cli.model.group import Name, model_app
+from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.tuning import TUNING
 from gateway_models.proof.variants import NetworkRuntime
@@ -49,8 +48,6 @@ def parity(
     tolerance: Tolerance = 1e-3,
     decode: DecodeAs = None,
     address: Triton = None,
-    gateway: Gateway = None,
-    api_key: ApiKey = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Check that served results equal the original model's, with images prepared by PIL and torchvision.
@@ -59,28 +56,20 @@ def parity(
     """
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.networks.model_source import labels_of
-    from gateway_models.proof.dataset import Sample
     from gateway_models.proof.image_files import image_files
-    from gateway_models.proof.over_http import predict_over_http
-    from gateway_models.proof.parity import Parity, compare, compare_served, runs_on_gpu
+    from gateway_models.proof.parity import Parity, compare_served, runs_on_gpu
     from gateway_models.proof.report import parity_report
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
     from gateway_models.repository.summary import progress
 
-    check_gateway(gateway, address, decode)
     entry = entry_with_version(model_repository, name, version)
     files = image_files(images or [SHIPPED_EXAMPLES])
     number = version or entry.in_use
-    if gateway is not None:
-        samples = [Sample(path, frozenset()) for path in files]
-        with contextlib.closing(predict_over_http(gateway, name, (number,), samples, api_key)) as answers:
-            found = Parity.of(progress(compare(entry, number, answers), len(files), "comparing"))
-    else:
-        with serving(model_repository, (entry.ensemble_of(number),), print_status, url=address) as triton:
-            results = compare_served(entry, number, triton, files, decode)
-            on_gpu = runs_on_gpu(entry, triton)
-            found = Parity.of(progress(results, len(files), "comparing"), on_gpu=on_gpu)
+    with serving(model_repository, (entry.ensemble_of(number),), print_status, url=address) as triton:
+        results = compare_served(entry, number, triton, files, decode)
+        on_gpu = runs_on_gpu(entry, triton)
+        found = Parity.of(progress(results, len(files), "comparing"), on_gpu=on_gpu)
     parity_report(found, labels_of(entry, model_repository, number), tolerance).print()
     if not found.holds(tolerance):
         raise typer.Exit(1)

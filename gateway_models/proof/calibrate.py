@@ -1,27 +1,19 @@
 """`gateway model calibrate`: temperature scaling of a network's scores, fitted on some images and shown on others."""
 
-import random
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
-from gateway.ingest.resizing import Resize
-from gateway_models.blocking_triton import BlockingTriton
-from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswer, predict_each
-from gateway_models.proof.image_files import ImageFile, read_image_files
-from gateway_models.repository.after import DeclaredStep, FunctionStep
+from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.repository.entry import Entry
 from gateway_predictions.calibration import Calibration, Estimate, calibration_of, estimates, measures
 
 HELD_OUT = 0.5
 LEAST_IMAGES = 20
 """The least images to fit with, and the least to show the result on."""
-BATCH = 8
 LEAST = float(np.finfo(np.float32).tiny)
 """As in templates/after/declared.py, which applies what is fitted here."""
 TEMPERATURES = (0.05, 20.0)
@@ -49,9 +41,9 @@ class ScoredImages:
 
     def scaled(self, temperature: float) -> "ScoredImages":
         """The images with the scores softmax(log(score) / temperature)."""
-        logits = np.log(np.maximum(self.scores, LEAST)) / temperature
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return ScoredImages(powers / powers.sum(axis=1, keepdims=True), self.true)
+        from scipy.special import softmax
+
+        return ScoredImages(softmax(np.log(np.maximum(self.scores, LEAST)) / temperature, axis=1), self.true)
 
     @property
     def log_loss(self) -> float:
@@ -84,10 +76,6 @@ class Calibrated:
         """Whether the scores of the images that were held out are better: their log loss is lower."""
         return self.log_loss[1] < self.log_loss[0]
 
-    def step(self, below: DeclaredStep | None) -> DeclaredStep:
-        """The step, in front of what a step `below` declares beside a calibration."""
-        return replace(below or DeclaredStep(), temperature=self.temperature, bias=())
-
     def document(self) -> dict[str, object]:
         """The same as plain data, for JSON."""
         sides = zip(("before", "after"), (self.before, self.after), self.log_loss, strict=True)
@@ -98,49 +86,15 @@ class Calibrated:
         }
 
 
-def check_calibration(entry: Entry, version: int) -> DeclaredStep | None:
-    """The declared step of a version that can be calibrated, None if it has none; raises NotCalibrated."""
+def check_calibration(entry: Entry, version: int) -> None:
+    """Raise NotCalibrated where the scores of a version are not those of one class out of the network's."""
     if entry.multi_label:
         raise NotCalibrated(f"{entry.name} is multi-label, and calibrate is for models with one class for each image")
-    step = entry.versions[version].spec.after
-    if isinstance(step, FunctionStep):
+    if step := entry.versions[version].spec.after:
         raise NotCalibrated(
-            f"version {version} of {entry.name} ends in the function {step.described()}, whose scores it would not "
-            "calibrate: calibrate a version without it (--version)"
+            f"version {version} of {entry.name} has a step after its network ({step.described()}): calibrate a version "
+            "without one (--version), and add the step to the calibrated version by `gateway model after`"
         )
-    return step
-
-
-def network_scores(
-    entry: Entry, version: int, triton: BlockingTriton, samples: Sequence[Sample], resize: Resize | None
-) -> Iterator[SampleAnswer]:
-    """The scores of a version's network, before the step after it, for each sample; raises TritonRefused."""
-    if entry.versions[version].spec.after is None:
-        for (answer,) in predict_each((entry.ensemble_of(version),), triton.address, samples, resize):
-            yield answer
-        return
-    for start in range(0, len(samples), BATCH):
-        chosen = samples[start : start + BATCH]
-        files = list(read_image_files((sample.path for sample in chosen), resize))
-        yield from _step_by_step(entry, version, triton, chosen, files)
-
-
-def _step_by_step(
-    entry: Entry, version: int, triton: BlockingTriton, samples: Sequence[Sample], files: Sequence[ImageFile]
-) -> Iterator[SampleAnswer]:
-    fit = [file.payload for file in files if not file.reason]
-    scores: Iterator[NDArray[np.float32]] = iter(())
-    status: Iterator[int] = iter(())
-    if fit:
-        images = triton.preprocess(entry.preprocessor, fit)
-        scores = iter(triton.classify(entry.classifier, images.values, str(entry.network_of(version))))
-        status = iter(images.status.tolist())
-    for sample, file in zip(samples, files, strict=True):
-        if file.reason:
-            yield SampleAnswer(sample, None, file.reason)
-            continue
-        row, code = next(scores), next(status)
-        yield SampleAnswer(sample, None if code else row, f"the preprocessor gives it status {code}" if code else "")
 
 
 def scored(answers: Sequence[SampleAnswer]) -> ScoredImages:
@@ -183,15 +137,10 @@ def calibrate(images: ScoredImages, *, held_out: float = HELD_OUT) -> Calibrated
 
 def split(images: ScoredImages, held_out: float) -> tuple[ScoredImages, ScoredImages]:
     """Images to fit with, and images that are held out, with about the same shares of each class."""
-    shuffled = list(range(len(images)))
-    random.Random(0).shuffle(shuffled)  # noqa: S311  # no secret
-    of_class: dict[int, list[int]] = defaultdict(list)
-    for number in shuffled:
-        of_class[int(images.true[number])].append(number)
-    # Spread evenly: every image of a class has its place between 0 and 1, and the part below the share is held out.
-    places = [((at + 0.5) / len(each), number) for each in of_class.values() for at, number in enumerate(each)]
-    out = np.array(sorted(number for place, number in places if place < held_out), np.intp)
-    return images.of(np.setdiff1d(np.arange(len(images)), out)), images.of(out)
+    order = np.random.default_rng(0).permutation(len(images))
+    order = order[np.argsort(images.true[order], kind="stable")]
+    out = np.diff(np.floor(np.arange(len(images) + 1) * held_out)) > 0
+    return images.of(np.sort(order[~out])), images.of(np.sort(order[out]))
 
 
 def fit(images: ScoredImages) -> float:

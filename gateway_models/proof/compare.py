@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswer
+from gateway_models.proof.evaluate import SampleAnswer, predicted
 from gateway_models.proof.image_files import NotCompared
 from gateway_predictions.shares import wilson
 
@@ -24,31 +25,30 @@ class NotComparable(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both versions' answers for one image: probabilities fp32 [classes]."""
+    """Both versions' answers for one image: probabilities fp32 [classes].
+
+    An answer is the likeliest class, or the classes from a probability of one half for a multi-label model.
+    """
 
     sample: Sample
-    first: Probabilities
-    second: Probabilities
+    scores: tuple[Probabilities, Probabilities]
+    multi_label: bool = False
 
     @property
-    def same(self) -> bool:
-        """Whether both have the same top-1 class."""
-        return int(self.first.argmax()) == int(self.second.argmax())
+    def answers(self) -> tuple[frozenset[int], ...]:
+        """The classes that each version predicts."""
+        return tuple(predicted(scores, multi_label=self.multi_label) for scores in self.scores)
 
     @property
     def largest(self) -> float:
         """The largest difference of a probability."""
-        return float(np.abs(self.first - self.second).max())
+        return float(np.abs(self.scores[0] - self.scores[1]).max())
 
     @property
-    def first_right(self) -> bool:
-        """Whether the first version's top-1 class is a true one."""
-        return int(self.first.argmax()) in self.sample.classes
-
-    @property
-    def second_right(self) -> bool:
-        """Whether the second version's top-1 class is a true one."""
-        return int(self.second.argmax()) in self.sample.classes
+    def right(self) -> tuple[bool, ...]:
+        """Whether each answer is a true class, or all true classes and no other for a multi-label model."""
+        true = self.sample.classes
+        return tuple(answer == true if self.multi_label else answer <= true for answer in self.answers)
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Compared:
 
     @cached_property
     def different(self) -> Sequence[Pair]:
-        """The pairs with different top-1 classes, largest difference first."""
-        return sorted((pair for pair in self.pairs if not pair.same), key=lambda pair: pair.largest, reverse=True)
+        """The pairs with different answers, largest difference of a probability first."""
+        return sorted((each for each in self.pairs if len(set(each.answers)) > 1), key=lambda each: -each.largest)
 
     @property
     def disagreement(self) -> float:
-        """The share of images with different top-1 classes; 0 if there are no images."""
+        """The share of images with different answers; 0 if there are no images."""
         return len(self.different) / max(1, len(self.pairs))
 
     @property
@@ -82,55 +82,70 @@ class Compared:
         return wilson(len(self.different), len(self.pairs))
 
     @property
-    def differences(self) -> NDArray[np.float64]:
-        """The largest difference of a probability in each image, in descending order: fp64 [pairs]."""
-        return np.sort(np.array([pair.largest for pair in self.pairs]))[::-1]
-
-    @property
     def accuracy(self) -> tuple[float, float]:
         """Each version's share of correct images."""
-        count = max(1, len(self.pairs))
-        return sum(pair.first_right for pair in self.pairs) / count, sum(
-            pair.second_right for pair in self.pairs
-        ) / count
+        first, second = np.mean([each.right for each in self.pairs], axis=0)
+        return float(first), float(second)
 
     @property
     def only(self) -> tuple[int, int]:
         """The number of images that only the first version has right, and only the second."""
-        return (
-            sum(pair.first_right and not pair.second_right for pair in self.pairs),
-            sum(pair.second_right and not pair.first_right for pair in self.pairs),
-        )
+        right = [each.right for each in self.pairs]
+        return right.count((True, False)), right.count((False, True))
 
     @property
     def chance(self) -> float:
-        """The probability of such a difference in accuracy if neither version is better; see `mcnemar`."""
-        return mcnemar(*self.only)
+        """The two-sided p-value of McNemar's exact test: of such a difference in accuracy if neither version is better.
+
+        Images that both have right, or neither, carry no information. Each of the others is a coin toss (Q. McNemar,
+        Psychometrika 12, 1947).
+        """
+        from scipy.stats import binomtest
+
+        return float(binomtest(self.only[0], sum(self.only)).pvalue) if sum(self.only) else 1.0
 
     def holds(self, tolerance: float | None) -> bool:
-        """Whether images were compared and the share with different top-1 classes is within the tolerance."""
+        """Whether images were compared and the share with different answers is within the tolerance."""
         return bool(self.pairs) and (tolerance is None or self.disagreement <= tolerance)
 
+    def document(self, labels: Sequence[str], tolerance: float | None) -> dict[str, Any]:
+        """The same as plain data, for JSON."""
+        low, high = self.interval
+        apart = [each.largest for each in self.pairs]
+        document: dict[str, Any] = {
+            "pictures": len(self.pairs),
+            "agreement": 1 - self.disagreement if self.pairs else None,
+            "agreement_interval": [1 - high, 1 - low],
+            "largest_difference": max(apart, default=None),
+            "median_difference": float(np.median(apart)) if apart else None,
+            "tolerance": tolerance,
+            "holds": self.holds(tolerance),
+        }
+        if self.labelled and self.pairs:
+            document |= {"accuracy": self.accuracy, "right_alone": self.only, "p_value": self.chance}
+        document["different"] = [
+            {
+                "path": str(pair.sample.path),
+                "predictions": [
+                    [
+                        {"label": labels[number], "class_id": number, "score": float(scores[number])}
+                        for number in sorted(answer)
+                    ]
+                    for scores, answer in zip(pair.scores, pair.answers, strict=True)
+                ],
+                "difference": pair.largest,
+                **({"true": [labels[number] for number in sorted(pair.sample.classes)]} if self.labelled else {}),
+            }
+            for pair in self.different
+        ]
+        document["refused"] = [{"path": str(each.path), "reason": each.reason} for each in self.refused]
+        return document
 
-def compare(answers: Iterable[tuple[SampleAnswer, ...]]) -> Iterator[Pair | NotCompared]:
-    """Pair the answers of two versions, by `predict_each` or `predict_over_http`; raises NotComparable."""
+
+def compare(answers: Iterable[tuple[SampleAnswer, ...]], *, multi_label: bool) -> Iterator[Pair | NotCompared]:
+    """Pair the answers of two versions by `predict_each`."""
     for first, second in answers:
         if first.probabilities is None or second.probabilities is None:
             yield NotCompared(first.sample.path, first.reason or second.reason)
-            continue
-        if first.probabilities.shape != second.probabilities.shape:
-            counts = f"{len(first.probabilities)} and {len(second.probabilities)}"
-            raise NotComparable(f"the versions have {counts} classes, and cannot be compared")
-        yield Pair(first.sample, first.probabilities, second.probabilities)
-
-
-def mcnemar(only_first: int, only_second: int) -> float:
-    """The two-sided p-value of McNemar's exact test, from the images that only one version has right.
-
-    Images that both have right, or neither, carry no information. If neither is better, each of the others is a coin
-    toss, and this is the probability of tosses at least as one-sided (Q. McNemar, Psychometrika 12, 1947).
-    """
-    from scipy.stats import binomtest
-
-    tosses = only_first + only_second
-    return float(binomtest(only_first, tosses).pvalue) if tosses else 1.0
+        else:
+            yield Pair(first.sample, (first.probabilities, second.probabilities), multi_label)

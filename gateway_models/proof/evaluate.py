@@ -39,6 +39,11 @@ class SampleAnswer:
         return self.probabilities is not None
 
 
+def predicted(scores: NDArray[np.float32], *, multi_label: bool) -> frozenset[int]:
+    """The classes of an answer: the likeliest one, or those from THRESHOLD for a multi-label model."""
+    return frozenset(np.flatnonzero(scores >= THRESHOLD).tolist() if multi_label else [int(scores.argmax())])
+
+
 def left_out(answers: Iterable[SampleAnswer]) -> list[NotCompared]:
     """The samples without probabilities."""
     return [NotCompared(each.sample.path, each.reason) for each in answers if not each.answered]
@@ -103,11 +108,9 @@ class Evaluation:
         seen = np.flatnonzero(true + predicted)
         return [ClassScore(int(n), int(true[n]), int(predicted[n]), int(both[n])) for n in seen]
 
-    def _predicted(self, answer: SampleAnswer) -> set[int]:
+    def _predicted(self, answer: SampleAnswer) -> frozenset[int]:
         assert answer.probabilities is not None
-        if self.multi_label:
-            return set(np.flatnonzero(answer.probabilities >= THRESHOLD).tolist())
-        return {int(answer.probabilities.argmax())}
+        return predicted(answer.probabilities, multi_label=self.multi_label)
 
 
 @dataclass(frozen=True, slots=True)

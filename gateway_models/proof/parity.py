@@ -25,7 +25,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from gateway.ingest.resizing import Resize
 from gateway.triton.contract import ModelInstanceGroup
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.features import embedding_difference
@@ -58,10 +57,7 @@ class EmbeddingPair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One image's answers, served and expected, and each stage's part of their difference: fp32 [classes].
-
-    Over HTTP, `stages` is empty. `embeddings` are the embeddings, or None.
-    """
+    """One image's answers, served and expected, and each stage's part of their difference: fp32 [classes]."""
 
     path: Path
     served: Probabilities
@@ -85,7 +81,7 @@ class Comparison:
         return float(np.abs(self.served - self.expected).mean())
 
     def from_stage(self, stage: str) -> float:
-        """The largest difference of a probability that comes from one stage, if `stages` has it."""
+        """The largest difference of a probability that comes from one stage."""
         return _largest(self.stages[stage])
 
 
@@ -97,11 +93,6 @@ class Parity:
     refused: Sequence[NotCompared]
     on_gpu: bool = False
     """Whether the served network ran on a GPU; the original always runs on the CPU."""
-
-    @property
-    def stages(self) -> Sequence[str]:
-        """The stages whose differences are known."""
-        return STAGES if any(each.stages for each in self.comparisons) else ()
 
     @property
     def top1_agreement(self) -> float:
@@ -150,24 +141,17 @@ class Parity:
         return bool(self.comparisons) and self.largest <= tolerance and 1 - self.least_cosine <= tolerance
 
 
-@dataclass(frozen=True, slots=True)
-class Preprocessor:
-    """What the stages are measured with: a Triton, and how the gateway resizes large images for the model."""
-
-    triton: BlockingTriton
-    resize: Resize | None
-
-
-def compare(
-    entry: Entry, version: int, answers: Iterable[tuple[SampleAnswer, ...]], preprocessor: Preprocessor | None = None
+def compare_served(
+    entry: Entry, version: int, triton: BlockingTriton, paths: Iterable[Path], decode: Decode | None = None
 ) -> Iterator[Comparison | NotCompared]:
-    """Compare each answer with the original's; raises UserError if the original is missing, or is another model's.
+    """Have a Triton classify each file, one at a time, and compare the answers and their stages with the original's.
 
-    Without the preprocessor, as over HTTP, the stages of the difference are not known.
+    Raises UserError if the original is missing, or is another model's.
     """
+    samples, resize = [Sample(path, frozenset()) for path in paths], resize_for(entry, decode)
     original = original_answers(entry.versions[version])
-    prepare = processor(entry.versions[version].spec)
-    for (answer,) in answers:
+    prepare, read = processor(entry.versions[version].spec), reader(resize)
+    for (answer,) in predict_each((entry.ensemble_of(version),), triton.address, samples, resize, batch=1):
         path = answer.sample.path
         if answer.probabilities is None:
             yield NotCompared(path, answer.reason)
@@ -180,29 +164,18 @@ def compare(
         reference = prepare(image)
         expected, wanted = _answer(original, reference)
         _check_same_model(answer, expected, wanted)
-        stages = {}
-        if preprocessor is not None:
-            payloads = [reader(preprocessor.resize)(path).payload, as_ppm(image)]
-            of_file, of_pixels = normalised(preprocessor.triton.preprocess(entry.preprocessor, payloads).values, entry)
-            # Usually the images are bit-identical to the reference and need no second run.
-            by_pixels = expected if np.array_equal(of_pixels, reference) else _answer(original, of_pixels)[0]
-            by_file = by_pixels if np.array_equal(of_file, of_pixels) else _answer(original, of_file)[0]
-            stages = {
-                "decode": by_file - by_pixels,
-                "resize": by_pixels - expected,
-                "model": answer.probabilities - by_file,
-            }
+        payloads = [read(path).payload, as_ppm(image)]
+        of_file, of_pixels = normalised(triton.preprocess(entry.preprocessor, payloads).values, entry)
+        # Usually the images are bit-identical to the reference and need no second run.
+        by_pixels = expected if np.array_equal(of_pixels, reference) else _answer(original, of_pixels)[0]
+        by_file = by_pixels if np.array_equal(of_file, of_pixels) else _answer(original, of_file)[0]
+        stages = {
+            "decode": by_file - by_pixels,
+            "resize": by_pixels - expected,
+            "model": answer.probabilities - by_file,
+        }
         pair = None if wanted is None or answer.embedding is None else EmbeddingPair(answer.embedding, wanted)
         yield Comparison(path, answer.probabilities, expected, stages, pair)
-
-
-def compare_served(
-    entry: Entry, version: int, triton: BlockingTriton, paths: Iterable[Path], decode: Decode | None = None
-) -> Iterator[Comparison | NotCompared]:
-    """Have a Triton classify each file, one at a time, and compare the answers and their stages."""
-    samples, resize = [Sample(path, frozenset()) for path in paths], resize_for(entry, decode)
-    answers = predict_each((entry.ensemble_of(version),), triton.address, samples, resize, batch=1)
-    return compare(entry, version, answers, Preprocessor(triton, resize))
 
 
 def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:

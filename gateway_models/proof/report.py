@@ -1,35 +1,19 @@
-"""What `gateway model parity|evaluate|compare` print, and the HTML sheet of images on which two versions differ."""
+"""What `gateway model parity|evaluate|compare` print."""
 
-import base64
-import html
-import io
-import json
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from gateway_models.proof.compare import CHANCE, Compared, Pair, Probabilities
+from gateway_models.proof.compare import CHANCE, Compared, Probabilities
 from gateway_models.proof.evaluate import THRESHOLD, Evaluation
 from gateway_models.proof.image_files import reasons
-from gateway_models.proof.parity import Parity
-from gateway_models.proof.reference import shown
+from gateway_models.proof.parity import STAGES, Parity
 from gateway_models.repository.summary import Report
 
-ON_THE_SHEET = 400
-"""The most images on the sheet."""
-THUMBNAIL_PIXELS = 200
 RANKS = (1, 5)
 """Top-1 and top-5, as usual for ImageNet models."""
-STYLE = """\
-body { font: 15px/1.4 system-ui, sans-serif; margin: 2rem; color: #1b1b1b; background: #fff }
-main { display: grid; grid-template-columns: repeat(auto-fill, minmax(14rem, 1fr)); gap: 1.5rem }
-figure { margin: 0 } img { max-width: 100%; height: auto; background: #eee }
-figcaption { overflow-wrap: anywhere } figcaption b { font-weight: 600 } .right { color: #0a6b2d }
-"""
 CAUSES = {
     "decode": "OpenCV decodes these files differently from PIL, or the model has large photos decoded fast: compare "
     "with --decode exact",
@@ -48,7 +32,7 @@ def parity_report(parity: Parity, labels: Sequence[str], tolerance: float) -> Re
     rows = []
     for each in sorted(parity.comparisons, key=lambda each: each.largest, reverse=True):
         expected = "the same" if each.same_top1 else _top(each.expected, labels)
-        stages = [f"{each.from_stage(stage):.1e}" for stage in parity.stages]
+        stages = [f"{each.from_stage(stage):.1e}" for stage in STAGES]
         served = _top(each.served, labels)
         rows.append((_name(each.path), served, expected, f"{each.largest:.1e}", f"{each.mean:.1e}", *stages))
     facts = {
@@ -58,15 +42,14 @@ def parity_report(parity: Parity, labels: Sequence[str], tolerance: float) -> Re
         "max difference": f"{parity.largest:.1e} of a probability, {tolerance:g} allowed",
         "mean difference": f"{parity.mean:.1e}",
     }
-    if parity.stages:
-        facts["from"] = ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in parity.stages)
+    facts["from"] = ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in STAGES)
     if parity.embeddings:
         most = max(each.largest for each in parity.embeddings)
         size, cosine = len(parity.embeddings[0].served), parity.least_cosine
         facts["embeddings"] = f"{size} numbers, cosine {cosine:.7f} at least, max difference {most:.1e}"
     if parity.on_gpu:
         facts["on a GPU"] = TF32
-    columns = ("image", "served", "expected", "max", "mean", *parity.stages)
+    columns = ("image", "served", "expected", "max", "mean", *STAGES)
     return Report(columns, rows, reasons(parity.refused), facts, _cause(parity, tolerance), parity.holds(tolerance))
 
 
@@ -75,11 +58,9 @@ def _cause(parity: Parity, tolerance: float) -> str:
         return "the served answers are the original's"
     if not parity.comparisons:
         return "nothing was compared"
-    if not parity.stages:
-        return "the answers over HTTP are not the original's: without --gateway each stage is compared"
     if parity.largest <= tolerance:
         return "the served embeddings are not the original's: has the network changed since it was added?"
-    worst = max(parity.stages, key=parity.from_stage)
+    worst = max(STAGES, key=parity.from_stage)
     return f"the served answers are not the original's: most comes from {worst}. {CAUSES[worst]}"
 
 
@@ -118,18 +99,22 @@ def comparison_report(compared: Compared, versions: tuple[int, int], labels: Seq
     columns = ("image", f"version {first}", f"version {second}", *true, "apart")
     rows = []
     for pair in compared.different:
-        actual = (_true(pair, labels),) if compared.labelled else ()
-        both = (_top(pair.first, labels), _top(pair.second, labels))
+        actual = (", ".join(labels[n] for n in sorted(pair.sample.classes)) or "none",) if compared.labelled else ()
+        both = (
+            ", ".join(f"{labels[n]} {scores[n]:.3f}" for n in sorted(answer)) or "none"
+            for scores, answer in zip(pair.scores, pair.answers, strict=True)
+        )
         rows.append((_name(pair.sample.path), *both, *actual, f"{pair.largest:.3f}"))
     if not compared.pairs:
         return Report(columns, rows, reasons(compared.refused), verdict="nothing was compared", passed=False)
     low, high = compared.interval
-    apart = compared.differences
+    apart = [each.largest for each in compared.pairs]
+    same = f"labels, from a probability of {THRESHOLD:g}" if compared.pairs[0].multi_label else "likeliest class"
     facts = {
         "images": str(len(compared.pairs)),
-        "agreement": f"{100 * (1 - compared.disagreement):.2f} % have the same likeliest class "
+        "agreement": f"{100 * (1 - compared.disagreement):.2f} % have the same {same} "
         f"(95 % interval: {100 * (1 - high):.1f} to {100 * (1 - low):.1f} %)",
-        "apart": f"{apart[0]:.3f} at most, {np.median(apart):.3f} in the middle (of a probability)",
+        "apart": f"{max(apart):.3f} at most, {np.median(apart):.3f} in the middle (of a probability)",
     }
     if compared.labelled:
         (one, other), (only_first, only_second) = compared.accuracy, compared.only
@@ -155,98 +140,9 @@ def verdict(compared: Compared, versions: tuple[int, int]) -> str:
     return f"version {better} is better: chance alone does as much in {100 * compared.chance:.2g} % of the cases"
 
 
-def as_json(
-    compared: Compared, model: str, versions: tuple[int, int], labels: Sequence[str], tolerance: float | None
-) -> str:
-    """A comparison as a JSON document."""
-    low, high = compared.interval
-    apart = compared.differences
-    document: dict[str, Any] = {
-        "model": model,
-        "versions": list(versions),
-        "pictures": len(compared.pairs),
-        "agreement": 1 - compared.disagreement if compared.pairs else None,
-        "agreement_interval": [1 - high, 1 - low],
-        "largest_difference": float(apart[0]) if len(apart) else None,
-        "median_difference": float(np.median(apart)) if len(apart) else None,
-        "tolerance": tolerance,
-        "holds": compared.holds(tolerance),
-    }
-    if compared.labelled and compared.pairs:
-        document |= {
-            "accuracy": list(compared.accuracy),
-            "right_alone": list(compared.only),
-            "p_value": compared.chance,
-        }
-    document["different"] = [
-        {
-            "path": str(pair.sample.path),
-            "predictions": [_prediction(scores, labels) for scores in (pair.first, pair.second)],
-            "difference": pair.largest,
-            **({"true": [labels[number] for number in sorted(pair.sample.classes)]} if compared.labelled else {}),
-        }
-        for pair in compared.different
-    ]
-    document["refused"] = [{"path": str(each.path), "reason": each.reason} for each in compared.refused]
-    return json.dumps(document, indent=2)
-
-
-def write_sheet(compared: Compared, model: str, versions: tuple[int, int], labels: Sequence[str], path: Path) -> None:
-    """Write the images on which the versions differ into one self-contained HTML file."""
-    listed = compared.different[:ON_THE_SHEET]
-    heading = f"{model}: where version {versions[0]} and version {versions[1]} differ"
-    count = f"{len(compared.different)} of {len(compared.pairs)} images, the largest differences first"
-    more = f"; {ON_THE_SHEET} of them are shown" if len(listed) < len(compared.different) else ""
-    figures = "\n".join(_figure(pair, versions, labels, labelled=compared.labelled) for pair in listed)
-    heading = html.escape(heading)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{heading}</title>\n'
-        f"<style>\n{STYLE}</style>\n<h1>{heading}</h1>\n<p>{count}{more}.</p>\n<main>\n{figures}\n</main>\n</html>\n",
-        encoding="utf-8",
-    )
-
-
-def _figure(pair: Pair, versions: tuple[int, int], labels: Sequence[str], *, labelled: bool) -> str:
-    both = ((versions[0], pair.first, pair.first_right), (versions[1], pair.second, pair.second_right))
-    lines = [
-        f'<span class="{"right" if right else "other"}">version {number}: '
-        f"<b>{html.escape(_top(scores, labels))}</b></span>"
-        for number, scores, right in both
-    ]
-    if labelled:
-        lines.append(f"true: {html.escape(_true(pair, labels))}")
-    lines.append(html.escape(f"{_name(pair.sample.path)}, {pair.largest:.3f} apart"))
-    return f"<figure>{_thumbnail(pair.sample.path)}<figcaption>{'<br>'.join(lines)}</figcaption></figure>"
-
-
-def _thumbnail(path: Path) -> str:
-    alt = html.escape(path.name, quote=True)
-    try:
-        with Image.open(path) as original:
-            original.draft("RGB", (2 * THUMBNAIL_PIXELS, 2 * THUMBNAIL_PIXELS))
-            small = shown(original)
-    except (OSError, ValueError, Image.DecompressionBombError):  # Pillow reads fewer formats than the gateway
-        return f"<p>{alt} (no preview)</p>"
-    small.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
-    file = io.BytesIO()
-    small.save(file, "JPEG", quality=80)
-    source = base64.b64encode(file.getvalue()).decode()
-    return f'<img src="data:image/jpeg;base64,{source}" alt="{alt}" width="{small.width}" height="{small.height}">'
-
-
-def _prediction(scores: Probabilities, labels: Sequence[str]) -> dict[str, Any]:
-    best = int(scores.argmax())
-    return {"label": labels[best], "class_id": best, "score": float(scores[best])}
-
-
 def _top(scores: Probabilities, labels: Sequence[str]) -> str:
     best = int(scores.argmax())
     return f"{labels[best]} {scores[best]:.3f}"
-
-
-def _true(pair: Pair, labels: Sequence[str]) -> str:
-    return ", ".join(labels[number] for number in sorted(pair.sample.classes)) or "none"
 
 
 def _name(path: Path) -> str:

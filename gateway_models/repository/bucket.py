@@ -27,10 +27,6 @@ PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "as": "adlfs"}
 """The package that fsspec needs for each scheme."""
 WHOLE_BYTES = 2**20
 """A working copy has larger files with their size and without their content: no command reads a network's weights."""
-MAX_OBJECTS = 100_000
-MAX_OBJECT_BYTES = 2**40
-MAX_WORKING_BYTES = 2**30
-"""Most bytes of a working copy's files that have their content: configurations, labels, records and code."""
 EMPTY = SafePath(".keep")
 """A file in the version folders of ensembles: a bucket has no empty folders, and Triton needs one for each version."""
 OWN = f"{sizing.FOLDER}/{sizing.NAME}.pbtxt"
@@ -108,8 +104,7 @@ class RepositoryBucket:
     def objects(self) -> Objects:
         """Every object of the repository; empty if there is none.
 
-        Raises BucketError if a name is no path below the repository (object stores allow any text), and for more than
-        MAX_OBJECTS objects or an object of more than MAX_OBJECT_BYTES.
+        Raises BucketError if a name is no path below the repository (object stores allow any text).
         """
         try:
             with self._errors():
@@ -122,39 +117,20 @@ class RepositoryBucket:
             for name, info in listed.items()
             if f"{name}/" != self._root and info.get("type", "file") == "file" and not name.endswith((OWN, "/"))
         }
-        if len(files) > MAX_OBJECTS:
-            raise BucketError(f"{self.url} has more than {MAX_OBJECTS:,} objects: name the folder of the models")
-        objects = {}
-        for name, info in files.items():
-            try:
-                path = SafePath(name)
-            except UnsafePath as exc:
-                raise BucketError(f"{self.url} has an object that cannot be a file of it: {exc}; delete it") from exc
-            tag, nbytes = info.get("ETag") or info.get("etag"), info.get("size")
-            if not tag or not isinstance(nbytes, int) or not 0 <= nbytes <= MAX_OBJECT_BYTES:
-                raise BucketError(
-                    f"{self.url} has the object {name!r} with the tag {tag!r} and {nbytes} bytes; a tag and at most "
-                    f"{MAX_OBJECT_BYTES:,} bytes are expected"
-                )
-            objects[path] = Object(str(tag), nbytes)
-        return objects
+        try:
+            return {
+                SafePath(name): Object(str(info.get("ETag") or info["etag"]), int(info["size"]))
+                for name, info in files.items()
+            }
+        except (UnsafePath, LookupError) as exc:
+            raise BucketError(f"{self.url} has an object that cannot be a file of it: {exc}; delete it") from exc
 
-    def download(self, path: SafePath, folder: Path, max_bytes: int) -> None:
-        """Write an object to its path in `folder`, whole or not at all.
-
-        Raises ObjectChanged if the object was deleted, or as soon as more than `max_bytes` arrive.
-        """
-        from fsspec.callbacks import Callback
-
-        def check(size: int | None, written: int, **_: object) -> None:
-            if max(size or 0, written) > max_bytes:
-                raise ObjectChanged(f"{self.url}/{path} has more than the {max_bytes:,} bytes that were listed")
-
+    def download(self, path: SafePath, folder: Path) -> None:
+        """Write an object to its path in `folder`, whole or not at all; raises ObjectChanged if it was deleted."""
         target = path.below(folder)
         target.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(target) as draft, self._errors():
-            self._system.get_file(self._root + path, str(draft), callback=Callback(hooks={"bound": check}))
-            check(None, draft.stat().st_size)  # some libraries report no progress
+            self._system.get_file(self._root + path, str(draft))
 
     def upload(self, source: Path, path: SafePath) -> None:
         """Write a file into an object."""
@@ -174,15 +150,9 @@ class WorkingCopy:
     def __init__(self, bucket: RepositoryBucket, folder: Path) -> None:
         self.folder = folder
         self._bucket, self._there = bucket, bucket.objects()
-        whole = sum(each.nbytes for each in self._there.values() if each.nbytes <= WHOLE_BYTES)
-        if whole > MAX_WORKING_BYTES:
-            raise BucketError(
-                f"{bucket.url} has {whole:,} bytes in files of up to {WHOLE_BYTES:,} bytes; at most "
-                f"{MAX_WORKING_BYTES:,} are copied"
-            )
         for path, each in self._there.items():
             if each.nbytes <= WHOLE_BYTES:
-                bucket.download(path, folder, each.nbytes)
+                bucket.download(path, folder)
                 continue
             target = path.below(folder)
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -77,16 +77,11 @@ class Follower:
 
     def _copy(self, there: Objects, wanted: Collection[SafePath], gone: Collection[SafePath]) -> None:
         self._folder.parent.mkdir(parents=True, exist_ok=True)
-        needed, free = sum(there[path].nbytes for path in wanted), shutil.disk_usage(self._folder.parent).free
-        if needed > free:
-            raise BucketError(
-                f"{self._bucket.url} has {needed:,} new bytes, and {free:,} are free in {self._folder.parent}"
-            )
         # Beside the folder: Triton must not see half of it.
         with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self._folder.parent) as scratch:
             drafts = Path(scratch)
             for path in wanted:
-                self._bucket.download(path, drafts, there[path].nbytes)
+                self._bucket.download(path, drafts)
             if self._bucket.objects() != there:
                 raise ObjectChanged(f"{self._bucket.url} was changed while it was copied")
             self._folder.mkdir(exist_ok=True)
@@ -142,31 +137,19 @@ def load_models(url: str, repository: Path, models: Collection[str], say: Say) -
     return failed
 
 
-class Following:
-    """One update after the other: what fails is reported, and tried again by the next one.
+def follow(follower: Follower, interval_seconds: float, say: Say, load: Callable[[set[str]], set[str]]) -> None:
+    """Update for ever: what fails is reported, and tried again by the next update.
 
     `load` has a Triton load models and returns those that failed.
     """
-
-    def __init__(self, follower: Follower, say: Say, load: Callable[[set[str]], set[str]]) -> None:
-        self._follower, self._say, self._load = follower, say, load
-        self._pending: set[str] = set()
-
-    def update(self) -> None:
-        """Copy what has changed in the bucket, and load it."""
+    pending: set[str] = set()
+    while True:
+        time.sleep(interval_seconds * random.uniform(1 - SPREAD, 1 + SPREAD))  # noqa: S311  # no secret
         try:
-            changed = self._follower.update()
+            changed = follower.update()
         except (UserError, OSError) as exc:
-            self._say(f"{exc}; trying again")
-            return
+            say(f"{exc}; trying again")
+            continue
         if changed:
-            self._say(f"copied changes of {', '.join(sorted(changed))}")
-        self._pending |= changed
-        if self._pending:
-            self._pending = self._load(self._pending)
-
-    def run(self, interval_seconds: float) -> None:
-        """Update for ever."""
-        while True:
-            time.sleep(interval_seconds * random.uniform(1 - SPREAD, 1 + SPREAD))  # noqa: S311  # no secret
-            self.update()
+            say(f"copied changes of {', '.join(sorted(changed))}")
+        pending = load(pending | changed) if pending | changed else pending

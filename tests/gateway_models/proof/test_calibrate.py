@@ -1,6 +1,5 @@
 """Calibration on scikit-learn's handwritten digits: a network that is too sure becomes as sure as it is right."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,7 @@ from gateway_models.proof.calibrate import (
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.proof.plots import reliability
-from gateway_models.repository.after import DeclaredStep, FunctionStep, OwnClass
+from gateway_models.repository.after import DeclaredStep, FunctionStep
 from gateway_models.repository.entry import read_entry
 from gateway_predictions.calibration import calibration_of, measures
 from tests.commands import refusal
@@ -116,24 +115,18 @@ def test_scores_at_the_ends_have_a_bin():
 
 
 def test_too_few_images_are_refused(sure):
-    with pytest.raises(NotCalibrated, match="16 images to fit with and 14 held out are too few: at least 20"):
+    with pytest.raises(NotCalibrated, match="15 images to fit with and 15 held out are too few: at least 20"):
         calibrate(ScoredImages(np.full((30, 2), 0.5), np.arange(30) % 2))
     with pytest.raises(NotCalibrated, match="none of the images"):
         scored([SampleAnswer(Sample(Path("a.jpg"), frozenset({0})), None, "no image")])
 
 
-def test_steps_that_cannot_be_calibrated_are_refused():
+@pytest.mark.parametrize("step", [FunctionStep("/a/step.py:f"), DeclaredStep(threshold=0.5, other="unsure")])
+def test_versions_that_cannot_be_calibrated_are_refused(step):
     with pytest.raises(NotCalibrated, match="head is multi-label"):
         check_calibration(entry(multi_label=True), 1)
-    with pytest.raises(NotCalibrated, match=r"ends in the function f of step\.py"):
-        check_calibration(entry(after=FunctionStep("/a/step.py:f")), 1)
-
-
-def test_calibration_keeps_what_a_step_declares(calibrated):
-    below = DeclaredStep(classes=(OwnClass("warm", ("0",), numbers=(0,)),), other="cold", labels=("warm", "cold"))
-    step = calibrated.step(below)
-    assert (step.classes, step.labels) == (below.classes, below.labels)
-    assert step.temperature == calibrated.temperature
+    with pytest.raises(NotCalibrated, match=r"has a step after its network \(.*\): calibrate a version without one"):
+        check_calibration(entry(after=step), 1)
 
 
 def test_diagram_and_document_have_both_sides(calibrated, tmp_path):
@@ -146,11 +139,11 @@ def test_diagram_and_document_have_both_sides(calibrated, tmp_path):
     assert document["after"]["bins"][-1]["images"] == calibrated.after.bins[-1].images
 
 
-def test_scaling_and_step_give_the_same_scores(sure, calibrated, own_head, tmp_path):
+def test_scaling_and_step_give_the_same_scores(own_head):
     """What was fitted here is what Triton computes: the files of the step, run in this process."""
     from gateway_models.networks.functions import adapter_of
 
-    step = replace(calibrated, temperature=1.7).step(None)
+    step = DeclaredStep(temperature=1.7)
     _, number = add_step(step, own_head, "head", None, print)
     folder = own_head / "head.v2_after" / "1"
     served = adapter_of(folder, "served_step.py").ServedStep(folder)

@@ -2,25 +2,25 @@
 
 import json
 import re
-from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import structlog
 from PIL import Image
 
-from gateway.inference.backend import Call, Row
 from gateway_cli.model.compare import _versions
-from gateway_models.proof.compare import Compared, Pair, mcnemar
+from gateway_models.proof.compare import Compared, Pair
 from gateway_models.proof.dataset import DatasetError, Sample, read_samples
+from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.proof.image_files import NotCompared
-from gateway_models.proof.report import comparison_report, verdict, write_sheet
-from gateway_models.repository.entry import EntryError
-from tests.commands import gateway, refusal, usage_error
-from tests.doubles.backend import MODEL, StubBackend, scored
-from tests.services import stub_service
+from gateway_models.proof.report import comparison_report, verdict
+from gateway_models.repository.entry import Entry, EntryError
+from gateway_models.repository.writing import rewrite, write_labels
+from tests.commands import gateway, usage_error
+from tests.gateway_models.repository.entries import entry
 
 LABELS = ["cat", "dog <b>"]
 VERSIONS = (1, 2)
@@ -28,19 +28,20 @@ VERSIONS = (1, 2)
 
 def pair(first: float, second: float, true: int | None = None, path: Path = Path("photos/x.png")) -> Pair:
     """Probabilities of a cat by both versions, and the true class."""
-    both = [np.array([cat, 1 - cat], np.float32) for cat in (first, second)]
-    return Pair(Sample(path, frozenset() if true is None else frozenset({true})), *both)
+    both = tuple(np.array([cat, 1 - cat], np.float32) for cat in (first, second))
+    return Pair(Sample(path, frozenset() if true is None else frozenset({true})), both)
 
 
 @pytest.mark.parametrize(
     ("only_first", "only_second", "p"),
     [
         *((0, 0, 1.0), (1, 1, 1.0), (1, 5, 14 / 64), (5, 1, 14 / 64), (0, 10, 2 / 1024), (5, 15, 0.04139)),
-        (4_900, 5_100, 0.04659),  # near to what the normal approximation has, 0.0466
+        (490, 560, 0.0335),  # near to what the normal approximation has
     ],
 )
-def test_mcnemar_is_the_exact_binomial_test(only_first, only_second, p):
-    assert mcnemar(only_first, only_second) == pytest.approx(p, rel=1e-3)
+def test_chance_is_the_exact_binomial_test(only_first, only_second, p):
+    pairs = [pair(0.9, 0.2, 0)] * only_first + [pair(0.2, 0.9, 0)] * only_second
+    assert Compared(pairs, labelled=True).chance == pytest.approx(p, rel=1e-2)
 
 
 def test_agreement_and_accuracy_are_counted():
@@ -51,7 +52,20 @@ def test_agreement_and_accuracy_are_counted():
     assert compared.only == (1, 2)
     assert compared.chance == pytest.approx(1.0)
     assert (compared.holds(None), compared.holds(0.75), compared.holds(0.7)) == (True, True, False)
-    assert list(compared.differences) == sorted(compared.differences, reverse=True)
+
+
+def test_answers_of_a_multi_label_model_are_its_labels(capsys):
+    """Not its likeliest class alone, which both versions have in common here."""
+    sample = Sample(Path("photos/x.png"), frozenset({0, 1}))
+    scores = np.array([0.9, 0.6], np.float32), np.array([0.9, 0.4], np.float32)
+    compared = Compared([Pair(sample, scores, multi_label=True)], labelled=True)
+    assert (compared.disagreement, compared.accuracy) == (1.0, (1.0, 0.0))
+    (different,) = compared.document(LABELS, None)["different"]
+    assert [[each["label"] for each in found] for found in different["predictions"]] == [LABELS, ["cat"]]
+    comparison_report(compared, VERSIONS, LABELS).print()
+    printed = capsys.readouterr().out
+    assert "0.00 % have the same labels, from a probability of 0.5" in printed
+    assert "cat 0.900, dog <b> 0.600" in printed
 
 
 def test_empty_comparison_never_holds(capsys):
@@ -90,40 +104,32 @@ def test_only_a_folder_per_class_gives_known_classes(pictures):
         read_samples(pictures, ["cat", "fox"])
 
 
-def test_sheet_shows_images_and_both_predictions(pictures, tmp_path):
-    (pictures / "broken.png").write_bytes(b"no picture")
-    pairs = [
-        pair(0.9, 0.2, 0, pictures / "cat" / "dark.png"),
-        pair(0.9, 0.8, 0, pictures / "cat" / "light.png"),
-        pair(0.6, 0.4, 1, pictures / "broken.png"),
-    ]
-    sheet = tmp_path / "sheets" / "sheet.html"
-    write_sheet(Compared(pairs, labelled=True), "flowers", VERSIONS, LABELS, sheet)
-    text = sheet.read_text()
-    assert text.count("<figure>") == 2
-    assert text.count('<img src="data:image/jpeg;base64,') == 1
-    assert text.index("dark.png") < text.index("broken.png (no preview)")
-    assert "2 of 3 images" in text
-    assert "dog &lt;b&gt; 0.800" in text
-    assert LABELS[1] not in text
-    assert "light.png" not in text
-
-
-def versions(call: Call) -> list[Row]:
+def of_versions(ensembles, address, samples, resize, **_):
     """Version 1 takes what is dark for a cat, and version 2 sees dogs everywhere."""
-    assert call.selection is None
-    dark = [image[-20] < 128 for image in call.batch.images]
-    return [scored(0.9, 0.1) if call.model_version == "1" and each else scored(0.25, 0.75) for each in dark]
+    for sample in samples:
+        if sample.path.name.startswith("broken"):
+            yield tuple(SampleAnswer(sample, None, "not a JPEG") for _ in ensembles)
+            continue
+        cat, dog = np.array([0.9, 0.1], np.float32), np.array([0.25, 0.75], np.float32)
+        dark = sample.path.name.startswith("dark")
+        yield tuple(SampleAnswer(sample, cat if each == "animals" and dark else dog) for each in ensembles)
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    # Its log would stand among what the command prints.
-    with structlog.testing.capture_logs(), stub_service(StubBackend(versions)) as url:
-        yield url
+@pytest.fixture
+def repository(tmp_path, monkeypatch) -> Path:
+    """Two versions, whose answers do not come from a Triton: tests/docs/test_models_tutorial.py has real ones."""
+    one = replace(entry().versions[1], outcome=replace(entry().versions[1].outcome, classes=2))
+    animals = Entry("animals", {1: one, 2: one})
+    rewrite(animals, tmp_path / "models")
+    write_labels(tmp_path / "models" / "animals_classifier" / "labels.txt", ["cat", "dog"])
+    monkeypatch.setattr("gateway_models.proof.evaluate.predict_each", of_versions)
+    monkeypatch.setattr(
+        "gateway_models.proof.serving.serving", lambda *_, **__: nullcontext(SimpleNamespace(address=""))
+    )
+    return tmp_path / "models"
 
 
-COMPARE = ("model", "compare", MODEL.name)
+COMPARE = ("model", "compare", "animals")
 
 
 def saved(folder: Path, greys: dict[str, int]) -> Path:
@@ -149,58 +155,36 @@ def photos(tmp_path: Path) -> Path:
     return folder
 
 
-def test_gateways_versions_are_compared_and_the_sheet_is_written(url, photos, tmp_path):
-    sheet = tmp_path / "sheet.html"
-    printed = gateway(*COMPARE, 1, 2, photos, "--gateway", url, "--sheet", sheet).stdout
+def test_versions_are_compared_on_known_classes(repository, photos):
+    printed = gateway(*COMPARE, 1, 2, photos, "--model-repository", repository).stdout
     assert "accuracy     version 1 50.00 %, version 2 50.00 %" in printed
     assert "right alone  version 1 1 times, version 2 1 times" in printed
     assert "neither is shown to be better" in printed
-    for words in ("cat/dark.bmp", "cat 0.900", "dog 0.750", "50.00 %", "sheet.html"):
+    for words in ("cat/dark.bmp", "cat 0.900", "dog 0.750", "50.00 %"):
         assert words in printed
-    assert re.search(r"not counted: \S+/broken\.png: .*not a JPEG", printed)
-    assert sheet.read_text().count("<img ") == 2
-
-
-def test_pictures_of_unknown_classes_have_no_accuracy(url, photos, tmp_path, monkeypatch):
-    """One picture, or a folder without folders of classes. Without a difference there is no sheet."""
-    monkeypatch.chdir(tmp_path)
-    printed = gateway(*COMPARE, 1, 2, photos / "dog" / "light.bmp", "--gateway", url).stdout
-    assert "agreement" in printed
-    assert "accuracy" not in printed
-    assert list(tmp_path.glob("*.html")) == []
-    options = ("--gateway", url, "--json", "--tolerance", "0.1")
-    document = json.loads(gateway(*COMPARE, 1, 2, photos / "dog", *options, code=1).stdout)
-    assert "accuracy" not in document
-    assert "true" not in document["different"][0]
-    assert document["holds"] is False
+    assert re.search(r"not counted: \S+/broken\.png: not a JPEG", printed)
 
 
 @pytest.mark.parametrize(("tolerance", "code"), [("0.5", 0), ("0.49", 1)])
-def test_difference_beyond_the_tolerance_exits_with_1(url, photos, tolerance, code):
-    options = ("--gateway", url, "--json", "--tolerance", tolerance)
+def test_difference_beyond_the_tolerance_exits_with_1(repository, photos, tolerance, code):
+    options = ("--model-repository", repository, "--json", "--tolerance", tolerance)
     document = json.loads(gateway(*COMPARE, 1, 2, photos, *options, code=code).stdout)
     assert (document["pictures"], document["agreement"], document["holds"]) == (4, 0.5, code == 0)
-    assert document["different"][0]["predictions"][0] == {"label": "cat", "class_id": 0, "score": pytest.approx(0.9)}
+    assert document["different"][0]["predictions"][0] == [{"label": "cat", "class_id": 0, "score": pytest.approx(0.9)}]
     (refused,) = document["refused"]
     assert "not a JPEG" in refused["reason"]
+    unknown = json.loads(gateway(*COMPARE, 1, 2, photos / "dog", *options, code=code).stdout)
+    assert "accuracy" not in unknown
+    assert "true" not in unknown["different"][0]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        ((1, 1), "compared with itself"),
-        ((1, 2, "--tolerance", "nan"), "--tolerance"),
-        ((1, 2, "--triton", "127.0.0.1:1"), "has its own Triton"),
-        ((0, 2), "first"),
-    ],
+    [((1, 1), "compared with itself"), ((1, 2, "--tolerance", "nan"), "--tolerance"), ((0, 2), "first")],
 )
-def test_incomparable_versions_are_refused(url, photos, arguments, words):
+def test_incomparable_versions_are_refused(repository, photos, arguments, words):
     first, second, *options = arguments
-    assert words in usage_error(*COMPARE, first, second, photos, "--gateway", url, *options)
-
-
-def test_model_missing_in_the_gateway_is_reported(url, photos):
-    assert f"{url}/models/flowers: " in refusal("model", "compare", "flowers", 1, 2, photos, "--gateway", url)
+    assert words in usage_error(*COMPARE, first, second, photos, "--model-repository", repository, *options)
 
 
 def test_completion_omits_versions_already_given(monkeypatch):

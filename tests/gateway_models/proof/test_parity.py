@@ -6,43 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gateway_models.proof.dataset import Sample
-from gateway_models.proof.over_http import GatewayRefused, predict_over_http
 from gateway_models.proof.parity import Comparison, Parity
 from gateway_models.proof.reference import shown
 from gateway_models.proof.report import parity_report
-from tests.doubles.backend import PNG, StubBackend, scored
-from tests.processes import free_port
-from tests.services import stub_service
-
-SCORES = np.array([0.1, 0.7, 0.2], np.float32)
-
-
-def samples(folder: Path, *images: bytes) -> list[Sample]:
-    paths = [folder / f"{number}.png" for number in range(len(images))]
-    for path, image in zip(paths, images, strict=True):
-        path.write_bytes(image)
-    return [Sample(path, frozenset()) for path in paths]
-
-
-def test_every_class_has_the_score_that_clients_get(tmp_path):
-    backend = StubBackend(scored(*SCORES))
-    with stub_service(backend) as url:
-        given = samples(tmp_path, PNG, b"no picture")
-        (served,), (refused,) = predict_over_http(f"{url}/", "flowers", (2,), given)
-    assert np.array_equal(served.probabilities, SCORES)
-    assert served.embedding is None
-    assert refused.probabilities is None
-    assert "not a JPEG, PNG" in refused.reason
-    (call,) = backend.calls
-    assert (call.model_name, call.model_version, call.selection) == ("flowers", "2", None)
-
-
-def test_unreachable_gateway_ends_the_comparison(tmp_path):
-    away = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(GatewayRefused, match="/v2/models/flowers/versions/1/infer does not answer"):
-        list(predict_over_http(away, "flowers", (1,), samples(tmp_path, PNG)))
-
 
 CLEAR = Image.new("RGBA", (2, 2), (255, 0, 0, 0))
 

@@ -26,7 +26,7 @@ from gateway_machine.gpus import gpu_count
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import add
 from gateway_models.proof.image_files import image_files
-from gateway_models.proof.parity import Parity, compare, compare_served
+from gateway_models.proof.parity import Parity, compare_served
 from gateway_models.repository.entry import Entry, EntryError, read_entry
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_weights
@@ -371,10 +371,10 @@ def test_parity_refuses_an_original_that_is_gone_or_another(added_head, tmp_path
     moved = entry.changed(source=str(source))
     source.write_bytes(source.read_bytes() + b" ")
     with pytest.raises(EntryError, match="has changed since it was added"):
-        list(compare(moved, 1, []))
+        list(compare_served(moved, 1, None, []))
     source.unlink()
     with pytest.raises(EntryError, match="no longer exists"):
-        list(compare(moved, 1, []))
+        list(compare_served(moved, 1, None, []))
 
 
 def test_evaluate_counts_what_the_service_answers(server, repository, serves, photos, tmp_path):

@@ -6,19 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.values.safe_path import SafePath
-from gateway_models.repository.bucket import (
-    MAX_OBJECT_BYTES,
-    MAX_OBJECTS,
-    MAX_WORKING_BYTES,
-    WHOLE_BYTES,
-    BucketError,
-    ObjectChanged,
-    RepositoryBucket,
-    fsspec_url,
-    working_copy,
-)
-from gateway_models.repository.follow import Follower, Following
+from gateway_models.repository import follow
+from gateway_models.repository.bucket import WHOLE_BYTES, BucketError, RepositoryBucket, fsspec_url, working_copy
+from gateway_models.repository.follow import Follower
 from tests.buckets import S3, s3_server
 
 URL = "s3://models/team/production"
@@ -95,6 +85,14 @@ def test_large_files_stay_in_the_bucket(bucket, nbytes):
     assert (bucket / "net/1/model.pt").read_text() == "x" * nbytes
 
 
+def updates(monkeypatch, follower: Follower, times: int, *calls) -> None:
+    """Follow a bucket for some updates."""
+    pauses = iter(range(times))
+    monkeypatch.setattr(follow.time, "sleep", lambda _: next(pauses))
+    with pytest.raises((StopIteration, RuntimeError)):
+        follow.follow(follower, 1.0, *calls)
+
+
 def test_follower_copies_changes_and_names_their_models(bucket, tmp_path):
     folder = tmp_path / "repository"
     follower = Follower(RepositoryBucket(URL), folder)
@@ -121,7 +119,7 @@ def test_removed_model_disappears_and_a_lost_bucket_changes_nothing(bucket, tmp_
     before, said = files(folder), []
     with monkeypatch.context() as changed:
         changed.setenv("AWS_SECRET_ACCESS_KEY", "another")
-        Following(Follower(RepositoryBucket(URL), folder), said.append, lambda _: set()).update()
+        updates(monkeypatch, Follower(RepositoryBucket(URL), folder), 1, said.append, lambda _: set())
     assert said[0].startswith(f"{URL} cannot be used")
     RepositoryBucket(URL).delete(RepositoryBucket(URL).objects())
     with pytest.raises(BucketError, match="holds no model repository"):
@@ -129,7 +127,7 @@ def test_removed_model_disappears_and_a_lost_bucket_changes_nothing(bucket, tmp_
     assert files(folder) == before
 
 
-def test_failed_load_is_tried_again(bucket, tmp_path):
+def test_failed_load_is_tried_again(bucket, tmp_path, monkeypatch):
     follower = Follower(RepositoryBucket(URL), tmp_path / "repository")
     follower.update()
     put(bucket, **{"net/2/model.pt": "better"})
@@ -140,9 +138,7 @@ def test_failed_load_is_tried_again(bucket, tmp_path):
         loaded.append(set(models))
         return set() if len(loaded) > 1 else loaded[-1]
 
-    following = Following(follower, print, load)
-    for _ in range(3):
-        following.update()
+    updates(monkeypatch, follower, 3, print, load)
     assert loaded == [{"net"}, {"net"}]
 
 
@@ -169,10 +165,10 @@ class ForeignStore:
             if name.startswith(f"{root}/")
         }
 
-    def get_file(self, name: str, target: str, callback) -> None:
+    def get_file(self, name: str, target: str) -> None:
         if name not in self.objects:
             raise FileNotFoundError(name)
-        callback.relative_update(Path(target).write_bytes(self.objects[name]))
+        Path(target).write_bytes(self.objects[name])
 
 
 @pytest.fixture
@@ -227,8 +223,8 @@ def test_change_while_it_is_copied_is_copied_too(foreign, tmp_path, monkeypatch)
     root, folder = URL.removeprefix("s3://"), tmp_path / "repository"
     download = foreign.get_file
 
-    def get_file(name: str, target: str, callback) -> None:
-        download(name, target, callback)
+    def get_file(name: str, target: str) -> None:
+        download(name, target)
         foreign.objects.setdefault(f"{root}/net/2/model.pt", b"better")
         assert not folder.exists() or tree(folder) >= {"net/2/model.pt"}
 
@@ -245,47 +241,3 @@ def test_links_in_the_folder_are_not_followed_out_of_it(foreign, tmp_path):
     with pytest.raises(ValueError, match="leads out of"):
         Follower(RepositoryBucket(URL), folder).update()
     assert not tree(outside)
-
-
-def test_size_of_an_object_is_limited(foreign, tmp_path):
-    weights = "models/team/production/net/1/model.pt"
-    foreign.sizes[weights] = MAX_OBJECT_BYTES
-    with working_copy(URL) as copy:
-        assert (copy.folder / "net/1/model.pt").stat().st_size == MAX_OBJECT_BYTES
-    with pytest.raises(BucketError, match=r"new bytes, and .* are free"):
-        Follower(RepositoryBucket(URL), tmp_path / "repository").update()
-    for nbytes in (MAX_OBJECT_BYTES + 1, -1):
-        foreign.sizes[weights] = nbytes
-        with pytest.raises(BucketError, match="at most 1,099,511,627,776 bytes are expected"), working_copy(URL):
-            pass
-
-
-def test_small_files_of_a_copy_are_limited_together(foreign):
-    files = [f"models/team/production/net/{number}.txt" for number in range(MAX_WORKING_BYTES // WHOLE_BYTES)]
-    foreign.objects |= dict.fromkeys(files, b"")
-    foreign.sizes |= dict.fromkeys(files, WHOLE_BYTES)
-    with pytest.raises(BucketError, match="at most 1,073,741,824 are copied"), working_copy(URL):
-        pass
-    foreign.sizes[files[0]] = 0
-    with working_copy(URL) as copy:
-        assert (copy.folder / "net/1.txt").is_file()
-
-
-def test_number_of_objects_is_limited(foreign, monkeypatch):
-    assert MAX_OBJECTS == 100_000
-    monkeypatch.setattr("gateway_models.repository.bucket.MAX_OBJECTS", 1_000)
-    names = [f"models/team/production/net/{number}" for number in range(998)]
-    foreign.objects |= dict.fromkeys(names, b"")
-    assert len(RepositoryBucket(URL).objects()) == 1_000
-    foreign.objects["models/team/production/one-more"] = b""
-    with pytest.raises(BucketError, match="more than 1,000 objects"):
-        RepositoryBucket(URL).objects()
-
-
-def test_object_that_is_larger_than_listed_is_not_kept(bucket, tmp_path):
-    """A bucket that sends without an end must not fill the disk."""
-    put(bucket, **{"net/1/model.pt": "x" * 10_000})
-    RepositoryBucket(URL).download(SafePath("net/1/model.pt"), tmp_path / "fits", 10_000)
-    with pytest.raises(ObjectChanged, match="more than the 9,999 bytes"):
-        RepositoryBucket(URL).download(SafePath("net/1/model.pt"), tmp_path / "larger", 9_999)
-    assert not [path for path in (tmp_path / "larger").rglob("*") if path.is_file()]
