@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -139,6 +140,36 @@ def test_no_process_but_the_services_own_has_its_secrets(shared_up):
         assert SECRET not in variables.values(), line
         assert not [name for name in variables if name.startswith("GATEWAY_") or "proxy" in name.lower()], line
         assert ("MODEL_COLOUR" in variables) is ("triton" in line.split()[0]), line
+
+
+def open_objects(process: psutil.Process) -> dict[tuple[int, int], str]:
+    """The sockets, pipes and files that a process has open, besides its standard streams."""
+    found = {}
+    for handle in Path(f"/proc/{process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            status = handle.stat()
+            if int(handle.name) > 2 and not stat.S_ISCHR(status.st_mode) and "anon_inode" not in str(handle.readlink()):
+                found[status.st_dev, status.st_ino] = f"{handle.name} {handle.readlink()}"
+    return found
+
+
+def test_no_process_inherits_what_the_service_has_open(shared_up):
+    """Neither the listening socket nor connections: a process that outlives the service would keep the port."""
+    assert classified(shared_up)
+    own: dict[tuple[int, int], str] = {}
+    others = {}
+    for process in (psutil.Process(shared_up.process.pid), *shared_up.family()):
+        line = " ".join(process.cmdline())
+        if "gateway_cli" in line or "multiprocessing" in line:
+            own |= open_objects(process)
+        elif line:
+            others[line] = open_objects(process)
+    assert any("socket:" in name for name in own.values())
+    for kind in ("tritonserver", "triton_python_backend_stub", "gateway_decoder", "predictions.writer", "reaper"):
+        assert any(kind in line for line in others), kind
+    for line, held in others.items():
+        common = {own[each] for each in own.keys() & held.keys()}
+        assert not [name for name in common if not ("gateway_decoder" in line and "/memfd:image" in name)], line
 
 
 def test_classify_asks_this_machine_without_the_proxy(shared_up):
