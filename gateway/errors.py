@@ -56,6 +56,8 @@ from http import HTTPStatus
 from typing import ClassVar, Self
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
+MAX_MESSAGE_BYTES = 1_000
+"""Longest message of an error: some repeat what a client has sent."""
 
 
 class GatewayError(Exception):
@@ -69,7 +71,7 @@ class GatewayError(Exception):
     summary: str = "The gateway failed"
 
     def __init__(self, message: str | None = None, **details: object) -> None:
-        self.message = message if message is not None else f"{self.summary}."
+        self.message = _bounded(message) if message is not None else f"{self.summary}."
         self.details = details
         super().__init__(self.message)
 
@@ -397,6 +399,15 @@ class InternalError(ServiceError):
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     code, summary = "internal_error", "The gateway failed"
     retry_after_seconds = None
+
+
+def _bounded(message: str) -> str:
+    """The beginning and the end of a message of more than MAX_MESSAGE_BYTES."""
+    data = message.encode(errors="replace")
+    if len(data) <= MAX_MESSAGE_BYTES:
+        return message
+    half = MAX_MESSAGE_BYTES // 2
+    return f"{data[:half].decode(errors='ignore')} … {data[-half:].decode(errors='ignore')}"
 
 
 class UserError(Exception):

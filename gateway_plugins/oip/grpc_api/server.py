@@ -19,6 +19,7 @@ from gateway.errors import UserError
 from gateway.limits.lease import Bound
 from gateway.limits.pool_clients import IDLE_SECONDS
 from gateway.settings import Settings, variable
+from gateway.values.validation import shortened
 from gateway_plugins.oip.grpc_api.asgi import App, Headers
 from gateway_plugins.oip.grpc_api.call import Call, ClientGone
 from gateway_plugins.oip.grpc_api.health import HEALTH, Health, reflection
@@ -217,7 +218,7 @@ def _check(slots: Bound) -> None:
 
 
 async def _unknown(path: str, _: Call) -> Metadata:
-    message = f"The gateway has no method {path}; reflection lists its methods."
+    message = f"The gateway has no method {shortened(path, 200)}; reflection lists its methods."
     raise Failure(grpc.StatusCode.UNIMPLEMENTED, message, "", ())
 
 
