@@ -39,7 +39,7 @@ reads the table, and the run would wait for ever.
 class Classify:
     """One actor: a batch of rows in, the same rows with their classes out."""
 
-    def __init__(self, url: str, api_key: str | None, model: str | None, version: str | None) -> None:
+    def __init__(self, url: str, api_key: str | None, model: str | None, version: str) -> None:
         self.gateway = Gateway(url, api_key)
         self.model, self.version = model, version
         self.max_file_bytes = self.gateway.limits().max_file_bytes
@@ -54,6 +54,7 @@ class Classify:
             "label": [result.best.label if result.best else "" for result in results],
             "score": [result.best.score if result.best else float("nan") for result in results],
             "error": [result.error.code if result.error else "" for result in results],
+            "version": [self.version] * len(results),
         }
 
     def image(self, path: str) -> str | NamedImage:
@@ -64,13 +65,23 @@ class Classify:
 class ClassifyHere(Classify):
     """An actor that starts a service on its own node; the service ends with the actor's process."""
 
-    def __init__(self, repository: str, model: str | None, version: str | None) -> None:
+    def __init__(self, repository: str, model: str | None, version: str) -> None:
         from gateway_cli.own_service import own_service
 
         self.service = ExitStack()
         atexit.register(self.service.close)
         url = self.service.enter_context(own_service(Path(repository), lambda line: print(line, file=sys.stderr)))
         super().__init__(url, None, model, version)
+
+
+def version_in_use(repository: Path, model: str | None) -> str:
+    """The version of a repository's model that answers, by its configuration."""
+    from gateway.environment import load_settings
+    from gateway.triton.contract import VERSION_PARAMETER, parameters, read_model_config
+    from gateway_local.default_model import default_model
+
+    name = model or default_model(repository, load_settings())
+    return parameters(read_model_config(repository / name / "config.pbtxt")).get(VERSION_PARAMETER, "1")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -82,17 +93,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--api-key")
     parser.add_argument("--repository", help="a model repository that each node can read; every actor runs a service")
     parser.add_argument("--model")
-    parser.add_argument("--version", help="the model's version, so that one version classifies all images")
+    parser.add_argument("--version", help="the version that classifies all images; by default the one in use")
     parser.add_argument("--workers", type=int, default=2, help="the number of actors")
     parser.add_argument("--cpus", type=float, help="cores for each actor; with --repository 1, else a tenth")
     parser.add_argument("--gpus", type=float, default=0, help="GPUs for each actor, with --repository")
     parser.add_argument("--batch", type=int, default=256)
     options = parser.parse_args(arguments)
     if options.repository:
-        actor, constructor_args = ClassifyHere, (options.repository, options.model, options.version)
+        version = options.version or version_in_use(Path(options.repository), options.model)
+        actor, constructor_args = ClassifyHere, (options.repository, options.model, version)
         cpus = 1 if options.cpus is None else options.cpus
     else:
-        actor, constructor_args = Classify, (options.gateway, options.api_key, options.model, options.version)
+        with Gateway(options.gateway, options.api_key) as gateway:
+            version = options.version or gateway.version_in_use(options.model)
+        actor, constructor_args = Classify, (options.gateway, options.api_key, options.model, version)
         cpus = CLIENT_CPUS if options.cpus is None else options.cpus
     ray.init(ignore_reinit_error=True)
     total = ray.cluster_resources().get("CPU", 0)

@@ -16,12 +16,12 @@ import pyarrow as pa
 from gateway_client import Gateway, NamedImage
 from gateway_client.bulk.remote import image_at, is_url
 
-SCHEMA = "label string, score float, error string"
+SCHEMA = "label string, score float, error string, version string"
 """The columns that are added."""
 
 
 def classifier(
-    url: str, api_key: str | None, model: str | None, version: str | None = None
+    url: str, api_key: str | None, model: str | None, version: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for `DataFrame.mapInArrow`: batches of rows in, the same rows with their classes out."""
 
@@ -37,6 +37,7 @@ def classifier(
                     "label": pa.array([result.best.label if result.best else None for result in results], pa.string()),
                     "score": pa.array([result.best.score if result.best else None for result in results], pa.float32()),
                     "error": pa.array([result.error.code if result.error else None for result in results], pa.string()),
+                    "version": pa.array([version] * len(results), pa.string()),
                 }
                 names = [*batch.schema.names, *added]
                 yield pa.RecordBatch.from_arrays([*batch.columns, *added.values()], names=names)
@@ -58,9 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--gateway", default="http://127.0.0.1:8080", help="a running service")
     parser.add_argument("--api-key")
     parser.add_argument("--model")
-    parser.add_argument("--version", help="the model's version, so that one version classifies all images")
+    parser.add_argument("--version", help="the version that classifies all images; by default the one in use")
     parser.add_argument("--partitions", type=int, help="parts of the table; by default at least one for each core")
     options = parser.parse_args(arguments)
+    with Gateway(options.gateway, options.api_key) as gateway:
+        version = options.version or gateway.version_in_use(options.model)
     spark = SparkSession.builder.appName("classify").getOrCreate()
     rows = spark.read.parquet(options.source)
     partitions = options.partitions
@@ -69,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if partitions is not None:
         rows = rows.repartition(partitions)
     before = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in rows.schema.fields)
-    work = classifier(options.gateway, options.api_key, options.model, options.version)
+    work = classifier(options.gateway, options.api_key, options.model, version)
     rows.mapInArrow(work, f"{before}, {SCHEMA}").write.parquet(options.target)
 
 

@@ -23,7 +23,7 @@ from gateway_client.documents import (
     text,
     texts,
 )
-from gateway_client.errors import GatewayError, ServiceError, unexpected_answer
+from gateway_client.errors import GatewayError, RequestError, ServiceError, unexpected_answer
 from gateway_client.files import MAX_FILE_BYTES
 from gateway_client.images import Source, images_of, images_of_async
 from gateway_client.results import Model, Result
@@ -58,7 +58,8 @@ class ModelOptions(TypedDict, total=False):
     model: str | None
     version: str | int | None
     one_version: bool
-    """Whether the model and the version that answer first also get all other images, whatever changes meanwhile."""
+    """Whether the model and the version that answer first also get all other images, whatever changes meanwhile; by
+    default True."""
     top_k: int | None
     timeout: float | None
     """Seconds for each image."""
@@ -154,9 +155,20 @@ class AsyncGateway:
                     texts(each, "versions"),
                     each.get("ready") is True,
                     texts(each, "labels"),
+                    each["name"] == document.get("default"),
                 )
                 for each in objects(document, "models")
             ]
+
+    async def version_in_use(self, model: str | None = None) -> str:
+        """The version that answers for a model, or for the default one; for runs of many processes, which should agree.
+
+        Raises RequestError `model_not_found`.
+        """
+        for each in await self.models():
+            if each.version is not None and (each.default if model is None else each.name == model):
+                return each.version
+        raise RequestError(f"The service has no model {model!r} that is loaded.", code="model_not_found")
 
     async def limits(self) -> ServiceLimits:
         """The service's limits for one request; fetched once."""
@@ -210,7 +222,7 @@ class AsyncGateway:
             raise not_a_gateway(response) from exc
 
     def _send_options(
-        self, path: str, *, on_wait: OnWait | None = None, one_version: bool = False, **given: object
+        self, path: str, *, on_wait: OnWait | None = None, one_version: bool = True, **given: object
     ) -> SendOptions:
         labels = given.pop("labels", None) or None
         given["labels"] = [labels] if isinstance(labels, str) else labels

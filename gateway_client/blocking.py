@@ -81,6 +81,10 @@ class Gateway:
         """The service's limits for one request; fetched once."""
         return self._run(self._gateway.limits())
 
+    def version_in_use(self, model: str | None = None) -> str:
+        """The version that answers for a model, or for the default one; raises RequestError `model_not_found`."""
+        return self._run(self._gateway.version_in_use(model))
+
     def models(self) -> list[Model]:
         """The models of the service."""
         return self._run(self._gateway.models())

@@ -78,7 +78,9 @@ class Model:
 
     name: str
     version: str | None
-    """The version in use."""
+    """The version in use: it answers requests that name no version, or most of them."""
     versions: tuple[str, ...]
     ready: bool
     labels: tuple[str, ...] = field(repr=False)
+    default: bool = False
+    """Whether requests that name no model get it."""

@@ -72,7 +72,7 @@ def classified(
 
     send = gateway.embed if job.embeddings else gateway.classify
     meter.start()
-    results = send(images(gateway.limits().max_file_bytes), on_wait=wait, one_version=True, **job.parameters)
+    results = send(images(gateway.limits().max_file_bytes), on_wait=wait, **job.parameters)
     with closing(results):
         for result in results:
             meter.count(result)

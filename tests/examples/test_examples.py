@@ -137,11 +137,12 @@ def test_batches_get_their_classes(tmp_path):
         pyarrow.RecordBatch.from_pydict({"path": paths[2:], "id": [4, 5, 6]}),
     ]
     with stub_service() as url:
-        rows = [row for batch in classifier(url, None, None)(iter(batches)) for row in batch.to_pylist()]
+        rows = [row for batch in classifier(url, None, None, "1")(iter(batches)) for row in batch.to_pylist()]
     assert [row["path"] for row in rows] == [*paths[:2], str(bad), *paths[2:]]
     assert [row["id"] for row in rows] == [1, 2, 3, 4, 5, 6]
     assert [row["label"] for row in rows] == ["cat", "cat", None, "cat", "cat", "cat"]
     assert [row["error"] for row in rows if row["error"]] == ["unsupported_format"]
+    assert {row["version"] for row in rows} == {"1"}
     backend = StubBackend()
     with stub_service(backend) as url:
         list(classifier(url, None, None, "7")(iter(batches)))

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from gateway_client import (
     blocking,
 )
 from tests.animations import animated
-from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector
+from tests.doubles.backend import CAT, MODEL, PNG, VECTOR, StubBackend, with_vector
 from tests.doubles.origin import origin_on
 from tests.processes import environment, python
 from tests.services import stub_service
@@ -286,8 +287,16 @@ def test_one_version_answers_all_images():
         return InferResult(call.model_name, call.model_version or next(versions), (CAT,) * len(call.batch), False, "")
 
     with stub_service(StubBackend(answer)) as url, Gateway(url, batch_images=1) as gateway:
-        assert {result.version for result in gateway.classify([b"text", *[PNG] * 8], one_version=True)} == {None, "1"}
-        assert len({result.version for result in gateway.classify([PNG] * 8)}) == 8
+        assert {result.version for result in gateway.classify([b"text", *[PNG] * 8])} == {None, "1"}
+        assert len({result.version for result in gateway.classify([PNG] * 8, one_version=False)}) == 8
+
+
+def test_version_in_use_is_that_of_the_model_or_the_default_one():
+    infos = [MODEL, replace(MODEL, name="flowers", version="2", versions=("1", "2"))]
+    with stub_service(StubBackend(infos=[replace(MODEL, version="1"), *infos[1:]])) as url, Gateway(url) as gateway:
+        assert [gateway.version_in_use(name) for name in (None, "ensemble_model", "flowers")] == ["1", "1", "2"]
+        with pytest.raises(RequestError, match="no model 'birds'"):
+            gateway.version_in_use("birds")
 
 
 def test_retries_end_after_retry_seconds():
