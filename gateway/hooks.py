@@ -9,7 +9,6 @@ docs/guides/plugins.md has examples, and says what may change.
     commands                  by the command `gateway`        commands: `gateway NAME …`
     check                     before the service starts       packages and files that the settings require
     ports                     before the service starts       ports that the plug-in listens on
-    check_models              by `gateway up` and `doctor`    what is wrong with models that the settings name
     examine, check_triton     by `gateway doctor`             what is wrong with the services that are used
     metrics                   when the application is made    the plug-in's metrics
     errors                    by the documents                error codes of the plug-in's own
@@ -28,7 +27,7 @@ docs/guides/plugins.md has examples, and says what may change.
     middleware                when the application is made    ASGI middleware around every request and response
     cors_headers              when the application is made    headers that pages of other origins may send and read
     steps                     when the service starts         steps of an image before it has a permit
-    version, versions         for each request                which version of a model answers
+    record_rollout            when an admin changes it        records which versions of a model answer
     request_fields            for each request                what observers get of the headers
     expansion                 for each request                several images of one upload
     observer                  when the service starts         sees each call and each result
@@ -39,12 +38,11 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from gateway.errors import GatewayError, InvalidParameter
+from gateway.errors import GatewayError, InvalidParameter, NotFound
 from gateway.findings import Finding
 from gateway.inference import answer_shape
 from gateway.limits.caller import ANYONE, Caller
 from gateway.settings import Section, Settings
-from gateway.values.setting_values import Shares
 
 if TYPE_CHECKING:  # commands that only read the settings load none of these
     from fastapi import APIRouter, FastAPI
@@ -59,6 +57,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from gateway.ingest.media_types import BodyReader, Uploads, UploadsOrUrls
     from gateway.limits.lease import Bound
     from gateway.limits.pools import Pool
+    from gateway.values.rollout import Rollout
 
 GROUP = "triton_gateway"
 """The group of entry points that name plug-ins."""
@@ -172,8 +171,8 @@ class Plugin:
     """Name of a module whose `app`, a typer.Typer with a name, is a group of commands of `gateway`."""
 
     idle_hooks: Collection[str] = ()
-    """The hooks `version` and `request_fields`, if the plug-in overrides them but does not need them with its settings:
-    requests do not call them then. To be set when the plug-in is created."""
+    """The hook `request_fields`, if the plug-in overrides it but does not need it with its settings: requests do not
+    call it then. To be set when the plug-in is created."""
 
     def __init__(self, settings: Settings) -> None:
         """Create the plug-in, once for each application."""
@@ -186,12 +185,6 @@ class Plugin:
     def ports(cls, settings: Settings) -> Sequence[Port]:
         """Ports that the plug-in listens on."""
         del settings
-        return ()
-
-    @classmethod
-    def check_models(cls, settings: Settings, has_version: Callable[[str, str], bool]) -> Sequence[Finding]:
-        """What is wrong with models that the settings name; `has_version` tells of a name and a version."""
-        del settings, has_version
         return ()
 
     @classmethod
@@ -211,14 +204,23 @@ class Plugin:
         return None
 
     def has_admins(self) -> bool:
-        """Whether models can be loaded and unloaded over HTTP, with the key of an admin."""
+        """Whether models can be loaded, unloaded and rolled out over HTTP, with the key of an admin."""
         return False
+
+    def record_rollout(self, model_name: str, rollout: "Rollout") -> "Rollout | None":
+        """Record in a model's repository which of its versions answer; returns what was recorded before.
+
+        None leaves it to others. Called on a thread. Raises ModelNotFound, InvalidParameter, or LoadFailed if the
+        repository cannot be written.
+        """
+        del model_name, rollout
+        return None
 
     def backend(self, plugins: "Plugins") -> "Backend | None":
         """The inference server instead of the Tritons of the settings; the first plug-in that has one supplies it.
 
-        `plugins` are all of the application: it should have loaded their `versions`, and may use their `repair`. Called
-        in the event loop that uses it; the service starts and closes it.
+        `plugins` are all of the application: it may use their `repair`. Called in the event loop that uses it; the
+        service starts and closes it.
         """
         del plugins
         return None
@@ -278,18 +280,6 @@ class Plugin:
         """Steps of each image, once its header is known and before it has a permit; see gateway.inference.steps."""
         return ()
 
-    def version(self, model_name: str, headers: Mapping[str, str], client: str) -> str | None:
-        """The version that answers a request which names none, "" for the one in use; None leaves it to others.
-
-        `client` identifies the client, if the route knows one.
-        """
-        del model_name, headers, client
-        return None
-
-    def versions(self) -> "Sequence[Shares]":
-        """The versions of models that `version` may choose, which Tritons should have loaded."""
-        return ()
-
     def request_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Fields of a request for observers, from its headers; raises InvalidParameter."""
         del headers
@@ -326,10 +316,7 @@ class Plugins:
 
     def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
         self._plugins = {type(plugin): plugin for plugin in plugins}
-        self._version = [plugin.version for plugin in plugins if _has(plugin, "version")]
         self._request_fields = [plugin.request_fields for plugin in plugins if _has(plugin, "request_fields")]
-        self.read_headers = bool(self._version or self._request_fields)
-        """Whether `version` or `request_fields` of any plug-in is called."""
 
     def __iter__(self) -> Iterator[Plugin]:
         return iter(self._plugins.values())
@@ -365,6 +352,13 @@ class Plugins:
         """The repair of the first plug-in that has one."""
         return next((found for plugin in self if (found := plugin.repair()) is not None), None)
 
+    def record_rollout(self, model_name: str, rollout: "Rollout") -> "Rollout":
+        """What was recorded before; raises what the hook raises, and NotFound if no plug-in has the repository."""
+        for plugin in self:
+            if (before := plugin.record_rollout(model_name, rollout)) is not None:
+                return before
+        raise NotFound("This service has no access to its model repository: run `gateway model use` where that is.")
+
     def check_load(self, model_name: str) -> str | None:
         """The first warning; raises LoadFailed."""
         return next((found for plugin in self if (found := plugin.check_load(model_name)) is not None), None)
@@ -376,13 +370,6 @@ class Plugins:
     def error_formats(self) -> Sequence[ErrorFormat]:
         """The error formats of all plug-ins."""
         return [each for plugin in self for each in plugin.error_formats()]
-
-    def version(self, model_name: str, headers: Mapping[str, str], client: str) -> str | None:
-        """The version that the first plug-in chooses."""
-        for choose in self._version:
-            if (found := choose(model_name, headers, client)) is not None:
-                return found
-        return None
 
     def request_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """The fields of a request, of all plug-ins."""
@@ -400,10 +387,6 @@ class Plugins:
     def observers(self) -> "Sequence[Observer]":
         """The observers of all plug-ins."""
         return [found for plugin in self if (found := plugin.observer()) is not None]
-
-    def versions(self) -> "Sequence[Shares]":
-        """The versions of all plug-ins."""
-        return [each for plugin in self for each in plugin.versions()]
 
     def expansion(self, parameter: str, value: str) -> "Expansion":
         """The expansion of the first plug-in that knows a parameter; raises InvalidParameter."""

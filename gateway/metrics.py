@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from gateway import __version__
+from gateway.values.rollout import Rollout
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -170,6 +171,24 @@ MODEL_MISSING = Gauge(
     ["triton", "model"],
     multiprocess_mode="livemax",
 )
+VERSION_SHARE = Gauge(
+    "gateway_version_share_ratio",
+    "Share of a model's requests that a version answers, of those that name no version; for models with several.",
+    ["model", "version"],
+    multiprocess_mode="livemostrecent",
+)
+SHADOW_SHARE = Gauge(
+    "gateway_version_shadow_ratio",
+    "Share of a model's images that a shadow version classifies as well.",
+    ["model", "version"],
+    multiprocess_mode="livemostrecent",
+)
+ROLLOUT_SINCE = Gauge(
+    "gateway_rollout_timestamp_seconds",
+    "When the versions of a model that answer were last changed; changes() of it counts the changes.",
+    ["model"],
+    multiprocess_mode="livemostrecent",
+)
 PROBES = Counter("gateway_probes_total", "Inferences sent to check whether models respond.")
 WATCH_FAULTS = Counter(
     "gateway_watch_faults_total",
@@ -209,6 +228,21 @@ def forget_triton(address: str) -> None:
 def forget_model(name: str) -> None:
     """Remove the metrics of an unloaded model."""
     forget(MODEL_READY, name)
+
+
+def show_rollout(model: str, before: Rollout | None, rollout: Rollout | None) -> None:
+    """Show which versions of a model answer, instead of `before`; None for a model that no longer has several."""
+    for version in before.versions if before else ():
+        forget(VERSION_SHARE, model, version)
+        forget(SHADOW_SHARE, model, version)
+    if rollout is None:
+        forget(ROLLOUT_SINCE, model)
+        return
+    for version in rollout.shares:
+        VERSION_SHARE.labels(model, version).set(rollout.share(version))
+    for version, percent in rollout.shadow.items():
+        SHADOW_SHARE.labels(model, version).set(percent / 100)
+    ROLLOUT_SINCE.labels(model).set(rollout.since.timestamp() if rollout.since else 0.0)
 
 
 def forget_missing(address: str, model: str) -> None:

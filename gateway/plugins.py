@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -11,7 +11,6 @@ from types import ModuleType
 
 from gateway import errors
 from gateway.errors import GatewayError, UserError
-from gateway.findings import Finding
 from gateway.hooks import GROUP, Plugin, Plugins, Port
 from gateway.settings import ENV_PREFIX, FIXED_VALUES, Settings, fixed, given_variables, variable
 
@@ -110,11 +109,6 @@ def check_settings(settings: Settings) -> None:
         plugin.check(settings)
 
 
-def models_of(settings: Settings, has_version: Callable[[str, str], bool]) -> Sequence[Finding]:
-    """What is wrong with models that the settings of the installed plug-ins name."""
-    return [finding for plugin in installed() for finding in plugin.check_models(settings, has_version)]
-
-
 def needs_key(settings: Settings) -> bool:
     """Whether POST /predict needs a key with the installed plug-ins; raises UserError for a file of keys."""
     checking = [plugin(settings) for plugin in installed() if plugin.authenticator is not Plugin.authenticator]
@@ -138,7 +132,7 @@ def _installed_fields() -> set[str]:
 
 
 def _is_ours(module: str) -> bool:
-    return module.startswith(("gateway_plugins.", "gateway_predictions."))
+    return module.startswith(("gateway_models.", "gateway_plugins.", "gateway_predictions."))
 
 
 def _load(entry: object) -> type[Plugin]:

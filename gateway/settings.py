@@ -485,7 +485,8 @@ class LocalTritonSettings(Section):
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)
     """Size of Triton's response cache; 0 for none."""
     model_repository: Annotated[Path | None, Allowed("the path of a folder")] = None
-    """Model repository of a Triton on this machine, to check the memory of models to load; `gateway up` sets it."""
+    """Folder of Triton's models, to check the memory of those to load and record which versions answer; `gateway up`
+    sets it."""
     triton_start_timeout_seconds: float = Field(180.0, gt=0, le=3_600)
     """Longest time that Triton may take to load its models."""
 

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
@@ -13,7 +12,7 @@ from gateway import __version__
 from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.logs import LogStream, lost_as_text
-from gateway.plugins import PluginFailed, check_settings, commands_of, installed, models_of
+from gateway.plugins import PluginFailed, check_settings, commands_of, installed
 from gateway.settings import LogFormat, Settings
 from gateway_cli.addresses import WrongAddress, advice_for_triton
 from gateway_cli.classify import classify
@@ -150,18 +149,14 @@ def up(
     The first start fetches Triton from its wheel (55 MB), and exports the default model if the repository has none.
     """
     from gateway.findings import Level
-    from gateway_local.doctor.repository import has_version, models
+    from gateway_local.doctor.repository import models
     from gateway_local.up import up as run_up
 
     settings = _settings(host=host, port=port, workers=workers, model=model)
     with _display(settings, verbose=verbose) as display:
-        # Warnings only: a version may be added while the service runs, and Triton decides about the models.
-        findings = list(models_of(settings, partial(has_version, model_repository)))
         configs, found = models(model_repository)
-        findings += [found] if configs else []  # without any, the start fails
-        for finding in findings:
-            if finding.level is not Level.OK:
-                display.say(f"warning: {finding.text.replace(chr(10), ', ')}: {finding.advice}")
+        if configs and found.level is not Level.OK:  # a warning only: Triton decides about the models
+            display.say(f"warning: {found.text.replace(chr(10), ', ')}: {found.advice}")
         run_up(settings, model_repository, display=display, triton_port=triton_port)
 
 

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from gateway_plugins.keys.settings import KeySettings
     from gateway_plugins.media.settings import MediaSettings
     from gateway_plugins.oip.settings import ProtocolSettings
-    from gateway_plugins.rollouts.settings import RolloutSettings
     from gateway_plugins.tensors.settings import TensorSettings
     from gateway_plugins.urls.settings import UrlSettings
     from gateway_predictions.settings import PredictionLogSettings
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
         MediaSettings,
         PredictionLogSettings,
         KeySettings,
-        RolloutSettings,
         TensorSettings,
         UrlSettings,
         settings.Settings,

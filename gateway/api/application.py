@@ -13,7 +13,7 @@ from gateway.api.auth import KeyCheck, document_keys
 from gateway.api.middleware import RequestContextMiddleware
 from gateway.api.origins import OriginCheck
 from gateway.api.problems import add_handlers
-from gateway.api.request_context import State
+from gateway.api.request_context import CLIENT_HEADER, State
 from gateway.api.route_table import Access, RouteTable
 from gateway.api.routes import health, models, predict
 from gateway.api.security_headers import SecurityHeaders
@@ -29,7 +29,7 @@ ROUTERS = (
 )
 METRICS_ACCESS = {MetricsAccess.OPEN: Access.OPEN, MetricsAccess.KEY: Access.KEY, MetricsAccess.ADMIN: Access.ADMIN}
 DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
-REQUEST_HEADERS = ("Authorization", "X-API-Key", "X-Request-ID")
+REQUEST_HEADERS = ("Authorization", "X-API-Key", CLIENT_HEADER, "X-Request-ID")
 RESPONSE_HEADERS = (
     "RateLimit",
     "RateLimit-Policy",

@@ -36,7 +36,6 @@ NATIVE = "native"
 MAX_REPORTED = 10
 """Invalid parameters that one response reports."""
 
-_NO_FIELDS: Mapping[str, str] = {}
 _CACHE_SIZE, _CACHED_BYTES = 1_024, 512
 """Size of the cache of parsed query strings, and longest cached one: most clients always send the same."""
 
@@ -162,9 +161,9 @@ def request_spec(
     strict: bool = False,
     client: str = "",
 ) -> RequestSpec:
-    """Create the specification of a request; without a version, a plug-in may choose one.
+    """Create the specification of a request; without a version, the model's rollout may choose one.
 
-    `client` identifies the client, for a plug-in that chooses the same one for the same client.
+    `client` identifies the client, which always gets the same one.
 
     Raises InvalidParameter if the timeout exceeds its limit, or the header with fields for the log is malformed, and
     Forbidden if the API key may not use the model.
@@ -173,10 +172,8 @@ def request_spec(
     seconds = default = settings.default_timeout_seconds
     if timeout_seconds is not None:
         seconds = timeout_within(timeout_seconds, default=default, most=settings.max_timeout_seconds)
-    model_version, split, fields = version or "", False, _NO_FIELDS
-    if plugins.read_headers:
-        model_version, split = context.version_of(model_name, version, request.headers, client)
-        fields = plugins.request_fields(request.headers)
+    model_version, split = context.version_of(model_name, version, request.headers, client)
+    fields = plugins.request_fields(request.headers)
     context.log_fields["model"] = model_name
     if context.caller is not ANYONE:
         context.check_model(model_name)

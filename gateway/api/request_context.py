@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 KEY = "request_context"
+CLIENT_HEADER = "X-Client-ID"
+"""The header whose value ties a client to one version of a model; without it the version is random."""
 P = TypeVar("P", bound="Plugin")
 
 
@@ -81,14 +83,17 @@ class RequestContext:
     def version_of(
         self, model_name: str, version: str | None, headers: Mapping[str, str], client: str = ""
     ) -> tuple[str, bool]:
-        """The version that answers, "" for the one in use, and whether a plug-in has chosen it.
+        """The version that answers, "" for the one in use, and whether the model's rollout has chosen it.
 
-        `version` is the one that the client asks for, if any; `client` identifies it.
+        `version` is the one that the client asks for, if any. The same client gets the same version; it is identified
+        by CLIENT_HEADER, or else by `client`.
         """
         if version is not None:
             return version, False
-        chosen = self.shared["plugins"].version(model_name, headers, client)
-        return chosen or "", chosen is not None
+        rollout = self.service.backend.rollout(model_name)
+        if rollout is None or len(rollout.shares) == 1:
+            return "", False
+        return rollout.choose(model_name, headers.get(CLIENT_HEADER, "") or client), True
 
     def check_model(self, name: str) -> None:
         """Raise Forbidden if the API key may not use a model."""

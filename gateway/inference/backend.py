@@ -15,6 +15,7 @@ from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import FrameSequence, SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize, TensorInput
+from gateway.values.rollout import Rollout
 
 if TYPE_CHECKING:
     from gateway.inference.model_info import ModelInfo
@@ -204,6 +205,10 @@ class Backend(Protocol):
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         """The limits of calls with up to `max_images`; None if they are not known, such as before the first call."""
+        ...
+
+    def rollout(self, model_name: str) -> Rollout | None:
+        """Which versions of a model answer, as last read, without a call; None of a model with one version."""
         ...
 
     async def infer(self, call: Call) -> InferResult:

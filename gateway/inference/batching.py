@@ -174,7 +174,7 @@ class Batcher:
     def _report_error(self, queue: RequestQueue, items: list[QueuedImage], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""
         spec = queue.spec
-        # A version that a split names is the operator's choice: if no Triton serves it, that is no fault of the client.
+        # A version with a share is the operator's choice: if no Triton serves it, that is no fault of the client.
         if spec.split and (isinstance(error, ModelNotFound) or type(error) is ModelUnavailable):
             version = f"Version {spec.model_version} of {spec.model_name!r}"
             unavailable = ModelUnavailable(f"{version}, which gets a share of the requests, is not loaded.")

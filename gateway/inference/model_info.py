@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from gateway.values.rollout import Rollout
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
@@ -13,7 +15,9 @@ class ModelInfo:
     ready: bool
     classes: int
     version: str = ""
-    """The version in use: it answers requests without a version."""
+    """The version in use: it answers requests without a version, or has the largest share of them."""
+    rollout: Rollout | None = None
+    """Which versions answer, if its record says so."""
     precision: str | None = None
     """fp32, bf16 or fp16; None if the model does not specify it."""
     multi_label: bool = False

@@ -42,7 +42,7 @@ class RequestSpec:
     embeddings: Embeddings = Embeddings.NONE
     """Whether each image's result includes its embedding."""
     split: bool = False
-    """Whether a split has chosen the version, and not the client."""
+    """Whether the model's rollout has chosen the version, and not the client."""
     expansion: Expansion | None = None
     """What makes several images of each file; None: a file is one image."""
     key: str = ""

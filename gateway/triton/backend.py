@@ -37,6 +37,7 @@ from gateway.ingest.resizing import Resize
 from gateway.triton.endpoint import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.triton.wire import RecentCodes, Seal
+from gateway.values.rollout import Rollout
 
 if TYPE_CHECKING:
     from gateway.inference.model_info import ModelInfo
@@ -128,6 +129,10 @@ class PoolModels:
         hint = await models.suggestion(name)
         raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint or LIST_HINT}")
 
+    def rollout(self, model_name: str) -> Rollout | None:
+        """Which versions of a model answer; see Backend.rollout."""
+        return self._pool.rollout(model_name)
+
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""
         return await self._choose(model_name, model_version).models.labels(model_name, model_version)
@@ -174,6 +179,7 @@ class PoolModels:
             log.warning("memory_may_run_out", model=name, reason=warning)
         for replica in self._pool.replicas:
             await replica.models.load(name)
+        await self._pool.follow()
 
     async def unload(self, name: str) -> None:
         """Unload a model on every Triton; see Backend.unload."""

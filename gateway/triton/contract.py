@@ -14,6 +14,8 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
 
+from gateway.values.rollout import Rollout
+
 ENSEMBLE_MODEL, PREPROCESSOR, CLASSIFIER = "ensemble_model", "preprocessor", "classifier"
 """The models of the default repository."""
 
@@ -68,6 +70,8 @@ gateway.triton.footprint."""
 
 AFTER_PARAMETER = "after"
 """Parameter of an ensemble: what the step after its network does, in words; without it the network is the last step."""
+ROLLOUT_PARAMETER = "rollout"
+"""Parameter of an ensemble: which versions of its model answer, as JSON; see gateway.values.rollout."""
 DRIFT_REFERENCE_PARAMETER = "drift_reference"
 """Parameter of an ensemble: how its answers were distributed when a reference was stored, as JSON.
 
@@ -234,6 +238,12 @@ def read_model_configs(repository: Path, instead: str = "") -> dict[str, ModelCo
 def parameters(config: ModelConfig) -> Mapping[str, str]:
     """The `parameters` of a model configuration as text."""
     return {name: parameter.string_value for name, parameter in config.parameters.items()}
+
+
+def rollout(config: ModelConfig) -> Rollout | None:
+    """Which versions of a model answer, by its ensemble; None if it does not say so. Raises ValidationError."""
+    text = parameters(config).get(ROLLOUT_PARAMETER)
+    return Rollout.read(text) if text else None
 
 
 def steps(config: ModelConfig) -> tuple[str, ...]:

@@ -199,7 +199,9 @@ class ModelCalls:
             if time.monotonic() < target.until:
                 return await self._send(call, target)
             return await self._search(call)
-        except ModelNotFound:
+        except (ModelNotFound, ModelUnavailable) as exc:
+            if isinstance(exc, ModelUnavailable) and not _is_removed(exc, target.ensemble, call.model_name):
+                raise
             # The version in use may have been replaced after Triton had chosen it for the call.
             for seconds in SWITCH_PAUSES_SECONDS:
                 await asyncio.sleep(seconds)
@@ -210,21 +212,28 @@ class ModelCalls:
     async def _search(self, call: Call) -> InferResult:
         """Send a call to the first ensemble that exists, of those that may answer for its model and version."""
         key = call.model_name, call.model_version
-        missing: ModelNotFound | None = None
+        missing: GatewayError | None = None
         for ensemble, version in self._ensembles(*key):
             sent_at = time.monotonic()
             try:
                 traits = await self._traits.get((ensemble, ""), self._read_traits)
             except ModelNotFound as exc:
-                missing = exc
+                missing = missing or exc
                 continue
             except GatewayError as exc:
                 self._record(exc, call, ensemble, sent_at)
-                raise
+                if not _is_removed(exc, ensemble, call.model_name):
+                    raise
+                missing = exc
+                continue
             target = Target(ensemble, version, traits, self._traits.until((ensemble, "")))
             try:
                 result = await self._send(call, target)
             except ModelNotFound as exc:
+                missing = missing or exc
+            except ModelUnavailable as exc:
+                if not _is_removed(exc, ensemble, call.model_name):
+                    raise
                 missing = exc
             else:
                 self._targets[key] = target  # only now: clients choose the version
@@ -306,7 +315,7 @@ class ModelCalls:
     async def _read_traits(self, ensemble: str, _version: str) -> EnsembleTraits:
         return await read_traits(self._endpoint, self._codecs, ensemble)
 
-    def _not_served(self, model_name: str, model_version: str, error: ModelNotFound | None) -> GatewayError:
+    def _not_served(self, model_name: str, model_version: str, error: GatewayError | None) -> GatewayError:
         """The error of a model that Triton does not find: ModelUnavailable if it should be served here."""
         error = error or ModelNotFound()
         if self._health is not None and self._health.lacks(model_name, model_version):
@@ -314,6 +323,11 @@ class ModelCalls:
             unavailable.__cause__ = error.__cause__
             return unavailable
         return error
+
+
+def _is_removed(error: GatewayError, ensemble: str, model_name: str) -> bool:
+    """Whether a version's own ensemble may have been removed, so that the model's ensemble may answer for it."""
+    return type(error) is ModelUnavailable and ensemble != model_name
 
 
 def _wants_embeddings(call: Call, traits: EnsembleTraits) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 import difflib
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -33,6 +34,7 @@ from gateway.triton.contract import (
     network_step,
     parameters,
     pinned_versions,
+    rollout,
     steps,
 )
 from gateway.triton.endpoint import ALL_CLASSES, METADATA_TIMEOUT_SECONDS, NOT_LOADED, TritonEndpoint, pause_seconds
@@ -72,6 +74,8 @@ async def describe(
         steps=names,
         after=values.get(AFTER_PARAMETER),
     )
+    with suppress(ValueError):  # which the health checker reports
+        info = replace(info, rollout=rollout(config))
     try:
         codec = codecs.of(config)
         info = replace(info, classes=codec.classes, embedding_size=codec.embedding_size, multi_label=codec.multi_label)
@@ -211,7 +215,8 @@ class Models(ModelCalls):
         The old instances answer meanwhile. Raises ModelNotFound, or LoadFailed with Triton's reason.
         """
         index = await self._index_with(name)
-        models = (name, *pinned_versions(name, _names(index)))
+        # The model last: its record may give requests to each of the versions.
+        models = (*pinned_versions(name, _names(index)), name)
         if self._health is not None:
             self._health.expected.expect(models)
         try:

@@ -36,7 +36,6 @@ def open_pool(
         model_name=settings.model,
         schedule=schedule,
         watch=watcher(plugins.repair()),
-        splits=plugins.versions(),
         load=settings.load_models,
         on_demand=on_demand,
         codecs=Codecs.of_settings(settings),

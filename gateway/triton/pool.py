@@ -16,9 +16,10 @@ from gateway.triton.client import GrpcEndpoint
 from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.health.checker import HealthChecker, Watch
-from gateway.triton.health.expected import ExpectedModels, Shares
+from gateway.triton.health.expected import ExpectedModels
 from gateway.triton.health.state import HealthState, Schedule
 from gateway.triton.models import Models
+from gateway.values.rollout import Rollout, newest
 
 HALF_LIFE_SECONDS = 5.0
 """Half-life of the measured latency: a slow Triton gets calls again, and one that becomes slow is detected."""
@@ -111,9 +112,9 @@ def rendezvous_order(addresses: Iterable[str], key: str) -> list[str]:
 class ReplicaFactory:
     """Makes the replicas of a pool, with what they all have in common.
 
-    `watch` makes a health checker, see gateway.triton.health.checker.watcher. `splits` are the versions of models with
-    their shares of the requests, `load` the models that should be loaded, with `on_demand` besides those that requests
-    load; `codecs` are those of the models, `connect` makes the endpoint of an address.
+    `watch` makes a health checker, see gateway.triton.health.checker.watcher. `load` are the models that should be
+    loaded, with `on_demand` besides those that requests load; `codecs` are those of the models, `connect` makes the
+    endpoint of an address.
     """
 
     def __init__(
@@ -122,7 +123,6 @@ class ReplicaFactory:
         model_name: str,
         schedule: Schedule,
         watch: Watch,
-        splits: Sequence[Shares] = (),
         load: Collection[str] = (),
         on_demand: bool = False,
         codecs: Codecs | None = None,
@@ -132,16 +132,16 @@ class ReplicaFactory:
         self.codecs = codecs or Codecs()
         self._model_name = model_name
         self._watch = watch
-        self._splits, self._load, self._on_demand = splits, load, on_demand
+        self._load, self._on_demand = load, on_demand
         self._connect = connect
 
     def replica(self, address: str, model_changed: Callable[[str], None]) -> Replica:
         """The replica at an address host:port, whose health checker is not started yet.
 
-        `model_changed` is called with a model whose readiness may have changed.
+        `model_changed` is called with a model whose readiness or rollout may have changed.
         """
         endpoint = self._connect(address)
-        expected = ExpectedModels(self._model_name, splits=self._splits, load=self._load, on_demand=self._on_demand)
+        expected = ExpectedModels(self._model_name, load=self._load, on_demand=self._on_demand)
         health = HealthState(address, expected, self.schedule)
         checker = self._watch(endpoint, health, model_changed, self.codecs)
         return Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), TritonLoad())
@@ -171,6 +171,8 @@ class TritonPool:
         self.codecs = factory.codecs
         self.in_use: dict[str, Replica] = {}
         """The Tritons in use, by address."""
+        self._followed: dict[str, Rollout] = {}
+        """The rollouts that were logged."""
         self._generator = random.Random()  # noqa: S311  # no secret
         self._resolving: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
@@ -234,6 +236,15 @@ class TritonPool:
         """The replicas that probe a model, ready or not; none if none does."""
         return [replica for replica in self.replicas if replica.health.serving(model_name, model_version)]
 
+    def rollout(self, model_name: str) -> Rollout | None:
+        """Which versions of a model answer; the last change where the Tritons do not agree yet."""
+        known = (replica.health.expected.rollouts.get(model_name) for replica in self.in_use.values())
+        return newest(each for each in known if each is not None)
+
+    async def follow(self) -> None:
+        """Read now which versions of each model answer."""
+        await asyncio.gather(*(replica.checker.follow() for replica in self.replicas))
+
     def want(self, name: str) -> None:
         """Have a model loaded by every Triton from now on, as if `load` had named it."""
         self._factory.want(name)
@@ -287,12 +298,22 @@ class TritonPool:
         retirement.add_done_callback(self._retiring.discard)
 
     def _report_model(self, model: str) -> None:
-        """Update the metric that shows whether any Triton is ready for a model."""
+        """Update the metrics that show whether any Triton is ready for a model, and which of its versions answer."""
         serving = [replica.health for replica in self.in_use.values() if replica.health.serving(model)]
+        before, rollout = self._followed.get(model), self.rollout(model)
         if serving:
             metrics.MODEL_READY.labels(model).set(any(health.answers(model) for health in serving))
-        else:
+        elif rollout == before:
             metrics.forget_model(model)
+        if rollout == before:
+            return
+        metrics.show_rollout(model, before, rollout)
+        if rollout is None:
+            del self._followed[model]
+            return
+        self._followed[model] = rollout
+        since = rollout.since and rollout.since.isoformat()
+        log.info("rollout", model=model, shares=rollout.shares, shadow=rollout.shadow, since=since, by=rollout.by)
 
 
 async def _run_checker(checker: HealthChecker) -> None:

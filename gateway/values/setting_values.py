@@ -6,8 +6,6 @@ from fractions import Fraction
 
 ALL_MODELS = "*"
 """Stands for every model that is not named."""
-Shares = dict[str, dict[str, int]]
-"""A number for each version of each model."""
 
 _ORIGIN = re.compile(r"https?://[^/\s?#@*]+", re.IGNORECASE)
 _HOST = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")

@@ -82,4 +82,4 @@ def emit_next_steps(name: str, number: int, repository: Path) -> None:
     """Print what to do with a version that is not in use."""
     emit("to check it, and to put it into use:")
     emit(f"  gateway model parity {name} --version {number}{at(repository)}")
-    emit(f"  gateway model versions {name} --use {number}{at(repository)}")
+    emit(f"  gateway model use {name} {number}{at(repository)}")

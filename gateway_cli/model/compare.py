@@ -74,7 +74,7 @@ def compare(
 
         gateway model compare flowers 1 2 photos/ --tolerance 0.02 --json
 
-    A version can also be compared on live traffic, as a shadow version.
+    A version can also be compared on live traffic: gateway model use flowers 1 --shadow 2=10.
     """
     from gateway_models.proof.compare import Compared
     from gateway_models.proof.compare import compare as run

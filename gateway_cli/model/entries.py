@@ -1,11 +1,14 @@
-"""`gateway model list|show|remove|versions`: the models of a repository, and the version in use of each."""
+"""`gateway model list|show|remove|use|versions`: the models of a repository, and which versions of each answer."""
 
+import time
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
 
 from gateway.environment import load_settings
 from gateway.errors import UserError
+from gateway.values.rollout import FOLLOW_SECONDS, Rollout
 from gateway_cli.addresses import Triton
 from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
@@ -51,49 +54,84 @@ def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) ->
 @takes_bucket
 def remove(
     name: Name,
+    version: Annotated[
+        int | None, typer.Option(help="Delete this version alone, which must not answer.", show_default=False)
+    ] = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Delete a model from the repository, and with --triton from the Triton that serves it."""
-    from gateway_models.repository.manage import check_removable
+    """Delete a model or one version from the repository, and with --triton from the Triton that serves it."""
+    from gateway_models.repository.manage import check_removable, remove_version
     from gateway_models.repository.manage import remove as remove_model
 
+    if version is not None:
+        entry, gone = remove_version(model_repository, name, version)
+        if address is not None and entry.rollout.since is not None:
+            # Until then, a gateway may still give it a share of the requests.
+            followed = entry.rollout.since + timedelta(seconds=FOLLOW_SECONDS)
+            time.sleep(min(FOLLOW_SECONDS, max(0.0, (followed - datetime.now(UTC)).total_seconds())))
+        reload(address, load=(*entry.ensembles, entry.classifier), unload=gone)
+        emit(f"removed version {version} of {name}")
+        explain_how_to_load(name, address)
+        return
     entry = check_removable(model_repository, name, load_settings().model)
     reload(address, unload=entry.folders)
     emit(f"removed {name}: {', '.join(remove_model(entry, model_repository))}")
 
 
-@model_app.command("versions")
+@model_app.command("use")
 @takes_bucket
-def versions(
+def use(
     name: Name,
-    use: Annotated[
-        int | None,
-        typer.Option("--use", help="Put this version into use; an older one rolls back.", show_default=False),
-    ] = None,
-    drop: Annotated[
-        int | None, typer.Option("--remove", help="Delete this version, which is not in use.", show_default=False)
+    versions: Annotated[
+        list[str],
+        typer.Argument(
+            help="The version that answers, such as 2; or several with shares: 1=90 2=10.", show_default=False
+        ),
+    ],
+    shadow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="VERSION[=PERCENT]",
+            help="This version also classifies the images, or a percentage of them, after the answer; may be repeated.",
+            show_default=False,
+        ),
     ] = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Show a model's versions, or choose the one in use. With --triton, the Triton that serves it switches at once."""
+    """Choose which versions of a model answer; an earlier one rolls back.
+
+    It is recorded in the repository. With --triton, the Triton that serves it loads the record, and every gateway
+    follows within 5 s; no request fails meanwhile.
+    """
     from gateway_models.repository.entry import read_entry
-    from gateway_models.repository.manage import remove_version, use_version
+    from gateway_models.repository.manage import use as record
+    from gateway_models.repository.manage import user
     from gateway_models.repository.summary import versioned
 
-    if use is not None:
-        before = read_entry(model_repository, name).in_use
-        use_version(model_repository, name, use)
-        try:
-            reload(address, load=(name,))
-        except UserError:
-            # Triton keeps serving the previous version; the repository must agree.
-            use_version(model_repository, name, before)
-            raise
-    if drop is not None:
-        entry, gone = remove_version(model_repository, name, drop)
-        reload(address, load=(*entry.ensembles, entry.classifier), unload=gone)
+    try:
+        rollout = Rollout.of(versions, shadow or (), by=user())
+    except ValueError as exc:
+        raise typer.BadParameter(str(exc)) from None
+    before = record(model_repository, name, rollout)
+    entry = read_entry(model_repository, name)
+    try:
+        # The model last: gateways that read its record find all versions.
+        reload(address, load=sorted(entry.ensembles, reverse=True))
+    except UserError:
+        # Triton keeps serving what was recorded before; the repository must agree.
+        record(model_repository, name, before)
+        raise
+    versioned(entry)
+    explain_how_to_load(name, address)
+
+
+@model_app.command("versions")
+@takes_bucket
+def versions(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Show a model's versions, and which of them answer."""
+    from gateway_models.repository.entry import read_entry
+    from gateway_models.repository.summary import versioned
+
     versioned(read_entry(model_repository, name))
-    if use is not None or drop is not None:
-        explain_how_to_load(name, address)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from rich.console import Group
@@ -11,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.findings import Finding, Level, fail
-from gateway.plugins import installed, models_of
+from gateway.plugins import installed
 from gateway.settings import Settings
 from gateway.triton.codec import Codecs
 from gateway.triton.footprint import need
@@ -52,7 +51,6 @@ def examine(model_repository: Path) -> Iterator[Finding]:
             yield repository.contract(configs, model, Codecs.of_settings(settings))
         except NoDefaultModel as exc:
             yield fail("contract", str(exc), "gateway up refuses to start without a default model")
-        yield from models_of(settings, partial(repository.has_version, model_repository))
     models = need(model_repository, configs, gpus=gpus.usable)
     yield machine.memory(settings, models)
     yield machine.shared_memory(sum(each.processes for each in models.footprints))

@@ -12,7 +12,6 @@ from gateway.triton.contract import (
     REMEDY,
     ModelConfig,
     has_queue_policy,
-    pinned,
     read_model_config,
     steps,
 )
@@ -127,8 +126,3 @@ def sizes(configs: Configs, chosen: Plan) -> Finding:
         if any(group.count for group in configs[name].instance_group)
     ]
     return ok("sizes", "\n".join([*chosen.explained(), *written]))
-
-
-def has_version(repository: Path, name: str, version: str) -> bool:
-    """Whether clients can request a version of a model."""
-    return (repository / pinned(name, version)).is_dir() or (repository / name / version).is_dir()

@@ -7,12 +7,12 @@ from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, ModelNotFound
 from gateway.findings import Finding, fail, ok, warn
 from gateway.inference.backend import Call
-from gateway.plugins import installed, models_of
+from gateway.plugins import installed
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
 from gateway.triton.client import CANCELLATION_SINCE, version_numbers
 from gateway.triton.codec import Codecs
-from gateway.triton.contract import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, pinned, sizes
+from gateway.triton.contract import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.opening import TlsError, connector
 from gateway_local.devices import arguments, pool_bytes
@@ -115,7 +115,6 @@ async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[F
         await _control_mode(endpoint, settings),
         await _contract(endpoint, settings),
         await _inference(endpoint, settings),
-        *await _models(endpoint, settings),
         *[each for plugin in installed() for each in await plugin.check_triton(settings, endpoint.address)],
     ]
 
@@ -174,15 +173,6 @@ async def _contract(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     if lacks := codec.limitations(steps[-1]):
         return warn("model", "\n".join([f"{model} is served with limitations", *lacks]), LIMITED)
     return ok("model", "\n".join([f"{model} fits the gateway's contract", *map(sizes, steps)]))
-
-
-async def _models(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:
-    try:
-        there = {(model.name, model.version) for model in (await endpoint.index()).models}
-    except GatewayError:
-        return []  # already reported
-    names = {name for name, _ in there}
-    return list(models_of(settings, lambda name, version: (name, version) in there or pinned(name, version) in names))
 
 
 async def _inference(endpoint: TritonEndpoint, settings: Settings) -> Finding:

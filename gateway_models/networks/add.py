@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.values.labels import read_label_file
+from gateway.values.rollout import Rollout
 from gateway_models.networks.add_checks import (
     check_devices,
     check_features,
@@ -36,6 +37,7 @@ from gateway_models.networks.model_source import (
 from gateway_models.networks.served_memory import with_memory
 from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.entry import Entry, EntryError, Version, check_name
+from gateway_models.repository.manage import user
 from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.spec import Format, ModelSpec
 from gateway_models.repository.writing import extend, staging, write
@@ -99,7 +101,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         version = Version(spec, outcome)
         file = network / outcome.format.filename
         if old is None:
-            entry = Entry(spec.name, {number: version}, number)
+            entry = Entry(spec.name, {number: version}, Rollout.of([str(number)], by=user()))
             write(entry, labels, file, repository, step)
             return entry
         if old.embedding_size != outcome.embedding_size:

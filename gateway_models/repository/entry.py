@@ -9,7 +9,7 @@ flowers.v2_after/       the step after the network of version 2, if it has one: 
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from gateway.errors import UserError
 from gateway.triton.contract import pinned
 from gateway.triton.footprint import MemoryRecord
 from gateway.values.files import whole_file
+from gateway.values.rollout import Rollout
 from gateway.values.safe_path import UnsafePath, safe_name
 from gateway.values.validation import first_fault
 from gateway_local.cpu_network import CpuRuntime
@@ -94,13 +95,19 @@ class Entry:
 
     name: str
     versions: dict[int, Version]
-    in_use: int = 1
+    rollout: Rollout = field(default_factory=lambda: Rollout({"1": 100}))
+    """Which versions answer."""
     preprocessor: str = ""
     classifier: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "preprocessor", self.preprocessor or preprocessor_of(self.name))
         object.__setattr__(self, "classifier", self.classifier or classifier_of(self.name))
+
+    @property
+    def in_use(self) -> int:
+        """The version that answers, or the one with the largest share; Triton's own clients get it."""
+        return int(self.rollout.version)
 
     @property
     def spec(self) -> ModelSpec:
@@ -234,6 +241,7 @@ def read_entry(repository: Path, name: str) -> Entry:
         entry = _RECORD.validate_python(json.loads(path.read_bytes()))
         if entry.name != name:
             raise EntryError(f"{path} is the record of {entry.name!r}: a model's record is in its own folder")
+        check_versions(entry, *map(int, entry.rollout.versions))
         for folder in entry.folders:
             safe_name(folder)
     except FileNotFoundError as exc:
@@ -248,6 +256,15 @@ def read_entry(repository: Path, name: str) -> Entry:
     except (OSError, ValueError, RecursionError) as exc:
         raise EntryError(f"cannot read {path}: {exc}") from exc
     return entry
+
+
+def check_versions(entry: Entry, *versions: int) -> None:
+    """Raise EntryError unless a model has these versions."""
+    for version in versions:
+        if version not in entry.versions:
+            numbers = ", ".join(map(str, sorted(entry.versions)))
+            there = f"{'are' if len(entry.versions) > 1 else 'is'} {numbers}"
+            raise EntryError(f"{entry.name} has no version {version}; there {there}; `gateway model add` adds one")
 
 
 def entry_names(repository: Path) -> list[str]:

@@ -18,6 +18,7 @@ import httpx
 from gateway.errors import UserError
 from gateway.triton.endpoint import pause_seconds
 from gateway.values.files import whole_file
+from gateway.values.rollout import FOLLOW_SECONDS
 from gateway.values.safe_path import SafePath
 from gateway_client.direct import DIRECT
 from gateway_local.sizing import CONFIG
@@ -116,21 +117,25 @@ class Follower:
 def load_models(url: str, repository: Path, models: Collection[str], say: Say) -> set[str]:
     """Have the Triton at an http:// URL load models of its repository; returns the models that failed.
 
-    Steps are loaded before ensembles, models that have gone are unloaded, and between two loads there is a pause for
-    calls.
+    Steps are loaded before ensembles, a model after its versions, and between two loads there is a pause for calls.
+    Models that have gone are unloaded once gateways have followed what was loaded.
     """
     ensembles, failed, pause = ensembles_of(repository), set(), 0.0
+    gone = {name for name in models if not (repository / name / CONFIG).is_file()}
+    changed = sorted({*models} - gone, key=lambda name: (name not in ensembles, name), reverse=True)
     with httpx.Client(base_url=url.rstrip("/"), timeout=LOAD_SECONDS, mounts=DIRECT) as client:
-        for name in sorted(models, key=lambda name: (name in ensembles, name)):
+        for name in (*changed, *sorted(gone)):
             time.sleep(pause)
             began = time.monotonic()
-            action = "load" if (repository / name / CONFIG).is_file() else "unload"
+            action = "unload" if name in gone else "load"
             try:
                 response = client.post(f"/v2/repository/models/{name}/{action}", json={})
                 reason = "" if response.status_code == HTTPStatus.OK else response.text[:500]
             except httpx.HTTPError as exc:
                 reason = str(exc) or type(exc).__name__
             pause = pause_seconds(time.monotonic() - began)
+            if name in ensembles and name == changed[-1]:
+                pause = FOLLOW_SECONDS
             if reason:
                 failed.add(name)
             say(f"Triton did not {action} {name}: {reason}" if reason else f"Triton has {action}ed {name}")

@@ -1,5 +1,7 @@
-"""Changes existing entries: their version in use, and removal."""
+"""Changes existing entries: which versions answer, and removal."""
 
+import getpass
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +13,11 @@ from gateway.triton.contract import (
     SEQUENCE_PREDICTION,
     read_model_config,
 )
+from gateway.values.rollout import Rollout
 from gateway_local.paths import SHIPPED_MODELS, at
-from gateway_models.repository.entry import Entry, EntryError, check_name, entry_names, read_entry
+from gateway_models.repository.entry import Entry, EntryError, check_name, check_versions, entry_names, read_entry
 from gateway_models.repository.retired import retire
-from gateway_models.repository.writing import rewrite
+from gateway_models.repository.writing import changing, write_again, write_configs
 
 
 def entries(repository: Path) -> list[Entry]:
@@ -22,32 +25,44 @@ def entries(repository: Path) -> list[Entry]:
     return [read_entry(repository, name) for name in entry_names(repository)]
 
 
-def use_version(repository: Path, name: str, version: int) -> Entry:
-    """Switch a model to another of its versions, for instance to roll back; raises EntryError."""
-    entry = entry_with_version(repository, name, version)
-    entry = replace(entry, in_use=version)
-    rewrite(entry, repository)
-    return entry
+def use(repository: Path, name: str, rollout: Rollout) -> Rollout:
+    """Record which versions of a model answer, and return what was recorded before; raises EntryError."""
+    try:
+        with changing(repository, name) as entry:
+            check_versions(entry, *map(int, rollout.versions))
+            write_configs(replace(entry, rollout=rollout), repository)
+            return entry.rollout
+    except OSError as exc:
+        raise EntryError(f"cannot write into {repository}: {exc.strerror}") from exc
+
+
+def user() -> str:
+    """Who changes a repository by a command: the name of the user, or its number in a container that has no names."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def remove_version(repository: Path, name: str, version: int) -> tuple[Entry, tuple[str, ...]]:
-    """Delete a version that is not in use; returns the entry and the removed folders. Raises EntryError."""
-    old = entry_with_version(repository, name, version)
-    if version == old.in_use:
-        raise EntryError(
-            f"version {version} of {name} is in use: `gateway model versions {name} --use N{at(repository)}` first"
-        )
-    entry = replace(old, versions={number: kept for number, kept in old.versions.items() if number != version})
-    in_use = {entry.network_of(number) for number in entry.versions}
-    retire(repository, name, version)
-    gone = tuple(folder for folder in old.folders if folder not in entry.folders)
-    rewrite(entry, repository)
-    for folder in gone:
-        shutil.rmtree(repository / folder, ignore_errors=True)
-    # The network of a removed version may be that of others, with other steps after it.
-    if (network := old.network_of(version)) not in in_use:
-        shutil.rmtree(repository / entry.classifier / str(network), ignore_errors=True)
-    return entry, gone
+    """Delete a version that does not answer; returns the entry and the removed folders. Raises EntryError."""
+    with changing(repository, name) as old:
+        check_versions(old, version)
+        if str(version) in old.rollout.versions:
+            answers = "answers requests" if str(version) in old.rollout.shares else "is a shadow"
+            others = f"let others do so with `gateway model use {name} …{at(repository)}` first"
+            raise EntryError(f"version {version} of {name} {answers}: {others}")
+        entry = replace(old, versions={number: kept for number, kept in old.versions.items() if number != version})
+        in_use = {entry.network_of(number) for number in entry.versions}
+        retire(repository, name, version)
+        gone = tuple(folder for folder in old.folders if folder not in entry.folders)
+        write_again(entry, repository)
+        for folder in gone:
+            shutil.rmtree(repository / folder, ignore_errors=True)
+        # The network of a removed version may be that of others, with other steps after it.
+        if (network := old.network_of(version)) not in in_use:
+            shutil.rmtree(repository / entry.classifier / str(network), ignore_errors=True)
+        return entry, gone
 
 
 def check_removable(repository: Path, name: str, default: str) -> Entry:
@@ -78,10 +93,8 @@ def remove(entry: Entry, repository: Path) -> tuple[str, ...]:
 def entry_with_version(repository: Path, name: str, version: int | None) -> Entry:
     """Read an entry; raises EntryError if it does not exist or lacks the version. None is the version in use."""
     entry = read_entry(repository, name)
-    if version is not None and version not in entry.versions:
-        numbers = ", ".join(map(str, sorted(entry.versions)))
-        there = f"{'are' if len(entry.versions) > 1 else 'is'} {numbers}"
-        raise EntryError(f"{name} has no version {version}; there {there}; `gateway model add` adds one")
+    if version is not None:
+        check_versions(entry, version)
     return entry
 
 

@@ -13,6 +13,8 @@ WARMED_UP_TO = 32
 """Larger batches are not warmed up: 1,024 images would take a CPU minutes."""
 _NOTES = {
     "sequence_model": "The stateful model that follows its streams.",
+    "rollout": "The versions that answer requests which name none, by their shares, and shadow versions: every gateway "
+    "follows it, and `gateway model use` writes it.",
     "drift_reference": "How its answers were distributed on the reference of `gateway model drift --store`: what the "
     "metrics of drift show.",
     "process_memory": "What a process of the network takes on a CPU, measured when it was added: "
@@ -109,6 +111,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
             cpu_runtime=_parameter("cpu_runtime", outcome.cpu_runtime),
             # Here and not in the network's configuration: Triton loads all versions of a network again if that changes.
             memory=_parameter("process_memory", outcome.memory.text if outcome.memory else ""),
+            rollout=_parameter("rollout", entry.rollout.text if name == entry.name and entry.rollout.since else ""),
             reference=_parameter("drift_reference", entry.versions[version].drift_reference),
             classes=entry.versions[version].classes,
             classifier_version=entry.network_of(version) if len(entry.versions) > 1 else -1,

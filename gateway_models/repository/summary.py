@@ -71,7 +71,7 @@ def added(entry: Entry, repository: Path, version: int, service: str, triton: st
     if version != entry.in_use:
         out.print(
             f"version {entry.in_use} stays in use; "
-            f"`gateway model versions {entry.name} --use {version}{at(repository)}` changes that"
+            f"`gateway model use {entry.name} {version}{at(repository)}` changes that"
         )
 
 
@@ -140,13 +140,15 @@ def versioned(entry: Entry) -> None:
         then = f"then {version.spec.after.described()}" if version.spec.after else ""
         table.add_row(
             str(number),
-            "in use" if number == entry.in_use else "",
+            _role(entry, str(number)),
             " ".join(filter(None, [version.spec.source, Path(version.spec.weights or "").name, then])),
             version.outcome.ending,
             entry.computes_in(number).value,
             pinned(entry.name, number) if several else entry.name,
         )
     console().print(table)
+    if since := entry.rollout.since:
+        console().print(f"since {since:%Y-%m-%d %H:%M:%S %Z}{entry.rollout.by and f' by {entry.rollout.by}'}")
 
 
 def console() -> PlainConsole:
@@ -186,4 +188,12 @@ def _counted(count: int | None, what: str) -> str:
 
 
 def _versions(entry: Entry) -> str:
-    return ", ".join(f"{number} in use" if number == entry.in_use else str(number) for number in sorted(entry.versions))
+    return ", ".join(f"{number} {_role(entry, str(number))}".strip() for number in sorted(entry.versions))
+
+
+def _role(entry: Entry, version: str) -> str:
+    """What a version does, in words; "" for nothing."""
+    rollout = entry.rollout
+    shadow = f"shadow of {rollout.shadow[version]} %" if version in rollout.shadow else ""
+    share = "in use" if len(rollout.shares) == 1 else f"{100 * rollout.share(version):.4g} % of requests"
+    return " and ".join(filter(None, [share if version in rollout.shares else "", shadow]))

@@ -5,15 +5,16 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from gateway.triton.contract import PREPROCESSOR
-from gateway.values.files import whole_file
+from gateway.values.files import locked, whole_file
 from gateway_local import cpu_network
 from gateway_local.memory_plan import size_models
 from gateway_local.paths import SHIPPED_MODELS
 from gateway_models.repository.after import own_labels
-from gateway_models.repository.entry import LABELS, Entry, EntryError, write_record
+from gateway_models.repository.entry import LABELS, RECORD, Entry, EntryError, read_entry, write_record
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format
 
@@ -39,7 +40,7 @@ def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path, 
     """Write a new entry and move the network of its only version into it, and its `step` after it; raises OSError."""
     # Beside the network's folder, which is moved as a whole for a function.
     draft = network.parent.parent / "models"
-    _write_configs(entry, draft)
+    write_configs(entry, draft)
     code = draft / entry.preprocessor / "1"
     code.mkdir()
     for path in preprocessor_files():
@@ -105,18 +106,41 @@ def extend(
 
 
 def rewrite(entry: Entry, repository: Path) -> None:
-    """Write an entry's configurations and record again, after a change of its settings or its version in use."""
-    _write_configs(entry, repository)
+    """Write an entry's configurations and record again, after a change of its settings or versions.
+
+    Which versions answer stays as recorded: that may have been changed since the entry was read.
+    """
+    if not (repository / entry.name / RECORD).is_file():
+        write_again(entry, repository)
+        return
+    with changing(repository, entry.name) as now:
+        write_again(replace(entry, rollout=now.rollout), repository)
+
+
+@contextmanager
+def changing(repository: Path, name: str) -> Iterator[Entry]:
+    """An entry as it is now, which no other process changes meanwhile; raises EntryError."""
+    read_entry(repository, name)  # the lock would make a file for a missing one
+    with locked(repository / name):
+        yield read_entry(repository, name)
+
+
+def write_again(entry: Entry, repository: Path) -> None:
+    """Write an entry's configurations and record again, inside `changing`."""
+    write_configs(entry, repository)
     size_models(repository)
 
 
-def _write_configs(entry: Entry, repository: Path) -> None:
+def write_configs(entry: Entry, repository: Path) -> None:
+    """Write an entry's configurations, version folders and record; inside `changing`, if it exists."""
     for folder, text in render(entry).items():
         path = repository / folder
         path.mkdir(parents=True, exist_ok=True)
-        # Triton, which may read it at any moment, sees the old text or the new one.
-        with whole_file(path / "config.pbtxt") as draft_file:
-            draft_file.write_text(text)
+        config = path / "config.pbtxt"
+        # Triton, which may read it at any moment, sees the old text or the new one, and loads again what has changed.
+        if not config.is_file() or config.read_text() != text:
+            with whole_file(config) as draft_file:
+                draft_file.write_text(text)
     for name, version in entry.ensembles.items():
         # Triton takes an ensemble's version from its folder, which is empty.
         keep = repository / name / str(version)

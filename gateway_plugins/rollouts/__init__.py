@@ -1,1 +1,1 @@
-"""Roll-outs: shares of requests for several versions of a model, and shadow versions."""
+"""Roll-outs: shadow versions of models."""

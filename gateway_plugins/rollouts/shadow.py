@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
 
@@ -37,11 +37,10 @@ class Shadows(Observer):
     """Calls shadow versions with images that were answered; their failures never affect a client.
 
     It owns its tasks: requests do not wait for them, and they end with the service. A shadow is called once, with a
-    lease of spare capacity. `shares` maps models to their shadow versions and percentages.
+    lease of spare capacity. The backend knows which models have shadow versions.
     """
 
-    def __init__(self, shares: Mapping[str, Mapping[str, int]], *, chance: Callable[[], float] = random.random) -> None:
-        self._shares = shares
+    def __init__(self, *, chance: Callable[[], float] = random.random) -> None:
         self._chance = chance
         self._scope = Scope()
         self._failing: set[tuple[str, str]] = set()
@@ -63,12 +62,14 @@ class Shadows(Observer):
         Returns at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels.
         Images of the lowest priority, such as masked copies, are skipped as well.
         """
-        shares = self._shares.get(spec.model_name)
+        rollout = self._backend.rollout(spec.model_name)
+        if rollout is None or not rollout.shadow:
+            return
         labelled = spec.selection is not None and spec.selection.labels
         has_lowest_priority = spec.expansion is not None and spec.expansion.has_lowest_priority
-        if shares is None or labelled or has_lowest_priority:
+        if labelled or has_lowest_priority:
             return
-        for version, percent in shares.items():
+        for version, percent in rollout.shadow.items():
             if version == answer.model_version or 100 * self._chance() >= percent:
                 continue
             comparable = [each for each in zip(images, answer.rows, strict=True) if _has_top(each[1])]

@@ -18,6 +18,7 @@ from gateway.inference.model_info import ModelInfo
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize
+from gateway.values.rollout import Rollout
 from tests.asking import encode
 
 MODEL = ModelInfo("ensemble_model", versions=("1",), ready=True, classes=2, labels=("cat", "dog"))
@@ -62,6 +63,7 @@ class StubBackend:
         """Images in calls, now and at most."""
         self.ready = True
         self.drift_reference = ""
+        self.rollouts: dict[str, Rollout] = {}
         self.sequences: list[StubSequence] = []
         self.sequence_fault: GatewayError | None = None
         self.combine = combine
@@ -88,6 +90,9 @@ class StubBackend:
 
     def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
         return False
+
+    def rollout(self, model_name: str) -> Rollout | None:
+        return self.rollouts.get(model_name)
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         return None

@@ -30,6 +30,7 @@ from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Admission
+from gateway.values.rollout import Rollout
 from gateway_decoder.headers import read_header
 from gateway_plugins.rollouts.shadow import Shadows
 from tests.doubles.backend import StubBackend
@@ -284,15 +285,16 @@ def service_of(
     backend.loader = loader
     policy = DecodePolicy.from_settings(Settings(_env_file=None))
     tools = Tools(backend, Admission(**admission), policy, batches, decoders or ScriptedDecoders())
-    return ScriptedService(tools, shadow or {}, observers)
+    backend.rollouts = {name: Rollout({"1": 100}, versions) for name, versions in (shadow or {}).items()}
+    return ScriptedService(tools, observers)
 
 
 class ScriptedService(InferenceService):
     """A service with shadow versions, which has started."""
 
-    def __init__(self, tools: Tools, shadow: dict[str, dict[str, int]], observers: Sequence[Observer]) -> None:
-        self.shadows = Shadows(shadow)
-        super().__init__(tools, Observers([*([self.shadows] if shadow else []), *observers]))
+    def __init__(self, tools: Tools, observers: Sequence[Observer]) -> None:
+        self.shadows = Shadows()
+        super().__init__(tools, Observers([self.shadows, *observers]))
         with suppress(StopIteration):  # it waits for nothing
             self.start().send(None)
 

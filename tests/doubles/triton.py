@@ -23,6 +23,7 @@ from gateway.triton.contract import (
     OPTIONAL_INPUTS,
     OPTIONAL_OUTPUTS,
     PREDICTION,
+    ROLLOUT_PARAMETER,
     SEQUENCE_MODEL,
     SEQUENCE_PREDICTION,
 )
@@ -75,6 +76,8 @@ class FakeTriton:
     """Data type of the tensor between the steps."""
     drift_reference: str = ""
     """The parameter of each ensemble."""
+    rollouts: dict[str, str] = field(default_factory=dict)
+    """The parameter of each ensemble, by its name."""
     minimal: bool = False
     """Whether the ensembles have RAW_IMAGE and PREDICTION alone: an image that cannot be decoded fails its call."""
 
@@ -153,6 +156,8 @@ class FakeTriton:
                     kind.add(name=tensor, data_type=data_type, dims=DIMS[tensor])
             if self.drift_reference:
                 config.parameters[DRIFT_REFERENCE_PARAMETER].string_value = self.drift_reference
+            if name in self.rollouts:
+                config.parameters[ROLLOUT_PARAMETER].string_value = self.rollouts[name]
             for step in self.ensembles[name]:
                 version = int(step.partition(":")[2] or NEWEST)
                 config.ensemble_scheduling.step.add(model_name=_model(step), model_version=version)

@@ -1,11 +1,15 @@
 """Several models and versions behind one gateway: requested, split, switched and unloaded under load."""
 
 import base64
+import itertools
 import re
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -13,14 +17,17 @@ import httpx
 import pytest
 from torch import nn
 
+from gateway.values.rollout import FOLLOW_SECONDS
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
+from gateway_models.repository.entry import read_entry
+from gateway_models.repository.manage import user
 from gateway_plugins.keys.key_file import add_key
-from tests.commands import gateway
+from tests.commands import gateway, refusal
 from tests.gateway_models.networks.builders import add_head
 from tests.load import Load
-from tests.photos import photo
-from tests.processes import Gateway, running_gateway, wait_for
+from tests.photos import photo, unlike_any
+from tests.processes import Gateway, free_port, running_gateway, wait_for
 from tests.tritons import running_triton, stub_processes
 
 CAT = photo("cat")
@@ -137,30 +144,112 @@ def load_on(http: httpx.Client, model: str) -> Load:
     return Load(str(http.base_url), clients=4, model=model, outcome_of=outcome)
 
 
-def test_version_is_added_switched_and_rolled_back_under_load(http, served):
+class RawLoad:
+    """40 requests a second for a model, each on a connection of its own, to each gateway in turn."""
+
+    def __init__(self, gateways: Sequence[Gateway], model: str) -> None:
+        self._gateways, self._model = gateways, model
+        self.answers: list[tuple[float, int, str, str]] = []
+        """When each was sent, and its gateway, status and version."""
+
+    def __enter__(self) -> "RawLoad":
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(number,), daemon=True) for number in range(8)]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _run(self, thread: int) -> None:
+        for number in itertools.count(thread):
+            sent_at, which = time.monotonic(), number % len(self._gateways)
+            image = unlike_any(CAT)
+            head = f"POST /predict?model={self._model} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+            head += f"Content-Type: image/jpeg\r\nContent-Length: {len(image)}\r\n\r\n"
+            try:
+                with self._gateways[which].connect() as client:
+                    client.sendall(head.encode() + image)
+                    answer = b"".join(iter(lambda: client.recv(65_536), b"")).decode()
+            except OSError as exc:
+                answer = f"HTTP/1.1 {exc}"
+            version = re.search(r'"version":"(\d+)"', answer)
+            self.answers.append((sent_at, which, answer[9:12], version[1] if version else answer))
+            if self._stop.wait(max(0.0, sent_at + 0.2 - time.monotonic())):
+                return
+
+    def shares(self, seconds: float = 5.0) -> list[dict[str, float]]:
+        """The share of each version, by gateway, in the next seconds, once every gateway should have followed."""
+        time.sleep(FOLLOW_SECONDS)
+        since = time.monotonic()
+        time.sleep(seconds)
+        found = []
+        for number in range(len(self._gateways)):
+            versions = Counter(version for at, which, _, version in self.answers if at > since and which == number)
+            found.append({version: count / versions.total() for version, count in versions.items()})
+        return found
+
+
+def test_what_answers_is_changed_under_load_and_gateways_agree(start, served, admin):
+    """A command, or an admin of one gateway, changes it for all; none of the requests fails."""
     add_head(served.repository, "fruits")
     options = ("--triton", served.triton.url, "--model-repository", served.repository)
-    use = partial(gateway, "model", "versions", "fruits", *options, "--use")
-    assert http.post("/models/fruits/load").json()["versions"] == ["1"]
-    with load_on(http, "fruits") as load:
-        wait_for(lambda: load.outcomes()[200, "1"] > 20)
-        add_head(served.repository, "fruits", seed=1, version=2, preprocessing=None)
-        loaded = http.post("/models/fruits/load")
-        assert (loaded.status_code, loaded.json()["versions"], loaded.json()["version"]) == (200, ["1", "2"], "1")
-        before = load.outcomes()[200, "1"]
-        wait_for(lambda: load.outcomes()[200, "1"] > before + 20)
-        one, two = (ask(http, model="fruits", version=version) for version in (1, 2))
-        assert (one["model"]["version"], two["model"]["version"]) == ("1", "2")
-        assert scores(ask(http, model="fruits")) == scores(one) != scores(two)
-        use("2")
-        wait_for(lambda: load.outcomes()[200, "2"] > 20)
-        assert scores(ask(http, model="fruits")) == scores(two)
-        assert scores(ask(http, model="fruits", version=1)) == scores(one)
-        before = load.outcomes()[200, "1"]
-        use("1")
-        wait_for(lambda: load.outcomes()[200, "1"] > before + 20)
-        assert scores(ask(http, model="fruits")) == scores(one)
-    assert set(load.outcomes()) == {(200, "1"), (200, "2")}
+    use = partial(gateway, "model", "use", "fruits", *options)
+    about = 0.15  # five standard deviations of a share, of 100 requests
+    with (
+        start("one", workers=2, model_repository=served.repository) as one,
+        start("two") as two,
+        one.client(headers={"X-API-Key": admin[1]}) as http,
+        two.client() as other,
+    ):
+        assert http.post("/models/fruits/load").json()["versions"] == ["1"]
+        with RawLoad((one, two), "fruits") as load:
+            add_head(served.repository, "fruits", seed=1, version=2, preprocessing=None)
+            assert http.post("/models/fruits/load").json()["versions"] == ["1", "2"]
+            use("1=50", "2=50", "--shadow", "2=50")
+            shown = other.get("/models/fruits").json()
+            assert (shown["shares"], shown["shadow"], shown["by"]) == ({"1": 50, "2": 50}, {"2": 50}, user())
+            assert datetime.now(UTC) - datetime.fromisoformat(shown["since"]) < timedelta(minutes=1)
+            for found in load.shares():
+                assert found == {"1": pytest.approx(0.5, abs=about), "2": pytest.approx(0.5, abs=about)}
+            changed = http.post("/models/fruits/use", params={"versions": "1=10,2=90", "shadow": "1"}).json()
+            assert (changed["shares"], changed["shadow"], changed["by"]) == ({"1": 10, "2": 90}, {"1": 100}, "ops")
+            for found in load.shares():
+                assert found["2"] == pytest.approx(0.9, abs=about)
+            message = refusal("model", "remove", "fruits", "--version", "1", *options)
+            assert "version 1 of fruits answers requests" in message
+            use("2")
+            gateway("model", "remove", "fruits", "--version", "1", *options)
+            assert load.shares(1) == [{"2": 1.0}] * 2
+        assert other.get("/models/fruits").json()["versions"] == ["2"]
+        changes = [(event["shares"], event["by"]) for event in two.events() if event["event"] == "rollout"]
+        assert [shares for shares, _ in changes[-3:]] == [{"1": 50, "2": 50}, {"1": 10, "2": 90}, {"2": 100}]
+    assert {status for _, _, status, _ in load.answers} == {"200"}
+
+
+def test_explicit_versions_and_refused_changes(http, served):
+    add_head(served.repository, "trees")
+    add_head(served.repository, "trees", seed=1, version=2, preprocessing=None)
+    http.post("/models/trees/load")
+    one, two = (ask(http, model="trees", version=version) for version in (1, 2))
+    assert scores(ask(http, model="trees")) == scores(one) != scores(two)
+    options = ("--triton", served.triton.url, "--model-repository", served.repository)
+    gateway("model", "use", "trees", "2", *options)
+    assert scores(ask(http, model="trees")) == scores(two)
+    assert scores(ask(http, model="trees", version=1)) == scores(one)
+    assert http.post("/models/trees/use?versions=1").status_code == 404  # it does not know the repository
+    closed = f"127.0.0.1:{free_port()}"
+    refusal("model", "use", "trees", "1", "--triton", closed, "--model-repository", served.repository)
+    assert read_entry(served.repository, "trees").in_use == 2  # as Triton serves it
+    # A version that was found by its own ensemble is found again when it is the only one.
+    gateway("model", "use", "trees", "1", *options)
+    assert ask(http, model="trees", version=2)["model"]["version"] == "2"
+    gateway("model", "use", "trees", "2", *options)
+    gateway("model", "remove", "trees", "--version", "1", *options)
+    assert ask(http, model="trees", version=2)["model"]["version"] == "2"
 
 
 def test_unloading_a_model_keeps_the_others(http, served):
@@ -191,8 +280,9 @@ def test_failed_load_reports_the_reason(http, served):
 
 
 def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
-    settings = {"model_shadow": "flowers=2:100", "ready_interval_seconds": 0.5}
-    with start("shadow", **settings) as running, running.client() as http:
+    options = ("--triton", served.triton.url, "--model-repository", served.repository)
+    gateway("model", "use", "flowers", "1", "--shadow", "2", *options)
+    with start("shadow", ready_interval_seconds=0.5) as running, running.client() as http:
 
         def shadowed() -> Counter[str]:
             """Images for the shadow, by outcome."""

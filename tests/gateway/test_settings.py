@@ -56,11 +56,6 @@ def test_variables_take_precedence_over_the_env_file(monkeypatch, tmp_path):
         ),
         ("", {"max_headers": 7}, "GATEWAY_MAX_HEADERS is not a setting"),
         ("GATEWAY_MAX_IMAGES_WAITING=7\n", {}, "GATEWAY_MAX_IMAGES_WAITING in .env is not a setting"),
-        (
-            "",
-            {"model_shadow": "flowers=2:10;flowers=3:10"},
-            "'flowers' is named twice: put its versions behind one name, such as flowers=2:10,3:10",
-        ),
         *(
             ("", {"max_file_bytes": text}, "must be a whole number from 1 to 1073741824")
             for text in ("20 MiBs", "20 s", "1.0000001 KiB", "1,00", "MiB", "-1 MiB")
@@ -163,17 +158,6 @@ def test_contradiction_error_names_both_settings(monkeypatch, low, high):
             " https://A.example , http://localhost:3000,",
             ("https://a.example", "http://localhost:3000"),
         ),
-        ("model_split", "", {}),
-        ("model_split", "flowers=1:90,2:10", {"flowers": {"1": 90, "2": 10}}),
-        ("model_split", " flowers = 1:90 , 2:10 ;", {"flowers": {"1": 90, "2": 10}}),
-        ("model_split", "flowers=1:1;birds-2.x=3:0,04:5", {"flowers": {"1": 1}, "birds-2.x": {"3": 0, "4": 5}}),
-        ("model_shadow", "", {}),
-        ("model_shadow", "flowers=2:10", {"flowers": {"2": 10}}),
-        (
-            "model_shadow",
-            " flowers = 2:100 , 3:1 ; birds=02:50",
-            {"flowers": {"2": 100, "3": 1}, "birds": {"2": 50}},
-        ),
         ("max_file_bytes", "20 MiB", 20 * 2**20),
         ("max_file_bytes", "20MB", 20_000_000),
         ("max_file_bytes", "1.5 MiB", 3 * 2**19),
@@ -183,20 +167,11 @@ def test_contradiction_error_names_both_settings(monkeypatch, low, high):
     ],
 )
 def test_lists_are_separated_and_numbers_may_have_units(monkeypatch, field, given, value):
-    """The values of a list by commas, and models by semicolons."""
     monkeypatch.setenv(variable(field), given)
     assert getattr(load_settings(), field) == value
 
 
 NO_ORIGINS = ("a.example", "https://a.example/", "https://*.example", "null", "ftp://a.example", "*,https://a.example")
-NO_SPLITS = (
-    *("flowers", "flowers=", "=1:2", "flowers=1", "flowers=1:-1", "flowers=1:90,2", "flowers=one:90"),
-    *("flowers=1:0,2:0", "flowers=1:1;flowers=2:1", "flowers=1:1,1:2", "flowers=1:1,01:2", "flowers=1:0.9,2:0.1"),
-)
-NO_SHADOWS = (
-    *("flowers", "flowers=2", "flowers=2:", "flowers=2:0", "flowers=2:101", "flowers=2:1,3:0", "flowers=2:0.5"),
-    *("flowers=2:10%", "flowers=2:10,02:5", "flowers=-1:10", "=2:10"),
-)
 NO_PREFIXES = ("a.example", "https://a.example/?x", "ftp://a.example", "https://a.example,s3://*", "https://a b")
 
 
@@ -204,8 +179,6 @@ NO_PREFIXES = ("a.example", "https://a.example/?x", "ftp://a.example", "https://
     ("field", "given", "words", "end"),
     [
         *(("cors_origins", given, "", "") for given in NO_ORIGINS),
-        *(("model_split", given, "", "flowers=1:90,2:10") for given in NO_SPLITS),
-        *(("model_shadow", given, "percentages from 1 to 100", "flowers=2:10") for given in NO_SHADOWS),
         *(("fetch_urls", given, "a prefix is such as", "https://*.example.com") for given in NO_PREFIXES),
         *(("fetch_networks", given, "is not a network", "fd00:1234::/48") for given in ("10.0.0.1/8", "10.0.0", "*")),
     ],

@@ -84,9 +84,9 @@ def test_tritons_follow_a_switch_of_versions_without_a_failed_request(runtime: T
             try:
                 wait_for(lambda: len(load.answers) > 50)
                 gateway("model", "add", networks[1], "--name=head", "--version=2", place, **s3.environment)
-                gateway("model", "versions", "head", "--use=2", place, **s3.environment)
+                gateway("model", "use", "head", "2", place, **s3.environment)
                 wait_for(lambda: {version for _, version in load.answers[-40:]} == {"2"}, timeout_seconds=120)
-                gateway("model", "versions", "head", "--use=1", place, **s3.environment)
+                gateway("model", "use", "head", "1", place, **s3.environment)
                 wait_for(lambda: {version for _, version in load.answers[-40:]} == {"1"}, timeout_seconds=120)
             finally:
                 load.stop()

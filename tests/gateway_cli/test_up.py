@@ -14,24 +14,6 @@ from tests.commands import gateway, refusal
 from tests.processes import wait_for
 
 
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("GATEWAY_MODEL_SPLIT", "pets has no version 2, so its share of the requests is answered with 503"),
-        ("GATEWAY_MODEL_SHADOW", "pets has no version 2, so it receives nothing"),
-    ],
-)
-def test_split_to_a_missing_version_warns_at_start(tmp_path, monkeypatch, setting, message):
-    started: list[Path] = []
-    monkeypatch.setattr("gateway_local.up.up", lambda settings, repository, **options: started.append(repository))
-    (tmp_path / "pets" / "1").mkdir(parents=True)
-    monkeypatch.setenv(setting, "pets=2:10" if setting == "GATEWAY_MODEL_SHADOW" else "pets=1:90,2:10")
-    assert f"gateway | warning: {message}" in gateway("up", f"--model-repository={tmp_path}").output
-    assert started == [tmp_path]
-    (tmp_path / "pets.v2").mkdir()
-    assert "warning" not in gateway("up", f"--model-repository={tmp_path}").output
-
-
 def test_missing_model_file_warns_unless_it_is_the_default_model(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway_local.up.up", lambda *_, **__: None)
     for name in ("classifier", "flowers"):

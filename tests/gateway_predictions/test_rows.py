@@ -14,6 +14,7 @@ from gateway.app import create_app
 from gateway.environment import SettingsError, load_settings
 from gateway.errors import ModelUnavailable
 from gateway.values.extras import install
+from gateway.values.rollout import Rollout
 from gateway_plugins.keys.key_file import add_key
 from gateway_predictions import store
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
@@ -159,8 +160,8 @@ def test_disagreement_of_a_shadow_is_logged(tmp_path):
     backend = scores_backend()
     known, other = backend.answer, scored(0.1, 0.2, 0.1, 0.5, 0.05, 0.05)
     backend.answer = lambda call: other if call.model_version == "2" else known(call)
-    settings = {**NEVER, "model_shadow": {"ensemble_model": {"2": 100}}}
-    with logging_service(tmp_path, backend, **settings) as client:
+    backend.rollouts["ensemble_model"] = Rollout({"1": 100}, {"2": 100})
+    with logging_service(tmp_path, backend, **NEVER) as client:
         send(client)
         (row,) = rows(tmp_path, 1)
     assert (row["reasons"], row["class_ids"][0]) == (["disagreement"], 0)

@@ -1,14 +1,19 @@
-"""/models: list and describe models; admins can load and unload them."""
+"""/models: list and describe models; admins can load and unload them, and choose the versions that answer."""
 
+from asyncio import to_thread
+from datetime import datetime
 from http import HTTPStatus
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 
 from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.schemas import Problem, Schema
-from gateway.errors import ModelInUse
+from gateway.errors import GatewayError, InvalidParameter, ModelInUse
 from gateway.inference.model_info import ModelInfo
+from gateway.values.rollout import Rollout
+from gateway.values.setting_values import listed
 
 router = APIRouter(tags=["models"])
 admin_router = APIRouter(tags=["admin"])
@@ -20,9 +25,17 @@ class ModelDetail(Schema):
 
     name: str
     version: str
-    """The version in use, for requests that do not name a version."""
+    """The version in use: it answers requests that name no version, or most of them."""
     versions: list[str]
     """The versions that requests can name."""
+    shares: dict[str, int]
+    """The versions that answer requests which name none, each with its share of them."""
+    shadow: dict[str, int]
+    """The versions that classify a percentage of the images as well, after the answer."""
+    since: datetime | None
+    """When that was last changed; null if the model's record does not say."""
+    by: str | None
+    """Whose change it was: the name of an admin key, or of a user of the machine with the repository."""
     ready: bool
     reason: str | None
     """Why it is not ready."""
@@ -106,6 +119,39 @@ async def load_model(request: Request, name: str) -> ModelDetail:
 
 
 @admin_router.post(
+    "/models/{name}/use",
+    summary="Choose the versions that answer",
+    responses={404: {"model": Problem}, 422: {"model": Problem}, 502: {"model": Problem}, 503: {"model": Problem}},
+)
+@traits(access=Access.ADMIN)
+async def use_versions(
+    request: Request,
+    name: str,
+    versions: Annotated[str, Query(max_length=1_000, examples=["1=90,2=10"])],
+    shadow: Annotated[str, Query(max_length=1_000, examples=["2=10"])] = "",
+) -> ModelDetail:
+    """Choose the version that answers, or several with shares, and shadow versions with percentages.
+
+    It is recorded in the model repository, which the service must be able to write, and applies at once; other
+    processes and gateways follow within 5 s.
+    """
+    context = request_context(request)
+    backend, plugins = context.service.backend, context.shared["plugins"]
+    context.log_fields["model"] = name
+    try:
+        rollout = Rollout.of(listed(versions), listed(shadow), by=context.log_fields.get("key", ""))
+    except ValueError as exc:
+        raise InvalidParameter(f"{exc}.") from None
+    before = await to_thread(plugins.record_rollout, name, rollout)
+    try:
+        await backend.load(name)
+    except GatewayError:
+        await to_thread(plugins.record_rollout, name, before)
+        raise
+    return _detail(await backend.model(name))
+
+
+@admin_router.post(
     "/models/{name}/unload",
     summary="Unload a model",
     status_code=HTTPStatus.NO_CONTENT,
@@ -131,9 +177,14 @@ async def unload_model(request: Request, name: str) -> None:
 
 def _detail(info: ModelInfo) -> ModelDetail:
     """Convert a model's description to its response schema."""
+    rollout = info.rollout or Rollout({info.version: 100} if info.version else {})
     return ModelDetail(
         name=info.name,
         version=info.version,
+        shares=rollout.shares,
+        shadow=rollout.shadow,
+        since=rollout.since,
+        by=rollout.by or None,
         precision=info.precision,
         runtime=info.runtime,
         multi_label=info.multi_label,

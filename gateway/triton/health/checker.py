@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 import structlog
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway import metrics
-from gateway.errors import GatewayError, ModelUnavailable, TritonUnreachable
+from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import EndpointHealth, ModelState
 from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
@@ -43,11 +44,11 @@ Repair = Callable[[TritonEndpoint, HealthState, Probes], TritonRecovery]
 
 
 class HealthChecker:
-    """Runs three loops over the `state` of one Triton: probes, reloads of failing models, loads of missing models.
+    """Runs four loops over the `state` of one Triton: probes, rollouts, reloads of failing and loads of missing models.
 
     Each probe has a new image, so that no cache can answer in place of the model. The results of clients' requests
     count as well: answers make probes rarer, failures bring the next probe forward. Without `repair`, nothing is
-    reloaded or loaded. `model_changed` gets the name of each model whose readiness has changed.
+    reloaded or loaded. `model_changed` gets the name of each model whose readiness or rollout has changed.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class HealthChecker:
         """Run until cancelled; exceptions are logged and counted. Probes continue during reloads."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self.probe_all, self.state.probe_soon))
+            # A separate task, since a probe may take seconds.
+            group.create_task(self._repeat(self.follow, asyncio.Event(), self.state.schedule.follow_seconds))
             if self._recovery:
                 group.create_task(self._repeat(self.recover, self.state.recovery_needed))
                 # A separate task, since a load may take minutes.
@@ -81,6 +84,8 @@ class HealthChecker:
     async def probe_all(self) -> None:
         """Probe every model that is due."""
         state = self.state
+        if not state.probed:
+            await self.follow()  # before any model counts as ready
         with contextlib.suppress(GatewayError):
             index = await self._endpoint.index()
             if not state.recovering:  # a model that is being reloaded is not missing
@@ -98,6 +103,25 @@ class HealthChecker:
             state.recovery_needed.set()
         if state.expected.missing:
             state.models_missing.set()
+
+    async def follow(self) -> None:
+        """Read which versions answer, of each model that has several."""
+        expected = self.state.expected
+        try:
+            index = await self._endpoint.index()
+        except GatewayError:
+            return  # what is known stays
+        names = {model.name for model in index.models if model.state == READY}
+        several = names & {name.rpartition(".v")[0] for name in names}
+        for name in sorted(several | expected.rollouts.keys()):
+            try:
+                config = await self._endpoint.config(name)
+            except ModelNotFound:
+                config = ModelConfig(name=name)
+            except GatewayError:
+                continue  # it is being loaded: what is known stays
+            if expected.follow(config):
+                self._model_changed(name)
 
     async def recover(self) -> None:
         """Reload the models that fail."""
@@ -118,6 +142,7 @@ class HealthChecker:
         """Probe a model that has just been loaded, so that calls find it; returns the probe's error, if it fails."""
         model = self.state.models.setdefault(name, ModelHealthState(name))
         await self._probes.run(model)
+        await self.follow()
         self._report()
         return model.error
 
@@ -144,7 +169,9 @@ class HealthChecker:
         for name, _ in self._reported_missing:
             metrics.forget_missing(self.state.address, name)
 
-    async def _repeat(self, action: Callable[[], Awaitable[None]], wake: asyncio.Event) -> None:
+    async def _repeat(
+        self, action: Callable[[], Awaitable[None]], wake: asyncio.Event, interval_seconds: float = 0.0
+    ) -> None:
         schedule = self.state.schedule
         while True:
             wake.clear()
@@ -153,7 +180,8 @@ class HealthChecker:
             except Exception:
                 metrics.WATCH_FAULTS.inc()
                 log.exception("watch_fault", triton=self.state.address)
-            seconds = schedule.interval_seconds * random.uniform(0.85, 1.15)  # noqa: S311  # spreads the gateways' probes
+            seconds = interval_seconds or schedule.interval_seconds
+            seconds *= random.uniform(0.85, 1.15)  # noqa: S311  # spreads the gateways' probes
             if self.state.failing:
                 seconds = min(schedule.quick_seconds / (5 if self.state.starting else 1), seconds)
             with contextlib.suppress(TimeoutError):

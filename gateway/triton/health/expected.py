@@ -4,11 +4,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from pydantic import ValidationError
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.inference.backend import ModelState
-from gateway.triton.contract import pinned
-from gateway.values.variables import variable
+from gateway.triton.contract import ROLLOUT_PARAMETER, pinned, rollout
+from gateway.values.rollout import Rollout
+from gateway.values.validation import first_fault
 
 ALL = "*"
 READY, LOADING, UNLOADING = "READY", "LOADING", "UNLOADING"
@@ -17,8 +20,6 @@ UNLOADED = "unloaded"
 NOT_LISTED = "Triton's model repository does not have it"
 NO_REASON = "it was not loaded, or its config.pbtxt cannot be read; Triton's log may say why"
 MAY_WAIT = "it was not loaded, and may need a model that failed to load: "
-Shares = Mapping[str, Mapping[str, int]]
-"""By the names of models their versions, with a part of the requests for each."""
 
 
 class ExpectedModels:
@@ -26,23 +27,20 @@ class ExpectedModels:
 
     Expected are the default model, those of `load` (`*`: all models in the repository when the default model is first
     served), those that this Triton has served, and those that it has tried to load. A model that was unloaded by a
-    request is no longer expected, unless it is the default model. Versions to which `splits` send requests are also
-    expected, but not loaded: a missing one is a warning. With `on_demand`, only the default model and those of `load`
-    are expected: requests load the others.
+    request is no longer expected, unless it is the default model. Versions that `rollouts` need are also expected, but
+    not loaded: a missing one is a warning. With `on_demand`, only the default model and those of `load` are expected:
+    requests load the others.
     """
 
-    def __init__(
-        self, default: str, *, splits: Iterable[Shares] = (), load: Collection[str] = (), on_demand: bool = False
-    ) -> None:
+    def __init__(self, default: str, *, load: Collection[str] = (), on_demand: bool = False) -> None:
         self.default = default
         self.on_demand = on_demand
         self._wanted = {*load} - {ALL}
         self._all = ALL in load
-        self._versions = list(
-            dict.fromkeys(
-                (name, version) for split in splits for name, versions in split.items() for version in versions
-            )
-        )
+        self.rollouts: dict[str, Rollout] = {}
+        """Which versions answer, of the models that have several."""
+        self._wrong: dict[str, str] = {}
+        """What is wrong with the record of a model, whose last good one applies."""
         self._known: set[str] = set()
         """Models that were served or have failed to load, and were not unloaded by a request since."""
         self.kept: set[str] = set()
@@ -54,7 +52,7 @@ class ExpectedModels:
         self.missing: tuple[ModelState, ...] = ()
         """The models, or versions of models, that should be loaded, and Triton's reason why they are not."""
         self.warnings: tuple[str, ...] = ()
-        """A message for each version of `splits` that is not served, with the remedy."""
+        """What is wrong with `rollouts`: versions that are not served, with the remedy, and records."""
 
     def update(self, index: RepositoryIndexResponse) -> None:
         """Compare with Triton's current index."""
@@ -82,15 +80,31 @@ class ExpectedModels:
         names = {name for name, _ in served}
         lacking = [
             (name, version)
-            for name, version in self._versions
+            for name, known in self.rollouts.items()
+            for version in known.versions
             if (name, version) not in served and pinned(name, version) not in names
         ]
-        self.warnings = tuple(_warning(name, version) for name, version in lacking)
+        self.warnings = (*self._wrong.values(), *(_warning(name, version) for name, version in lacking))
         unserved = expected - names
         if failed:
             # Triton does not report the steps of models that it has never loaded: they may need a failed one.
             unserved |= {name for name, versions in rows.items() if not any(each.state for each in versions)}
         self._lacking = {*lacking, *((each.name, each.version) for each in missing), *((name, "") for name in unserved)}
+
+    def follow(self, config: ModelConfig) -> bool:
+        """Take what an ensemble's configuration says of the versions that answer; whether that is a change."""
+        name = config.name
+        before = self.rollouts.pop(name, None)
+        self._wrong.pop(name, None)
+        try:
+            found = rollout(config)
+        except ValidationError as exc:
+            where = f"{name}/config.pbtxt: parameter {ROLLOUT_PARAMETER!r}"
+            self._wrong[name] = f"{where}: {first_fault(exc)}; correct it, or run gateway model use {name} …"
+            found = before
+        if found is not None:
+            self.rollouts[name] = found
+        return found != before
 
     def _update_known(self, rows: Mapping[str, Sequence[ModelState]]) -> None:
         if not rows:
@@ -166,7 +180,6 @@ def has_failed(state: ModelState) -> bool:
 
 def _warning(name: str, version: str) -> str:
     return (
-        f"{name} has no version {version} that is ready, so its share of the requests is answered with 503: add it "
-        f"with gateway model add … --version {version} --triton …, load it with POST /models/{name}/load, or correct "
-        f"{variable('model_split')}"
+        f"{name} has no version {version} that is ready, so its share of the requests is answered with 503: load it "
+        f"with POST /models/{name}/load, or let others answer with gateway model use {name} …"
     )

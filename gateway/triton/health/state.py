@@ -56,6 +56,8 @@ class Schedule:
     interval_seconds: float
     """Between probes of a model without traffic."""
     timeout_seconds: float
+    follow_seconds: float = 2.0
+    """Between two looks at which versions of the models answer: less than half of rollout.FOLLOW_SECONDS."""
     quick_seconds: float = 0.5
     """Between probes while a model fails."""
     starting_seconds: float = 5.0

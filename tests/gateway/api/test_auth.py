@@ -201,6 +201,7 @@ def admin_key(admins: Path) -> str:
 
 CODES = {401: "unauthorized", 403: "forbidden", 404: "not_found", 409: "model_in_use"}
 LOAD, UNLOAD = "POST /models/birds/load", "POST /models/birds/unload"
+USE = "POST /models/birds/use?versions=1"
 KEYS, ADMINS = "api_keys_file", "admin_keys_file"
 BOTH = (KEYS, ADMINS)
 
@@ -213,6 +214,9 @@ BOTH = (KEYS, ADMINS)
         ((), "", UNLOAD, (404, 404, 404, 404)),
         ((KEYS,), "", LOAD, (401, 401, 403, 401)),
         ((KEYS,), "", UNLOAD, (401, 401, 403, 401)),
+        ((KEYS,), "", USE, (401, 401, 403, 401)),
+        ((), "", USE, (404, 404, 404, 404)),
+        (BOTH, "", USE, (401, 401, 403, 404)),  # this service has no repository
         (BOTH, "", LOAD, (401, 401, 403, 200)),
         (BOTH, "", UNLOAD, (401, 401, 403, 204)),
         (BOTH, "", "POST /models/ensemble_model/unload", (401, 401, 403, 409)),

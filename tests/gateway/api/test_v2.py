@@ -11,6 +11,7 @@ from tritonclient.http import InferRequestedOutput
 from gateway import __version__
 from gateway.errors import InferenceFailed, InternalError, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Embeddings, InferResult
+from gateway.values.rollout import Rollout
 from gateway_plugins.keys.key_file import add_key
 from gateway_plugins.oip.documents import InferenceBody, InferenceResponse
 from gateway_plugins.oip.routes.models import MAX_INDEX_BYTES
@@ -188,7 +189,9 @@ def test_version_is_that_of_the_path(client, backend):
 
 
 def test_split_sends_a_share_to_a_version_and_clients_keep_theirs():
-    with client_of(scorer(), model_split={"flowers": {"1": 50, "2": 50}}) as client:
+    backend = scorer()
+    backend.rollouts["flowers"] = Rollout({"1": 50, "2": 50})
+    with client_of(backend) as client:
 
         def version(name: str, path: str = "/v2/models/flowers/infer") -> str:
             answer = ask(client, PNG, path=path, headers={"X-Client-ID": name})

@@ -11,7 +11,7 @@ from gateway.inference.selection import Selection
 from gateway.triton.addresses import Addresses
 from gateway.triton.backend import TritonBackend
 from gateway.triton.health.checker import HealthChecker, watcher
-from gateway.triton.health.expected import ExpectedModels, Shares
+from gateway.triton.health.expected import ExpectedModels
 from gateway.triton.health.state import HealthState, Schedule
 from gateway.triton.pool import ReplicaFactory, TritonPool
 from gateway.triton.wire import Seal
@@ -56,14 +56,13 @@ def checker_of(
     heal: bool = True,
     jitter_seconds: float = 0.0,
     take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
-    splits: Sequence[Shares] = (),
     clock: Callable[[], float] = time.monotonic,
     endpoint: FakeEndpoint | None = None,
     schedule: Schedule = SCHEDULE,
 ) -> HealthChecker:
     endpoint = endpoint or FakeEndpoint("10.0.0.1:8001", triton)
     reloader = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_lock=take_lock)
-    state = HealthState(endpoint.address, ExpectedModels(MODEL, splits=splits), schedule, clock)
+    state = HealthState(endpoint.address, ExpectedModels(MODEL), schedule, clock)
     own = lambda _, state, probes: ModelRecovery(state, probes, reloader)  # noqa: E731
     return HealthChecker(endpoint, state, repair=own if heal else None)
 

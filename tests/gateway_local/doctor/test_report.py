@@ -1,22 +1,17 @@
 """`gateway doctor` as a command."""
 
-import asyncio
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from gateway.findings import Level, fail, ok, warn
-from gateway.plugins import models_of
+from gateway.findings import fail, ok, warn
 from gateway_local.console import PlainConsole
-from gateway_local.doctor import tritons
 from gateway_local.doctor.report import show, summary
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests import warm
-from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.processes import environment, free_port
-from tests.settings import Settings
 
 FINDINGS = [ok("GPU", "none"), warn("cores", "2 cores", "lower it"), fail("labels", "one\ntwo [red]", "mend it")]
 
@@ -103,31 +98,3 @@ def test_remote_triton_is_checked_instead_of_this_machine(light_triton):
     assert "ok    inference" in completed.stdout
     assert "platform" not in completed.stdout
     assert str(DEFAULT_MODEL_REPOSITORY) not in completed.stdout
-
-
-SPLIT, SHADOW = {"flowers": {"1": 90, "2": 10}}, {"flowers": {"3": 10}}
-
-
-@pytest.mark.parametrize(
-    ("there", "settings", "level", "words"),
-    [
-        (("flowers:1", "flowers:2"), {"model_split": SPLIT}, Level.OK, "every version of GATEWAY_MODEL_SPLIT exists"),
-        (("flowers:1",), {"model_split": SPLIT}, Level.FAIL, "GATEWAY_MODEL_SPLIT"),
-        (("flowers:1",), {"model_split": SPLIT}, Level.FAIL, "flowers has no version 2, so its share of the requests"),
-        (("flowers:3",), {"model_shadow": SHADOW}, Level.OK, "every version of GATEWAY_MODEL_SHADOW exists"),
-        (("flowers:1",), {"model_shadow": SHADOW}, Level.WARN, "flowers has no version 3"),
-    ],
-)
-def test_versions_of_shares_must_exist(there, settings, level, words):
-    (finding,) = models_of(Settings(_env_file=None, **settings), lambda name, version: f"{name}:{version}" in there)
-    assert finding.level is level
-    assert words in finding.text + finding.advice
-
-
-@pytest.mark.parametrize(("version", "level"), [("2", Level.OK), ("3", Level.WARN)])
-def test_remote_triton_is_checked_by_its_own_index(version, level):
-    steps = ("preprocessor", "net")
-    triton = FakeTriton(ensembles={"ensemble_model": steps, "flowers": steps, "flowers.v2": steps})
-    settings = Settings(_env_file=None, model_shadow={"flowers": {version: 10}})
-    findings = asyncio.run(tritons.check_endpoint(FakeEndpoint("10.0.0.1:8001", triton), settings))
-    assert {finding.check: finding.level for finding in findings}["shadow"] is level

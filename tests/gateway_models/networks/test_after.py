@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from gateway.errors import UserError
+from gateway.values.rollout import Rollout
 from gateway_models.networks.add_step import add_step
 from gateway_models.networks.after import NetworkOutputs, check_step, load_step, write_step
 from gateway_models.networks.functions import adapter_of
 from gateway_models.networks.model_source import digest, labels_of
 from gateway_models.repository.after import DeclaredStep, FunctionStep, OwnClass, StepError, Unknown, read_step
 from gateway_models.repository.entry import EntryError, read_entry
-from gateway_models.repository.manage import remove_version, use_version
+from gateway_models.repository.manage import remove_version, use
 from gateway_models.repository.spec import ModelSpec
 from tests.commands import gateway
 
@@ -238,7 +239,7 @@ def test_function_is_a_version_of_the_same_network(own_head, function):
 
 def test_network_stays_as_long_as_a_version_runs_it(own_head):
     add_step(DeclaredStep(1.5), own_head, "head", None, print)
-    use_version(own_head, "head", 2)
+    use(own_head, "head", Rollout.of(["2"]))
     entry, _ = remove_version(own_head, "head", 1)
     assert entry.model_file(own_head, 2).is_file()
     entry, number = add_step(DeclaredStep(2.0), own_head, "head", None, print)
@@ -256,7 +257,7 @@ def test_own_classes_keep_the_calibration_below(own_head, function):
     step = entry.versions[number].spec.after
     assert isinstance(step, DeclaredStep)
     assert (step.temperature, step.labels) == (2.0, ("first", "other"))
-    use_version(own_head, "head", number)
+    use(own_head, "head", Rollout.of([str(number)]))
     with pytest.raises(StepError, match="version 3 of head has a step already"):
         function(own_head)
 
@@ -310,5 +311,5 @@ def test_command_adds_a_version_and_says_how_to_use_it(own_head, tmp_path):
     where = ("--model-repository", own_head)
     output = gateway("model", "after", "head", tmp_path / "groups.yaml", *where).output
     assert "head version 2: the network of version 1, then 1 own class" in output
-    assert f"gateway model versions head --use 2 --model-repository {own_head}" in output
+    assert f"gateway model use head 2 --model-repository {own_head}" in output
     assert "then 1 own class" in gateway("model", "versions", "head", *where).output

@@ -113,11 +113,11 @@ def test_models_show_the_step_of_the_version_in_use(client, server, repository):
     assert (plain["after"], plain["classes"], plain["runtime"]) == (None, 5, "onnxruntime")
     options = ("--triton", server.url, "--model-repository", repository)
     try:
-        gateway("model", "versions", "head", "--use", OWN, *options)
+        gateway("model", "use", "head", OWN, *options)
         with gateway_of(server, "head") as another:
             shown = another.get("/models/head").json()
     finally:
-        gateway("model", "versions", "head", "--use", PLAIN, *options)
+        gateway("model", "use", "head", PLAIN, *options)
     assert shown["labels"] == ["red", "yellow", "blue", "warm", "other"]
     assert shown["after"] == "temperature 1.5, 4 own classes, 'other' below 0.9"
     assert shown["steps"] == ["head_preprocessor", "head_classifier", "head.v2_after"]

@@ -3,11 +3,12 @@
 import pytest
 
 from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER, parameters, read_model_config
+from gateway.values.rollout import Rollout
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.proof.drift import chosen_files, described, store
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.repository.entry import read_entry
-from gateway_models.repository.manage import use_version
+from gateway_models.repository.manage import use
 from gateway_models.repository.writing import rewrite
 from gateway_predictions.drift import sample_of
 from gateway_predictions.live_drift import STORED_IMAGES, read_reference
@@ -48,7 +49,7 @@ def test_reference_of_enough_images_is_stored_with_the_version(repository):
     assert read_reference(written).classes[0][0] == "cat"
     # It is part of the record, so that a later change of the model keeps it.
     assert read_entry(repository, NAME).versions[1].drift_reference == written
-    use_version(repository, NAME, 1)
+    use(repository, NAME, Rollout.of(["1"]))
     assert parameters(read_model_config(repository / NAME / "config.pbtxt"))[DRIFT_REFERENCE_PARAMETER] == written
 
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gateway.triton.contract import parameters, read_model_config
+from gateway.values.rollout import Rollout
 from gateway_models.networks.add import add
 from gateway_models.repository.after import DeclaredStep
 from gateway_models.repository.entry import Entry, EntryError, read_entry
-from gateway_models.repository.manage import provide_stateful, remove, remove_version, use_version
+from gateway_models.repository.manage import provide_stateful, remove, remove_version, use
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import ModelSpec, Serving
 from gateway_models.repository.writing import extend, rewrite, staging
@@ -40,14 +41,24 @@ def test_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
         return [path.name for path in (own_head / "head").iterdir() if path.is_dir()], step.model_version
 
     assert served() == (["1"], 1)
-    use_version(own_head, "head", 2)
+    use(own_head, "head", Rollout.of(["2"]))
     assert served() == (["2"], 2)
-    use_version(own_head, "head", 1)
+    use(own_head, "head", Rollout.of(["1"]))
     assert served() == (["1"], 1)
-    with pytest.raises(EntryError, match="version 1 of head is in use"):
+    with pytest.raises(EntryError, match=r"version 1 of head answers requests: .*gateway model use head"):
         remove_version(own_head, "head", 1)
     with pytest.raises(EntryError, match=r"head has no version 7; there are 1, 2"):
-        use_version(own_head, "head", 7)
+        use(own_head, "head", Rollout.of(["7"]))
+    before = use(own_head, "head", Rollout.of(["1"], ["2"], by="ops"))
+    with pytest.raises(EntryError, match="version 2 of head is a shadow"):
+        remove_version(own_head, "head", 2)
+    written = parameters(read_model_config(own_head / "head" / "config.pbtxt"))["rollout"]
+    assert Rollout.read(written) == read_entry(own_head, "head").rollout
+    assert "rollout" not in parameters(read_model_config(own_head / "head.v1" / "config.pbtxt"))
+    # A change that was prepared before, such as another version, does not take the new record back.
+    rewrite(made, own_head)
+    assert read_entry(own_head, "head").rollout.by == "ops"
+    assert use(own_head, "head", before).by == "ops"
     left, gone = remove_version(own_head, "head", 2)
     assert gone == ("head.v1", "head.v2")
     assert sorted(path.name for path in (own_head / "head_classifier").glob("[0-9]*")) == ["1"]

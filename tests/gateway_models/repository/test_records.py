@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.values.rollout import Rollout
 from gateway_models.repository.entry import Entry, EntryError, Outcome, Version, read_entry, write_record
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
 from gateway_models.repository.retired import retire, retired
@@ -28,7 +29,7 @@ SPEC = ModelSpec(
     version=2,
 )
 OUTCOME = Outcome(3, "softmax", 1e-5, Format.ONNX, input="uint8-nhwc", embedding_size=16, embedding_difference=1e-6)
-ENTRY = Entry("flowers", {2: Version(SPEC, OUTCOME)}, in_use=2)
+ENTRY = Entry("flowers", {2: Version(SPEC, OUTCOME)}, rollout=Rollout({"2": 100}))
 VERSION = ("versions", "2")
 
 
@@ -70,6 +71,8 @@ def test_record_names_no_folder_outside_of_its_repository(tmp_path, member, valu
 @pytest.mark.parametrize(
     ("changed", "error", "words"),
     [
+        (("rollout", "shares", {"1": 100}), EntryError, "flowers has no version 1"),
+        (("rollout", "shares", {}), EntryError, r"cannot read .*rollout\.shares: "),
         (("colour", "bgr"), EntryError, r"cannot read .*origin\.json: colour: "),
         ((*VERSION, "outcome", "classes", "many"), EntryError, r"cannot read .*versions\.2\.outcome\.classes: "),
         ((*VERSION, "spec", "precision", "fp8"), EntryError, r"cannot read .*versions\.2\.spec\.precision: "),

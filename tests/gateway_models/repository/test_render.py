@@ -16,6 +16,7 @@ from gateway.triton.contract import (
     VERSION_PARAMETER,
     parameters,
 )
+from gateway.values.rollout import Rollout
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.entry import Entry
@@ -37,7 +38,7 @@ def test_shipped_configurations_come_from_the_same_templates():
 
 def test_ensemble_has_parameters_for_the_gateway():
     one = entry(multi_label=True, precision=Precision.BF16).versions[1]
-    texts = render(Entry("head", {1: one, 2: one}, in_use=2))
+    texts = render(Entry("head", {1: one, 2: one}, rollout=Rollout({"2": 100})))
     written = {name: dict(parameters(config(texts[name]))) for name in ("head", "head.v1", "head.v2")}
     assert written["head"] == {
         MODEL_PARAMETER: "head",
@@ -59,7 +60,7 @@ def test_reference_of_drift_is_a_parameter_of_its_version():
     """Also with characters that Triton's text format escapes."""
     one = entry().versions[1]
     text = json.dumps({"class": {"0": ['a "cat"\\ é $model %s', 0.5]}})
-    texts = render(Entry("head", {1: one, 2: replace(one, drift_reference=text)}, in_use=2))
+    texts = render(Entry("head", {1: one, 2: replace(one, drift_reference=text)}, rollout=Rollout({"2": 100})))
     written = {name: parameters(config(texts[name])).get(DRIFT_REFERENCE_PARAMETER) for name in texts}
     assert {name: given for name, given in written.items() if given is not None} == {"head": text, "head.v2": text}
 

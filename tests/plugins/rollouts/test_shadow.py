@@ -269,10 +269,10 @@ def shadows_of(
     backend: ScriptedBackend, shares: Any = ALWAYS, throws: list[float] | None = None, **limits: int
 ) -> tuple[Shadows, SpareCapacity]:
     """Shadows by themselves; `throws` are what chance comes to."""
-    tools = service_of(backend, max_images=limits.pop("max_images", 8)).tools
+    tools = service_of(backend, shadow=shares, max_images=limits.pop("max_images", 8)).tools
     left = iter(throws or [])
     chance = (lambda: next(left)) if throws else (lambda: 0.0)
-    shadows = Shadows(shares, chance=chance)
+    shadows = Shadows(chance=chance)
     with suppress(StopIteration):  # it waits for nothing
         shadows.start(tools, Observers()).send(None)
     return shadows, shadows.spare

@@ -6,12 +6,16 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway import metrics
 from gateway.errors import ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.expected import NOT_LISTED, ExpectedModels
-from tests.doubles.triton import FakeTriton
-from tests.gateway.triton.fleet import MODEL, call_of, checker_of, fleet_of, running, wait_until
+from gateway.triton.health.state import HealthState
+from gateway.values.rollout import Rollout
+from tests.doubles.triton import FakeEndpoint, FakeTriton
+from tests.gateway.triton.fleet import MODEL, SCHEDULE, call_of, checker_of, fleet_of, running, wait_until
 
 STEPS = ("preprocessor", "net")
 TWO = {MODEL: STEPS, "flowers": ("flowers_preprocessor", "flowers_net")}
+VERSIONS = {MODEL: STEPS, f"{MODEL}.v1": STEPS, f"{MODEL}.v2": STEPS}
 
 
 def index_of(**states: str) -> RepositoryIndexResponse:
@@ -236,32 +240,54 @@ def lacking(checker) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("names", "split", "words"),
+    ("rollout", "words"),
     [
-        (
-            [MODEL],
-            {"1": 90, "7": 10},
-            (f"{MODEL} has no version 7 ", "--version 7", f"POST /models/{MODEL}/load", "GATEWAY_MODEL_SPLIT"),
-        ),
-        ([MODEL], {"7": 100}, (f"{MODEL} has no version 7 ",)),  # though every request gets 503
-        ([MODEL, f"{MODEL}.v7"], {"7": 100}, ()),  # a version may have its own ensemble
-        ([MODEL], None, ()),
+        (Rollout({"2": 90, "7": 10}), (f"{MODEL} has no version 7 ", f"POST /models/{MODEL}/load", "model use")),
+        (Rollout({"7": 100}), (f"{MODEL} has no version 7 ",)),  # though every request gets 503
+        (Rollout({"2": 1}, {"7": 100}), (f"{MODEL} has no version 7 ",)),
+        (Rollout({"1": 1, "2": 1}), ()),  # a version may have its own ensemble
     ],
 )
-async def test_missing_version_of_a_split_is_a_warning_with_a_remedy(names, split, words):
+async def test_missing_version_that_answers_is_a_warning_with_a_remedy(rollout, words):
     """The Triton stays ready for the served versions."""
-    checker = checker_of(FakeTriton(ensembles=dict.fromkeys(names, STEPS)), splits=[{MODEL: split}] if split else [])
+    checker = checker_of(FakeTriton(ensembles=VERSIONS, rollouts={MODEL: rollout.text}))
+    await checker.follow()
     await checker.probe_all()
     warnings = lacking(checker)
     assert (len(warnings), checker.state.ready) == (bool(words), True)
-    for warning in warnings:
-        assert warning.startswith(words[0])
-        assert all(word in warning for word in words)
+    assert all(word in warnings[0] for word in words)
+
+
+async def test_rollouts_are_followed_and_the_last_good_record_applies():
+    first, second = Rollout({"1": 90, "2": 10}), Rollout({"2": 100}, {"1": 5})
+    triton = FakeTriton(ensembles={**VERSIONS, "flowers": STEPS})
+    endpoint, expected, changed = FakeEndpoint("10.0.0.1:8001", triton), ExpectedModels(MODEL), []
+    checker = HealthChecker(endpoint, HealthState("", expected, SCHEDULE), model_changed=changed.append)
+
+    async def followed(text: str) -> Rollout | None:
+        triton.rollouts = {"flowers": first.text, MODEL: text}
+        await checker.follow()
+        expected.update(await endpoint.index())
+        assert expected.rollouts.keys() <= {MODEL}  # flowers has one version
+        return expected.rollouts.get(MODEL)
+
+    assert await followed("") is None
+    assert [await followed(first.text), await followed(first.text), changed] == [first, first, [MODEL]]
+    assert (await followed("{}"), changed) == (first, [MODEL])
+    assert "parameter 'rollout': shares: is missing" in expected.warnings[0]
+    assert (await followed(second.text), changed, expected.warnings) == (second, [MODEL] * 2, ())
+    triton.unloaded.add(MODEL)  # as while it is loaded again
+    assert await followed(first.text) == second
+    triton.unloaded.clear()
+    del triton.ensembles[MODEL]
+    assert (await followed(first.text), changed) == (None, [MODEL] * 3)
 
 
 async def test_unloaded_version_is_missing_and_logged_once():
     triton = FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}, unloaded={f"{MODEL}.v7"})
-    checker = checker_of(triton, splits=[{MODEL: {"7": 100}}])
+    triton.rollouts = {MODEL: Rollout({"7": 100}).text}
+    checker = checker_of(triton)
+    checker.state.expected.follow(triton.config(MODEL))
     with structlog.testing.capture_logs() as captured:
         await checker.probe_all()
         assert lacking(checker)
