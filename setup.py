@@ -8,7 +8,8 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 SHIPPED = ("triton_models", "triton_backends", "examples")
-GENERATED = shutil.ignore_patterns("__pycache__", "model.pt", "cpu.onnx", "cpu.json", "labels.txt", "origin.json")
+NETWORK = ("model.pt", "cpu.onnx", "cpu.json", "threads.json")
+GENERATED = shutil.ignore_patterns("__pycache__", *NETWORK, "labels.txt", "origin.json")
 
 
 class BuildWithModels(build_py):

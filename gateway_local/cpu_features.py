@@ -1,6 +1,9 @@
-"""Instructions of this machine's processor that decide which precision is worth trying."""
+"""The processor of this machine, and its instructions that decide which precision is worth trying."""
 
 from pathlib import Path
+from typing import Any
+
+from gateway_machine.cores import usable_cores
 
 CPUINFO = Path("/proc/cpuinfo")
 
@@ -15,6 +18,11 @@ def cpu_name(path: Path = CPUINFO) -> str:
     """The processor's name; empty if that is unknown."""
     lines = (line.partition(":") for line in _text(path).splitlines())
     return next((value.strip() for name, _, value in lines if name.strip() == "model name"), "")
+
+
+def machine() -> dict[str, Any]:
+    """What a measurement depends on: the processor and the number of cores that this process may use."""
+    return {"cpu": cpu_name(), "cores": usable_cores()}
 
 
 def _text(path: Path) -> str:

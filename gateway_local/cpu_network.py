@@ -12,19 +12,19 @@ from gateway.values.files import whole_file
 from gateway_local.paths import DEFAULT_BACKENDS
 
 
-def _load() -> ModuleType:
-    """Load the backend's module from its path; Triton needs it in a folder that is not on the import path."""
-    spec = importlib.util.spec_from_file_location("cpu_network", DEFAULT_BACKENDS / "pytorch" / "cpu_network.py")
+def backend_module(backend: str, name: str) -> ModuleType:
+    """Load a backend's module from its path; Triton needs it in a folder that is not on the import path."""
+    spec = importlib.util.spec_from_file_location(name, DEFAULT_BACKENDS / backend / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Its data class looks its module up.
-    sys.modules.setdefault("cpu_network", module)
+    # Its data classes look their module up.
+    sys.modules.setdefault(name, module)
     spec.loader.exec_module(module)
     return module
 
 
-_backend = _load()
+_backend = backend_module("pytorch", "cpu_network")
 NETWORK: str = _backend.NETWORK
 RECORD: str = _backend.RECORD
 FILES = (NETWORK, RECORD)

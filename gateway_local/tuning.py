@@ -1,24 +1,17 @@
 """What runs the networks of a repository on this CPU, and what `gateway model tune` measured them on."""
 
 from pathlib import Path
-from typing import Any
 
 from gateway.triton.contract import read_model_configs, steps
 from gateway.triton.footprint import TORCH
-from gateway_local.cpu_features import cpu_name
 from gateway_local.cpu_network import choice
-from gateway_machine.cores import usable_cores
+from gateway_local.elastic import recorded
 
 WARNING = "warning: "
 TUNING = "tuning.json"
 """The file in a model's folder with the table of `tune` and the machine that it was measured on."""
 ORIGIN = "origin.json"
 """The record of `gateway model add`, without which a model cannot be tuned."""
-
-
-def machine() -> dict[str, Any]:
-    """What a measurement depends on: the processor and the number of cores that this process may use."""
-    return {"cpu": cpu_name(), "cores": usable_cores()}
 
 
 def runtimes(repository: Path, model: str, *, gpus: int) -> list[str]:
@@ -34,6 +27,8 @@ def runtimes(repository: Path, model: str, *, gpus: int) -> list[str]:
         for file in sorted(repository.glob(f"{name}/[0-9]*/model.pt")):
             runtime, reason, damaged = choice(file)
             text = f"{name} version {file.parent.name} runs by {runtime.described} on this CPU: {reason}"
+            if (threads := recorded(file)) is not None and threads.described:
+                text += f"; {threads.described}"
             if damaged:
                 lines.append(f"{WARNING}{text}; add the model again, or run `gateway model tune`")
             elif name in own:

@@ -16,6 +16,7 @@ from gateway.plugins import needs_key, ports_of
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings, variable
 from gateway.triton.contract import CLASSIFIER
+from gateway_local import elastic
 from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
 from gateway_local.children import Child
 from gateway_local.default_model import default_model
@@ -136,6 +137,8 @@ def _triton(
 ) -> tuple[EmbeddedTriton, StartPlan]:
     """A Triton for this machine that was not started, and the plan that it is sized by."""
     runtime = _prepare(settings, model_repository, display)
+    if not gpus.usable:
+        elastic.update(model_repository, display.say)
     plan = plan_start(settings, model_repository, display.say, gpus=gpus.usable, with_gateway=not alone)
     in_flight = plan.settings.workers * plan.settings.max_images_in_flight
     configs = sized_configs(model_repository, plan.sizes)

@@ -4,6 +4,7 @@ Triton runs each instance of each version of a model in a process of its own. A 
 the libraries of its runtime, which all processes of that runtime share.
 """
 
+import contextlib
 import importlib.util
 import json
 from collections.abc import Iterable, Mapping
@@ -30,6 +31,8 @@ NEAR = 0.9
 """Share of the free memory above which a need is near the limit."""
 SERVER_BYTES = 64 * MIB
 """Memory of tritonserver itself, without its response cache."""
+LONE_BYTES = 32 * MIB
+"""Activations of one image in the second session of a network whose lone images have several threads."""
 TORCH, ONNX = {"pytorch", "pytorch_libtorch"}, {"onnxruntime", "onnxruntime_onnx"}
 
 
@@ -87,6 +90,8 @@ class Files:
     """The largest file of a version."""
     runtime: NetworkRuntime | None = None
     """What runs the network, if its files say so."""
+    has_threads: bool = False
+    """Whether a lone image has several threads, and so a second session with weights of its own."""
 
     @classmethod
     def of(cls, folder: Path, config: ModelConfig) -> Self:
@@ -96,7 +101,7 @@ class Files:
         runtime = runtime_of(config)
         if runtime in {NetworkRuntime.TORCH_CPU, NetworkRuntime.TORCH_CUDA} and runs_in_onnxruntime(folder):
             runtime = NetworkRuntime.ONNX
-        return cls(_versions(folder, config), weights, runtime)
+        return cls(_versions(folder, config), weights, runtime, has_threads(folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +187,11 @@ def footprint(
         on_one = max(on_gpus.values()) * files.versions * own
         return Footprint(name, runtime_of(config), count, known.loaded_bytes, known.peak_bytes, gpu_bytes=on_one)
     runtime = files.runtime or (recorded.runtime if recorded else runtime_of(config))
-    if recorded is not None and recorded.runtime is runtime:
-        return Footprint(name, runtime, count, recorded.loaded_bytes, recorded.peak_bytes, measured=True)
     known, weights = PROCESS_MEMORY[runtime], files.weights_bytes
-    return Footprint(name, runtime, count, known.loaded_bytes + weights, known.peak_bytes + weights)
+    lone = weights + LONE_BYTES if files.has_threads else 0
+    if recorded is not None and recorded.runtime is runtime:
+        return Footprint(name, runtime, count, recorded.loaded_bytes + lone, recorded.peak_bytes + lone, measured=True)
+    return Footprint(name, runtime, count, known.loaded_bytes + weights + lone, known.peak_bytes + weights + lone)
 
 
 def runs_in_onnxruntime(folder: Path) -> bool:
@@ -196,6 +202,15 @@ def runs_in_onnxruntime(folder: Path) -> bool:
         return bool(records) and all(record["runtime"] == "onnxruntime" for record in records)
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def has_threads(folder: Path) -> bool:
+    """Whether a version of a network has more than one thread for a lone image, by the records beside them."""
+    found = []
+    for path in folder.glob("[0-9]*/threads.json"):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            found.append(int(json.loads(path.read_bytes())["threads"]))
+    return max(found, default=1) > 1
 
 
 def version_files(folder: Path) -> list[Path]:

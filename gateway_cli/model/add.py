@@ -76,6 +76,7 @@ def add(
         gateway model add torchvision:resnet50 --name pets --after pets.yaml
     """
     from gateway.triton.footprint import check_load
+    from gateway_local import elastic
     from gateway_machine.memory import usable_memory
     from gateway_models.networks.add import add as add_model
     from gateway_models.repository.manage import provide_stateful
@@ -88,6 +89,7 @@ def add(
         reload(address, load=(stateful,))
     spec = replace(spec, trust=spec.trust or _trusts(spec))
     entry = add_model(spec, model_repository, print_status)
+    elastic.update(model_repository)
     # For the streams of every model. One that is there may be the user's own: --stream checks it.
     stateful_models = () if (model_repository / SEQUENCE_MODEL).exists() else (SEQUENCE_MODEL,)
     for name in stateful_models:

@@ -25,13 +25,13 @@ def list_models(address: Triton = None, model_repository: Repository = DEFAULT_M
 
     if found := entries(model_repository):
         if address is None:
-            listed(found)
+            listed(found, model_repository)
             return
         from gateway_models.blocking_triton import BlockingTriton
 
         with BlockingTriton(address) as triton:
             loaded = triton.loaded()
-        listed(found, loaded)
+        listed(found, model_repository, loaded)
         return
     if not model_repository.is_dir() and model_repository != DEFAULT_MODEL_REPOSITORY:
         raise UserError(f"there is no model repository at {model_repository}")

@@ -16,8 +16,9 @@ from rich.table import Table
 
 from gateway.errors import UserError
 from gateway_local import cpu_network
+from gateway_local.cpu_features import machine
 from gateway_local.cpu_network import CpuRuntime
-from gateway_local.tuning import TUNING, machine
+from gateway_local.tuning import TUNING
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Report

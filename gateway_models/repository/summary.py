@@ -11,6 +11,7 @@ from rich.table import Table
 
 from gateway.triton.contract import pinned
 from gateway_local.console import PlainConsole
+from gateway_local.elastic import recorded
 from gateway_local.paths import at, sample_image
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import AUTO, ImageTensor
@@ -75,11 +76,17 @@ def added(entry: Entry, repository: Path, version: int, service: str, triton: st
         )
 
 
-def listed(entries: Sequence[Entry], loaded: Collection[str] | None = None) -> None:
-    """Print a row for each model; with the names that a Triton has `loaded`, also whether it is among them."""
-    columns = ("name", "classes", "images", "format", "precision", "versions")
+def listed(entries: Sequence[Entry], repository: Path, loaded: Collection[str] | None = None) -> None:
+    """Print a row for each model; with the names that a Triton has `loaded`, also whether it is among them.
+
+    `threads` are those of a lone image on the CPU of this machine, if any model has more than one there.
+    """
+    files = [entry.model_file(repository, entry.in_use) for entry in entries]
+    threads = [timed.chosen if (timed := recorded(file)) else 1 for file in files]
+    elastic = ("threads",) if max(threads, default=1) > 1 else ()
+    columns = ("name", "classes", "images", "format", "precision", *elastic, "versions")
     table = Table(*columns, *(() if loaded is None else ("loaded",)), box=None, pad_edge=False)
-    for entry in entries:
+    for entry, count in zip(entries, threads, strict=True):
         side = entry.preprocessing.crop_size
         table.add_row(
             entry.name,
@@ -87,6 +94,7 @@ def listed(entries: Sequence[Entry], loaded: Collection[str] | None = None) -> N
             f"{side}×{side}",
             entry.format.value,
             entry.computes_in(entry.in_use).value,
+            *(str(count) for _ in elastic),
             _versions(entry),
             *(() if loaded is None else ("yes" if entry.name in loaded else "no",)),
         )

@@ -1,6 +1,7 @@
 """What runs a TorchScript network on a CPU, by the files beside it; without a Triton."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -77,6 +78,15 @@ def test_onnxruntime_runs_an_added_network(load, version):
     assert "by ONNX Runtime" in model.log[-1]
     assert model.warnings == []
     assert_answers(model, version, *noise(1, 4, 7), atol=1e-5)
+
+
+def test_elastic_network_answers_as_before(load, version):
+    (version / "threads.json").write_text('{"threads": 2}')
+    model = load()
+    if len(os.sched_getaffinity(0)) > 1:
+        assert "a lone image on 2 threads" in model.log[-1]
+    for size in (1, 4, 32):
+        assert_answers(model, version, *noise(size), atol=1e-5)
 
 
 def test_request_that_fails_does_not_fail_the_others(load):

@@ -67,6 +67,23 @@ def test_batches_of_every_size_have_the_answers_of_the_network(load, network, ac
             assert np.abs(answers - network(images).softmax(dim=1).numpy()).max() < tolerance
 
 
+@pytest.mark.parametrize("accelerators", [[], FP32])
+def test_lone_image_on_an_idle_machine_has_the_answers_of_the_network(
+    load, network, tmp_path, monkeypatch, accelerators
+):
+    (tmp_path / "threads.json").write_text('{"threads": 2}')
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    looks = []
+    monkeypatch.setattr("os.pread", lambda *_: looks.append(1) or b"0.00 0.00 0.00 1/100 42")
+    model = load(accelerators)
+    for size in (1, 4, 32):
+        images = torch.randn((size, 3, 32, 32))
+        (answers,) = model.session.run(["output__0"], {"input__0": images.numpy()})
+        with torch.no_grad():
+            assert np.abs(answers - network(images).softmax(dim=1).numpy()).max() < 1e-5
+    assert len(looks) == 1
+
+
 @pytest.mark.parametrize("accelerators", RUNTIMES)
 def test_answers_outlive_the_next_call(load, network, accelerators):
     """The images of a failed batch run one by one, and are answered together."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-# A module beside this file: Triton's stub adds its folder to sys.path.
+# Modules beside this file: Triton's stub adds its folder to sys.path.
+from elastic import opened
 from onnx_execution import Execution
 
 
@@ -69,7 +70,7 @@ def session_of(path: Path, config: dict[str, Any], parameters: dict[str, str], a
         parameters = {**parameters, **(accelerator.get("parameters") or {})}
     try:
         module = importlib.import_module(sessions)
-        return module.Session(path, config, parameters, args)
+        return opened(lambda given: module.Session(path, config, given, args), path, parameters, args)
     except ImportError as exc:
         raise pb_utils.TritonModelException(
             f"{path} is configured for {library}, which is not installed ({exc}): pip install {package}"

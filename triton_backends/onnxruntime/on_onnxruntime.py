@@ -1,5 +1,6 @@
 """ONNX models in ONNX Runtime, on a CPU or a GPU."""
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ class Session:
         # One core per instance by default, so that instances do not compete for cores.
         options.intra_op_num_threads = int(parameters.get("intra_op_thread_count", 1))
         options.inter_op_num_threads = int(parameters.get("inter_op_thread_count", 1))
+        options.add_session_config_entry("session.intra_op.allow_spinning", parameters.get("allow_spinning", "1"))
         if parameters.get("execution_mode") == "1":
             options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
         level = int(((config.get("optimization") or {}).get("graph") or {}).get("level", 0))
@@ -32,6 +34,8 @@ class Session:
         self.described = f"ONNX Runtime, {self._session.get_providers()[0]}"
         self.inputs = [tensor.name for tensor in self._session.get_inputs()]
         self.outputs = [tensor.name for tensor in self._session.get_outputs()]
+        # To parse and optimise a network takes twice its size, which malloc would keep.
+        ctypes.CDLL(None).malloc_trim(0)
 
     def run(self, outputs: list[str], feed: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """The outputs of a batch."""

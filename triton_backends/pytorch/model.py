@@ -18,6 +18,7 @@ import triton_python_backend_utils as pb_utils
 
 # Modules beside this file: Triton's stub adds its folder to sys.path.
 from cpu_network import NETWORK, ONNXRUNTIME, Choice, choose
+from elastic import opened
 from positions import by_position
 
 
@@ -76,16 +77,15 @@ def _execution(
         "intra_op_thread_count": parameters.get("INTRA_OP_THREAD_COUNT", "1"),
         "inter_op_thread_count": parameters.get("INTER_OP_THREAD_COUNT", "1"),
     }
-    session = sessions.Session(path.with_name(NETWORK), {}, threads, args)
+    network = path.with_name(NETWORK)
+    session = opened(lambda given: sessions.Session(network, {}, given, args), network, threads, args)
     inputs, outputs = by_position(config["input"]), by_position(config["output"])
     if len(session.inputs) != len(inputs) or len(session.outputs) < len(outputs):
         raise ValueError(
             f"it has {len(session.inputs)} inputs and {len(session.outputs)} outputs, config.pbtxt has {len(inputs)} "
             f"and {len(outputs)}"
         )
-    pb_utils.Logger.log_info(
-        f"{args['model_instance_name']} runs {path.with_name(NETWORK)} by {session.described}: {choice.reason}"
-    )
+    pb_utils.Logger.log_info(f"{args['model_instance_name']} runs {network} by {session.described}: {choice.reason}")
     return execution.Execution(
         session,
         dict(zip(inputs, session.inputs, strict=True)),

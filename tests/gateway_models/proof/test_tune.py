@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import UserError
 from gateway.values.extras import install
 from gateway_local import cpu_network
-from gateway_local.tuning import machine
+from gateway_local.cpu_features import machine
 from gateway_models.proof import variants
 from gateway_models.proof.tune import Measured, Tuner, report
 from gateway_models.proof.variants import NetworkRuntime, Variant, variants_of

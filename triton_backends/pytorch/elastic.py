@@ -1,0 +1,1 @@
+../onnxruntime/elastic.py
