@@ -15,12 +15,12 @@ from gateway.ingest.image_info import ImageInfo, upright
 from gateway_decoder import pillow
 
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _ORIENTATION, _EXTRA_SAMPLES, _SAMPLE_FORMAT = 256, 257, 258, 262, 274, 338, 339
-_COMPRESSION, _PLANAR, _ROWS_PER_STRIP = 259, 284, 278
+_SAMPLES, _COMPRESSION, _PLANAR, _ROWS_PER_STRIP = 277, 259, 284, 278
 _STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES = 273, 279, 324, 325
 _UNSIGNED_INTEGER = 1
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 # White is zero, black is zero, RGB, palette, CMYK, YCbCr, CIELab.
-_GRAYS, _LAB, _PHOTOMETRICS = (0, 1), 8, frozenset({0, 1, 2, 3, 5, 6, 8})
+_GRAYS, _RGB, _LAB, _PHOTOMETRICS = (0, 1), 2, 8, frozenset({0, 1, 2, 3, 5, 6, 8})
 _BIT_DEPTHS = frozenset({1, 2, 4, 8, 16})
 
 
@@ -53,11 +53,11 @@ def _read_by_pillow(data: bytes, image_format: ImageFormat) -> ImageInfo:
 
 
 def _read_gif(data: bytes, image_format: ImageFormat) -> ImageInfo:
-    """The logical screen; whether the first frame covers all of it is seen when it is decoded."""
+    """The logical screen, or more where the first frame reaches beyond it."""
     # Some writers pad with zeros or end with a line break, and some leave the trailer out.
     if len(data) < 14 or not (data.rstrip(b"\0\r\n").endswith(b";") or pillow.has_whole_gif_frames(data)):
         raise TruncatedImage("The GIF is cut off: it has no trailer.")
-    width, height = int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
+    width, height = pillow.opened(data, image_format).size
     return ImageInfo(image_format, width, height, has_alpha=True, by_pillow=True, animated=True)
 
 
@@ -74,8 +74,17 @@ def _read_tiff(data: bytes, image_format: ImageFormat) -> ImageInfo:
     photometric = tags.get(_PHOTOMETRIC, 1)
     if photometric not in _PHOTOMETRICS:
         raise UnsupportedFormat("The TIFF's colours must be gray, palette, RGB, YCbCr, CMYK or CIELab.")
-    alpha = next(iter(_values(tags, _EXTRA_SAMPLES)), 0)
+    # Writers leave the tag out, and mean alpha as Pillow does: libtiff ignores such a sample.
+    unnamed = photometric == _RGB and tags.get(_SAMPLES, 1) == 4 and _EXTRA_SAMPLES not in tags
+    alpha = _UNASSOCIATED_ALPHA if unnamed else next(iter(_values(tags, _EXTRA_SAMPLES)), 0)
     has_alpha = alpha in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA)
+    in_planes = has_alpha and tags.get(_PLANAR, 1) != 1
+    if has_alpha and photometric in _GRAYS and (photometric, bit_depth, alpha, in_planes) != (1, 8, 2, False):
+        raise UnsupportedFormat(
+            "A gray TIFF with alpha must have 8 bits, black as 0, unassociated alpha and no planes."
+        )
+    if in_planes and (unnamed or (bit_depth > 8 and tags.get(_COMPRESSION, 1) == 1)):
+        raise UnsupportedFormat("The TIFF has alpha in a plane of its own: save it with interleaved samples.")
     orientation = tags.get(_ORIENTATION, 1)
     orientation = orientation if orientation in range(1, 9) else 1
     return ImageInfo(
@@ -84,8 +93,11 @@ def _read_tiff(data: bytes, image_format: ImageFormat) -> ImageInfo:
         orientation,
         bit_depth=bit_depth,
         has_alpha=has_alpha,
-        # Up to 8 bits, libtiff multiplies by itself.
-        by_pillow=photometric == _LAB or (has_alpha and photometric in _GRAYS),
+        # Up to 8 bits, libtiff multiplies by itself. OpenCV mixes up planes of 16 bits.
+        by_pillow=photometric == _LAB
+        or (has_alpha and photometric in _GRAYS)
+        or unnamed
+        or (in_planes and bit_depth > 8),
         premultiplied=has_alpha and (alpha == _ASSOCIATED_ALPHA or bit_depth <= 8),
     )
 

@@ -53,6 +53,10 @@ def decode(text: str | bytes | bytearray, *, max_bytes: int) -> object:
     except UnicodeError:
         raise JsonError("it is not UTF-8") from None
     except ValueError as exc:
+        try:
+            data.decode()  # the parser does not tell what is damaged from what has another encoding
+        except UnicodeError:
+            raise JsonError("it is not UTF-8") from None
         raise JsonError(str(exc)) from None
     if many:
         raise JsonError(f"it has more than {MAX_VALUES:,} values")

@@ -13,7 +13,7 @@ import tifffile
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from gateway.errors import ImageError
+from gateway.errors import ImageError, UnsupportedFormat
 from gateway.ingest.upload import Upload
 from gateway_decoder.in_process import prepare
 from gateway_decoder.opencv import cv2
@@ -47,6 +47,22 @@ def gray_tiff(bits):
     tags = {256: width, 257: height, 258: bits, 259: 1, 262: 1, 273: 8, 277: 1, 278: height, 279: len(strip)}
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
     return b"II*\0" + struct.pack("<I", 8 + len(strip)) + strip + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+def rgba_tiff(folder, bits=8, *, gray=False, alpha="unassalpha", planes=False, unnamed=False, compression=None):
+    """RGB or gray with alpha, which the tag ExtraSamples describes unless it is `unnamed`."""
+    values = np.asarray(cat().convert("LA" if gray else "RGBA")).copy()
+    values[:, :20, -1] = 0
+    values = values.astype(np.uint16) * 257 if bits == 16 else values
+    data = by_tifffile(
+        np.ascontiguousarray(np.moveaxis(values, -1, 0)) if planes else values,
+        folder,
+        photometric="minisblack" if gray else "rgb",
+        planarconfig="separate" if planes else "contig",
+        extrasamples=[alpha],
+        compression=compression,
+    )
+    return data.replace(struct.pack("<HHI", 338, 3, 1), struct.pack("<HHI", 337, 3, 1)) if unnamed else data
 
 
 def gif(*, background=0, palette=True):
@@ -115,12 +131,15 @@ FORMS = {
         photometric="rgb",
         extrasamples=["unspecified", "unspecified"],
     ),
+    "TIFF RGB with a fourth sample": lambda folder: rgba_tiff(folder, unnamed=True),
+    "TIFF RGB 16 bit with alpha in planes": lambda folder: rgba_tiff(folder, 16, planes=True, compression="zlib"),
     "TIFF CIELab": lambda folder: encode(cat().convert("LAB"), "TIFF"),
     "TIFF CMYK 16 bit": lambda folder: by_tifffile(
         np.asarray(cat().convert("CMYK")).astype(np.uint16) * 257, folder, photometric="separated"
     ),
     "GIF without a palette": lambda folder: gif(palette=False),
     "GIF with a background outside its palette": lambda folder: gif(background=255),
+    "GIF that reaches beyond its screen": lambda folder: gif()[:6] + struct.pack("<HH", 30, 50) + gif()[10:],
     "GIF without a trailer": lambda folder: gif()[:-1],
     "GIF with a line break behind it": lambda folder: gif() + b"\r\n",
     "BMP whose offset of the pixels is 0": lambda folder: bmp_with_offset(0),
@@ -156,6 +175,21 @@ def test_offset_in_the_header_of_a_bitmap_is_ignored():
 def test_bitmap_with_overlong_runs_is_decoded():
     data = overrun_bmp()
     assert difference(seen(prepare(Upload(0, "odd", data), AUTO)), by_pillow(data)) == 0
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ({"bits": 16, "planes": True}, "alpha in a plane of its own"),
+        ({"planes": True, "unnamed": True, "compression": "zlib"}, "alpha in a plane of its own"),
+        ({"gray": True, "planes": True, "compression": "zlib"}, "A gray TIFF with alpha must have 8 bits"),
+        ({"gray": True, "bits": 16}, "A gray TIFF with alpha must have 8 bits"),
+        ({"gray": True, "alpha": "assocalpha"}, "A gray TIFF with alpha must have 8 bits"),
+    ],
+)
+def test_alpha_that_the_libraries_show_wrong_is_refused(tmp_path, form, reason):
+    with pytest.raises(UnsupportedFormat, match=reason):
+        prepare(Upload(0, "odd", rgba_tiff(tmp_path, **form)), AUTO)
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -25,6 +25,13 @@ def test_invalid_text_is_refused(text):
         decode(text, max_bytes=MOST)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_text_of_another_encoding_is_named(encoding):
+    """Windows PowerShell sends both."""
+    with pytest.raises(JsonError, match="it is not UTF-8"):
+        decode('{"filename": "Kätzchen.jpg"}'.encode(encoding), max_bytes=MOST)
+
+
 def test_text_may_be_as_long_as_its_limit():
     text = json.dumps("x" * 98)
     assert decode(text, max_bytes=100) == "x" * 98
