@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from gateway.values.safe_path import UnsafePath
@@ -16,6 +17,9 @@ from gateway_predictions.schema import FEEDBACK, PREDICTIONS, SCHEMA_VERSION, VE
 from gateway_predictions.store import LogUnavailable, Store
 
 Row = dict[str, Any]
+MAX_ROWS = 1_000_000
+"""Rows of one file, and of all results that are in memory at once, which take some 2 GB."""
+REQUIRED = frozenset({"time", "request_id", "index", "model", "reasons", "sha256"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,13 @@ class LogReader:
         """
         needed = ("time", "request_id", "index", "model", "reasons", "error")
         columns = PREDICTIONS.names if columns is None else list(dict.fromkeys([*columns, *needed]))
-        rows = [row for table in self.tables(model=model, since=since, columns=columns) for row in table.to_pylist()]
+        rows: list[Row] = []
+        for table in self.tables(model=model, since=since, columns=columns):
+            try:
+                _check_count(len(rows) + table.num_rows)
+            except ValueError as exc:
+                raise LogUnavailable(f"{self.url} {exc}: name fewer by --days or --model") from None
+            rows += table.to_pylist()
         found: dict[tuple[str, int, str], Row] = {}
         for row in sorted((row for row in rows if row["error"] is None), key=lambda row: row["time"]):
             known = found.setdefault(key_of(row), row)
@@ -151,7 +161,10 @@ class LogReader:
             file = ds.ParquetFileFormat().make_fragment(pa.BufferReader(self.store.read(path)))
             version = int((file.physical_schema.metadata or {}).get(VERSION_KEY, b"0"))
             if 1 <= version <= SCHEMA_VERSION:
-                return file.to_table(schema=schema, columns=columns and list(columns), filter=times)
+                _check_count(file.count_rows())
+                table = file.to_table(schema=schema, columns=columns and list(columns), filter=times)
+                _check(table)
+                return table
         except FileNotFoundError:
             raise
         except Exception as exc:  # each file system raises its own errors
@@ -160,6 +173,25 @@ class LogReader:
             f"{self.url}/{path} is of version {version or '?'} of the log, and this program reads versions up to "
             f"{SCHEMA_VERSION}: use a newer one"
         )
+
+
+def _check_count(rows: int) -> None:
+    if rows > MAX_ROWS:
+        raise ValueError(f"has more than {MAX_ROWS:,} rows")
+
+
+def _check(table: pa.Table) -> None:
+    """Raise ValueError where a row lacks what each writer gives, or has no valid time or text."""
+    table.validate(full=True)  # also whether texts are UTF-8
+    for name in REQUIRED & set(table.column_names):
+        if table[name].null_count:
+            raise ValueError(f"a row has no {name}")
+    if "time" in table.column_names:
+        pc.min_max(table["time"]).as_py()  # Python's datetime ends with the year 9999
+    answers = [table[name] for name in ("labels", "class_ids", "scores") if name in table.column_names]
+    sizes = [pc.fill_null(pc.list_value_length(column), 0) for column in answers]
+    if any(size != sizes[0] for size in sizes) or any(pc.list_flatten(column).null_count for column in answers):
+        raise ValueError("a row has not one label, class and score for each of its best classes")
 
 
 def key_of(row: Row) -> tuple[str, int, str]:

@@ -14,9 +14,10 @@ import pytest
 from pyarrow.dataset import dataset
 
 from gateway.inference.backend import Call, Row
+from gateway_predictions import reader
 from gateway_predictions.accuracy import accuracy, calibrations
 from gateway_predictions.labels import ExportSelection, choose, export
-from gateway_predictions.reader import Labelled, LogReader
+from gateway_predictions.reader import REQUIRED, Labelled, LogReader
 from gateway_predictions.schema import FEEDBACK
 from gateway_predictions.shares import wilson
 from gateway_predictions.store import LogUnavailable
@@ -299,6 +300,32 @@ def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        *(({name: None}, f"a row has no {name}") for name in sorted(REQUIRED)),
+        *(({name: None}, "has not one label, class and score") for name in ("labels", "class_ids", "scores")),
+        *(({name: [None, None]}, "has not one label, class and score") for name in ("labels", "class_ids", "scores")),
+        ({"scores": [0.5]}, "has not one label, class and score"),
+        ({"time": 2**60}, "date value out of range"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("form", ["csv", "label-studio"])
+def test_damaged_row_is_refused_with_its_file(tmp_path, members, reason, form):
+    log = log_of(tmp_path / "log", [a_row(1, **members)])
+    with pytest.raises(LogUnavailable, match=rf"\.parquet cannot be read: .*{reason}"):
+        export(log, tmp_path / "out", ExportSelection(), for_label_studio=form != "csv")
+    assert not (tmp_path / "out").exists()
+
+
+def test_results_beyond_the_memory_are_refused(tmp_path, monkeypatch):
+    log = log_of(tmp_path / "log", [a_row(1), a_row(2)])
+    monkeypatch.setattr(reader, "MAX_ROWS", 1)
+    with pytest.raises(LogUnavailable, match="has more than 1 rows"):
+        log.results()
+
+
 def test_log_without_results_is_refused(tmp_path):
     (tmp_path / "none").mkdir()
     assert "has no such results" in refusal("log", "export", tmp_path / "out", "--log", tmp_path / "none")
@@ -308,11 +335,11 @@ def test_reader_chooses_models_days_and_columns(circle):
     client, log, _ = circle
     send(client, image(7), path="/predict?model=m")
     rows(log, 6)
-    reader, hour, now = LogReader(str(log)), timedelta(hours=1), datetime.now(UTC)
-    assert len(reader.results(model="m")) == 1
-    assert [table.column_names for table in reader.tables(model="m", columns=["scores"])] == [["scores"]]
+    log_reader, hour, now = LogReader(str(log)), timedelta(hours=1), datetime.now(UTC)
+    assert len(log_reader.results(model="m")) == 1
+    assert [table.column_names for table in log_reader.tables(model="m", columns=["scores"])] == [["scores"]]
     assert [
-        sum(table.num_rows for table in reader.tables(**period))
+        sum(table.num_rows for table in log_reader.tables(**period))
         for period in ({"since": now + hour}, {"until": now - hour}, {"since": now - hour}, {})
     ] == [0, 0, 6, 6]
 
@@ -320,13 +347,14 @@ def test_reader_chooses_models_days_and_columns(circle):
 def test_reader_refuses_a_later_version_and_fills_missing_columns(tmp_path):
     folder = tmp_path / "rows" / "model=m" / "day=2026-01-01"
     folder.mkdir(parents=True)
-    table = pa.table({"time": pa.array([NOON], pa.timestamp("us", "UTC")), "model": ["m"], "new": [1]})
+    row = {name: [a_row(1)[name]] for name in REQUIRED}
+    table = pa.table(row | {"time": pa.array([NOON], pa.timestamp("us", "UTC")), "new": [1]})
     for version in (b"1", b"2"):
         pq.write_table(table.replace_schema_metadata({b"gateway.prediction_log": version}), folder / "a.parquet")
-        reader = LogReader(str(tmp_path))
+        log = LogReader(str(tmp_path))
         if version == b"1":
-            (found,) = next(reader.tables()).to_pylist()
+            (found,) = next(log.tables()).to_pylist()
             assert (found["model"], found["scores"]) == ("m", None)
         else:
             with pytest.raises(LogUnavailable, match="version 2"):
-                list(reader.tables())
+                list(log.tables())
