@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from gateway.deadline import Deadline
-from gateway.errors import GatewayError, InvalidParameter, Overloaded, Unauthorized
+from gateway.errors import GatewayError, ImageError, InvalidParameter, Overloaded, Unauthorized
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.sequence import FrameSequence, SequenceScores
@@ -41,8 +41,10 @@ Receive = Callable[[], Awaitable[bytes | str | None]]
 """The next message of the client: a frame, a text, or None at its end. Raises the errors that end the stream."""
 MAX_TEXT_CHARACTERS = 32 * 1024
 """Much shorter than a frame: long JSON would block the event loop, and takes thirty times its size in memory."""
-TEXTS_PER_SECOND = 100
-"""Rate limit for the text messages of one stream; more are read later. One costs up to a few milliseconds."""
+TEXTS_PER_SECOND, DROPPED_PER_SECOND, FAULTY_PER_SECOND = 100, 200, 20
+"""Rate limits of one stream for text messages, frames that are dropped, and frames that are no usable image: after the
+first ones, a client that sends more is read more slowly. A frame that costs its client one byte costs the service
+several hundred microseconds. No camera has these rates."""
 KEY_CHECK_SECONDS = 5.0
 """Interval in which the API key of an open stream is checked; the stream ends if the key was removed."""
 Send = Callable[[bytes], Awaitable[None]]
@@ -107,8 +109,8 @@ class StreamSession(OrderedStream[StreamFrame]):
         self._account = StreamAccount(limits.request_cpu_seconds, limits.cpu_seconds, client=caller)
         self._client_ended = False
         self._sending_since: float | None = None
-        self._texts_at = -math.inf
-        """Time at which the next text message may be read, by TEXTS_PER_SECOND."""
+        self._next_at = -math.inf
+        """Time at which the next message may be read, by TEXTS_PER_SECOND and the others."""
         self._number = 0
 
     @property
@@ -152,23 +154,26 @@ class StreamSession(OrderedStream[StreamFrame]):
                 STREAMS_STOPPED.labels("key_removed").inc()
                 raise Unauthorized("The API key with which this stream was opened has been removed.")
 
-    async def _pace_texts(self) -> None:
-        """Wait if text messages arrive faster than TEXTS_PER_SECOND; nothing is read meanwhile."""
-        now = asyncio.get_running_loop().time()
-        self._texts_at = max(self._texts_at, now - 1) + 1 / TEXTS_PER_SECOND
-        if self._texts_at > now:
-            await asyncio.sleep(self._texts_at - now)
+    def _slow_down(self, per_second: int, count: int = 1) -> None:
+        """Read later what follows messages that may come `per_second`; a second's worth of them is free."""
+        self._next_at = max(self._next_at, asyncio.get_running_loop().time() - 1) + count / per_second
+
+    async def _pace(self) -> None:
+        """Wait until the next message may be read."""
+        if (seconds := self._next_at - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(seconds)
 
     async def _read(self, receive: Receive) -> None:
         time_slice = TimeSlice()
         while True:
             await time_slice.pause_if_over()
+            await self._pace()
             message = await self.receive(receive)
             if message is None:
                 self._waiting.end()
                 return
             if isinstance(message, str):
-                await self._pace_texts()
+                self._slow_down(TEXTS_PER_SECOND)
                 await self._send_message(self._handle_text(message))
                 if self._client_ended:
                     return
@@ -192,7 +197,9 @@ class StreamSession(OrderedStream[StreamFrame]):
         self.arrived()
         frame = StreamFrame(self._number, data, self._parameters, time.perf_counter(), result)
         self._number += 1
-        for _ in range(await self._waiting.put(frame)):
+        if dropped := await self._waiting.put(frame):
+            self._slow_down(DROPPED_PER_SECOND, dropped)
+        for _ in range(dropped):
             self.stats.drop()
             self.dropped()
 
@@ -273,6 +280,8 @@ class StreamSession(OrderedStream[StreamFrame]):
             self.stats.answered += 1
         else:
             self.stats.failed += 1
+            if isinstance(result.error, ImageError):
+                self._slow_down(FAULTY_PER_SECOND)
         seconds = time.perf_counter() - frame.came_at
         metrics.STREAM_SECONDS.observe(seconds)
         metrics.STREAM_FRAMES.labels("answered" if result.error is None else "failed").inc()

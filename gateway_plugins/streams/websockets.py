@@ -90,13 +90,15 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
 
     async def receive(self) -> Any:  # noqa: ANN401  # see uvicorn
         """See ASGI."""
-        self._receives = True
-        self._connection.update_reading()
+        self._receives = waits = self.queue.empty()
+        if waits:
+            self._connection.update_reading()
         try:
             message = await super().receive()
         finally:
             self._receives = False
-            self._connection.update_reading()
+            if waits or self.queue.empty():  # otherwise nothing has changed
+                self._connection.update_reading()
         self._waiting_bytes -= _payload_bytes(message)
         self._hold()
         return message

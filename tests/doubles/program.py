@@ -8,7 +8,7 @@ from collections import deque
 
 import numpy as np
 
-from gateway.app import create_app
+from gateway.app import create_app, prepare
 from gateway.environment import load_settings
 from gateway.logs import configure_logs
 from gateway.server.allocator import keep_freed_memory
@@ -37,6 +37,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # as gateway.server.serve
     app = create_app(settings, backend())
+    prepare(app)
     freeze_garbage()
     run(app, settings)
 

@@ -20,7 +20,7 @@ from gateway.limits import pool_clients
 from gateway_plugins.keys.key_file import add_key, remove_key
 from gateway_plugins.streams import session, websockets
 from gateway_plugins.streams.held_label import HeldLabel
-from gateway_plugins.streams.session import TEXTS_PER_SECOND
+from gateway_plugins.streams.session import DROPPED_PER_SECOND, FAULTY_PER_SECOND, TEXTS_PER_SECOND
 from tests.costly_files import progressive_jpeg_of_many_scans
 from tests.doubles.backend import StubBackend, frame, frame_backend
 from tests.keys import key_of
@@ -275,6 +275,31 @@ def test_text_messages_are_rate_limited():
             client.send('{"top_k": 1}')
         assert [answer(client)["type"] for _ in range(count)] == ["parameters"] * count
         assert time.monotonic() - began > 0.9
+
+
+def test_faulty_frames_are_rate_limited():
+    """A frame of one byte costs the service as much as an image of a client that sends one."""
+    count = 2 * FAULTY_PER_SECOND
+    with stream_service(frame_backend()) as (address, _), opened(address, "?drop=never") as client:
+        began = time.monotonic()
+        for _ in range(count):
+            client.send(b"x")
+        assert [answer(client)["status"] for _ in range(count)] == ["error"] * count
+        assert time.monotonic() - began > 0.9
+
+
+def test_dropped_frames_are_rate_limited():
+    backend = frame_backend()
+    count = 2 * DROPPED_PER_SECOND + 10
+    with stream_service(backend) as (address, _), opened(address) as client:
+        backend.gate.clear()
+        began = time.monotonic()
+        for _ in range(count):
+            client.send(frame(0))
+        client.send('{"top_k": 1}')  # answered once the frames before it were read
+        assert answer(client)["type"] == "parameters"
+        assert time.monotonic() - began > 0.9
+        backend.gate.set()
 
 
 def test_stream_needs_a_valid_key_for_as_long_as_it_is_open(tmp_path, monkeypatch):
