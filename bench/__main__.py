@@ -71,9 +71,9 @@ def main(
     ensemble, one image a call. c: POST /predict with one file. d: POST /predict with 200 files. e: like c, always with
     the same photograph and Triton's response cache, which is off in b to d.
 
-    --peers measures (c) in turns with LitServe and a naive FastAPI service, each with torch and with ONNX Runtime,
-    installed apart. --write puts the table of a model between the markers for that model, and the summaries of --peers
-    between their own.
+    --peers measures (c) in turns with LitServe and a naive FastAPI service, each with torch and with ONNX Runtime, and
+    with the naive ones as people write them, with default threads; they are installed apart. --write puts the table of
+    a model between the markers for that model, and the summaries of --peers between their own.
 
     Every answer's label is checked. GATEWAY_ variables reach the service.
     """

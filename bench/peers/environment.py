@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from bench.output import Progress
-from bench.peers.network import LABELS, MODEL, ONNX, RUNTIME, TORCH
+from bench.peers.network import LABELS, MODEL, ONNX, RUNTIME, THREADS, TORCH
 from bench.services import Service, started
 from gateway.triton.contract import CLASSIFIER
 from gateway_local.hosts import free_port
@@ -34,13 +34,23 @@ class Peer:
     """Arguments of Python."""
     runtime: str
     """One of RUNTIMES."""
+    tuned: bool = True
+    """Whether it has a process of one thread for each core; else one process, with each library's own threads."""
+
+    @property
+    def group(self) -> str:
+        """What it is compared in: AS_WRITTEN, or the peers tuned with its runtime."""
+        return self.runtime if self.tuned else AS_WRITTEN
 
 
+AS_WRITTEN = "as written"
 PEERS = {
     "LitServe": Peer(_LITSERVE, TORCH),
     "naive FastAPI + torch": Peer(_FASTAPI, TORCH),
     "LitServe + ONNX Runtime": Peer(_LITSERVE, ONNX),
     "naive FastAPI + ONNX Runtime": Peer(_FASTAPI, ONNX),
+    "naive FastAPI + torch, as written": Peer(_FASTAPI, TORCH, tuned=False),
+    "naive FastAPI + ONNX Runtime, as written": Peer(_FASTAPI, ONNX, tuned=False),
 }
 
 
@@ -62,13 +72,14 @@ def environment(progress: Progress) -> Path:
 
 @contextmanager
 def peer(name: str, python: Path, repository: Path) -> Iterator[Service]:
-    """A peer with the network of a model repository, one worker for each core; raises ServiceFailed."""
-    port, workers = free_port(), len(os.sched_getaffinity(0))
+    """A peer with the network of a model repository; raises ServiceFailed."""
     model, started_by = repository / CLASSIFIER, PEERS[name]
+    port, workers = free_port(), len(os.sched_getaffinity(0)) if started_by.tuned else 1
     variables = {
         MODEL: str(model / "1" / FILES[started_by.runtime]),
         RUNTIME: started_by.runtime,
         LABELS: str(model / "labels.txt"),
+        THREADS: "1" if started_by.tuned else "",
         "PYTHONPATH": str(PROJECT),
     }
     command = [str(python), *started_by.arguments.format(port=port, workers=workers).split()]

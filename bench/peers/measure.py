@@ -9,14 +9,18 @@ from bench import candidates
 from bench.candidates import SINGLES_IN_FLIGHT, Load, Measured
 from bench.measurement import Ratio, Series
 from bench.output import Progress, table
-from bench.peers.environment import PEERS, environment, peer
+from bench.peers.environment import AS_WRITTEN, PEERS, environment, peer
 from bench.peers.network import ONNX, TORCH
 from bench.services import gateway_up
 
 OURS = "this service"
 LARGE_IN_FLIGHT = 8
-FASTER = {TORCH: "× the faster peer", ONNX: "× the faster peer with ONNX Runtime"}
-"""Titles of the ratios to the peers as they come, and to those that also chose ONNX Runtime."""
+FASTER = {
+    TORCH: "× the faster peer",
+    ONNX: "× the faster peer with ONNX Runtime",
+    AS_WRITTEN: "× the faster as written",
+}
+"""Titles of the ratios to the tuned peers with torch and with ONNX Runtime, and to those as people write them."""
 HEADER = [
     *("load", "service", "images/s", "× this service", *FASTER.values()),
     *("CPU an image", "idle cores", "p50", "p99"),
@@ -61,11 +65,14 @@ def summary(measured: Mapping[str, Measured]) -> str:
     rows = []
     for model, loads in measured.items():
         for load, services in loads.items():
-            rates = (f"{services[name].rate:.0f}/s" if name in services else "" for name in names)
+            alone = load.files > 1  # a peer's requests have one file each, where this service's have many
+            rates = (
+                _rate(services[name], p99=not (alone and name in PEERS)) if name in services else "" for name in names
+            )
             ratios = (
-                str(ratio_to_faster_peer(services, name, runtime)) if name in services else ""
+                str(ratio_to_faster_peer(services, name, group)) if name in services else ""
                 for name in ours
-                for runtime in FASTER
+                for group in FASTER
             )
             rows.append([model, load.title, *rates, *ratios])
     header = ["network", "load", *names, *(f"{name} {title}" for name in ours for title in FASTER.values())]
@@ -73,27 +80,29 @@ def summary(measured: Mapping[str, Measured]) -> str:
 
 
 def brief(measured: Measured) -> str:
-    """What README says: this service beside the faster peer of each runtime, p99 in brackets."""
+    """What README says: this service beside the faster peer of each group, p99 in brackets."""
     rows = []
     for load, services in measured.items():
         cells = [_rate(services[OURS])]
-        for runtime in FASTER:
-            faster = max((services[name] for name in _peers(runtime)), key=lambda each: each.rate)
+        for group in FASTER:
+            faster = max((services[name] for name in _peers(group)), key=lambda each: each.rate)
             alone = load.files > 1  # its requests have one file each, where this service's have many
-            cells += [_rate(faster, p99=not alone), str(ratio_to_faster_peer(services, OURS, runtime))]
+            cells += [_rate(faster, p99=not alone), str(ratio_to_faster_peer(services, OURS, group))]
         rows.append([load.title, *cells])
-    header = ["load", OURS, "the faster peer", "×", "the faster peer with ONNX Runtime", "×"]
+    header = ["load", OURS]
+    for title in FASTER.values():
+        header += [title.removeprefix("× "), "×"]
     return table(header, rows) + _note(measured)
 
 
-def ratio_to_faster_peer(services: Mapping[str, Series], name: str, runtime: str) -> Ratio:
-    """The ratio of a service's rate to the rate of the faster peer with a runtime, in the same round."""
-    rounds = zip(*(services[peer] for peer in _peers(runtime)), strict=True)
+def ratio_to_faster_peer(services: Mapping[str, Series], name: str, group: str) -> Ratio:
+    """The ratio of a service's rate to the rate of the faster peer of a group, in the same round."""
+    rounds = zip(*(services[peer] for peer in _peers(group)), strict=True)
     return services[name].ratio([max(peers, key=lambda each: each.rate) for peers in rounds])
 
 
-def _peers(runtime: str) -> list[str]:
-    return [name for name, peer in PEERS.items() if peer.runtime == runtime]
+def _peers(group: str) -> list[str]:
+    return [name for name, peer in PEERS.items() if peer.group == group]
 
 
 def _rate(series: Series, *, p99: bool = True) -> str:
@@ -104,8 +113,8 @@ def _cells(load: Load, name: str, services: Mapping[str, Series]) -> Iterator[st
     series, first = services[name], next(iter(services.values()))
     yield f"{series.rate:.0f}"
     yield "1" if series is first else str(series.ratio(first))
-    for runtime in FASTER:
-        yield "" if name in PEERS else str(ratio_to_faster_peer(services, name, runtime))
+    for group in FASTER:
+        yield "" if name in PEERS else str(ratio_to_faster_peer(services, name, group))
     yield f"{series.cpu_milliseconds():.1f} ms"
     yield f"{max(0.0, len(os.sched_getaffinity(0)) - series.cores):.1f}"
     for percent in (50, 99):

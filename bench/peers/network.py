@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torchvision.transforms.v2 import InterpolationMode, functional
 
-MODEL, RUNTIME, LABELS, SIDE = "PEER_MODEL", "PEER_RUNTIME", "PEER_LABELS", 224
-"""Variables with the path of the network, its runtime, and the path of a file with a label in each line; the side of
-the network's input."""
+MODEL, RUNTIME, LABELS, THREADS, SIDE = "PEER_MODEL", "PEER_RUNTIME", "PEER_LABELS", "PEER_THREADS", 224
+"""Variables with the path of the network, its runtime, the path of a file with a label in each line, and the threads of
+each library, empty for its default; the side of the network's input."""
 TORCH, ONNX = RUNTIMES = "torch", "onnxruntime"
 TOP_K = 5
 Scores = Callable[[torch.Tensor], torch.Tensor]
@@ -22,11 +22,12 @@ Scores = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Network:
-    """The network on one core, with its preprocessing: the whole image, bicubic, mean and standard deviation 0.5."""
+    """The network with its preprocessing: the whole image, bicubic, mean and standard deviation 0.5."""
 
     def __init__(self) -> None:
-        torch.set_num_threads(1)
-        cv2.setNumThreads(1)
+        if threads := os.environ[THREADS]:
+            torch.set_num_threads(int(threads))
+            cv2.setNumThreads(int(threads))
         self._scores = {TORCH: by_torch, ONNX: by_onnx_runtime}[os.environ[RUNTIME]](os.environ[MODEL])
         self._labels = Path(os.environ[LABELS]).read_text().splitlines()
 
@@ -64,11 +65,11 @@ def by_torch(path: str) -> Scores:
 
 
 def by_onnx_runtime(path: str) -> Scores:
-    """An ONNX file on one core."""
+    """An ONNX file."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = int(os.environ[THREADS] or 0)
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     (given,) = session.get_inputs()
 

@@ -72,13 +72,16 @@ def test_peers_are_compared_within_a_round_with_the_faster_one():
     lit, naive = Series([series(100)[0], series(90)[1]]), Series([series(80)[0], series(100)[1]])
     services = {"this service": series(150), "LitServe": lit, "naive FastAPI + torch": naive}
     services |= {"LitServe + ONNX Runtime": series(120), "naive FastAPI + ONNX Runtime": series(200)}
+    written = {"naive FastAPI + torch, as written": 100, "naive FastAPI + ONNX Runtime, as written": 60}
+    services |= {name: series(rate) for name, rate in written.items()}
     measured = {Load("32 in flight", 32): services, Load("200 files in one request¹", 1, 200): services}
     rows = cells(peers_report(measured))
-    ratios = ["1.50 (1.50 – 1.50)", "0.75 (0.75 – 0.75)"]
-    assert rows[1][:7] == ["32 in flight", "this service", "112", "1", *ratios, "10.0 ms"]
-    assert rows[2][3:6] == ["0.63 (0.60 – 0.67)", "", ""]
-    assert rows[7][8:] == ["", ""]
+    ratios = ["1.50 (1.50 – 1.50)", "0.75 (0.75 – 0.75)", "1.50 (1.50 – 1.50)"]
+    assert rows[1][:8] == ["32 in flight", "this service", "112", "1", *ratios, "10.0 ms"]
+    assert rows[2][3:7] == ["0.63 (0.60 – 0.67)", "", "", ""]
+    assert rows[9][9:] == ["", ""]
     short = summary({"network": measured})
-    assert cells(short)[1][-2:] == ratios
+    assert cells(short)[1][-3:] == ratios
+    assert cells(short)[1][2].endswith(" ms)")
     assert cells(brief(measured))[1][3::2] == ratios
     assert "¹ The peers take one file a request" in short
