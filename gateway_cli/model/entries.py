@@ -2,7 +2,8 @@
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +15,9 @@ from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+
+if TYPE_CHECKING:
+    from gateway_models.repository.entry import Entry
 
 
 @model_app.command("list")
@@ -117,14 +121,26 @@ def use(
     before = record(model_repository, name, rollout)
     entry = read_entry(model_repository, name)
     try:
-        # The model last: gateways that read its record find all versions.
-        reload(address, load=sorted(entry.ensembles, reverse=True))
+        _load(entry, address, model_repository)
     except UserError:
         # Triton keeps serving what was recorded before; the repository must agree.
         record(model_repository, name, before)
         raise
     versioned(entry)
     explain_how_to_load(name, address)
+
+
+def _load(entry: "Entry", address: str | None, model_repository: Path) -> None:
+    """Have a Triton load the record of a model; raises UserError if it has another one after that."""
+    from gateway.triton.contract import rollout
+    from gateway_models.blocking_triton import BlockingTriton
+
+    # The model last: gateways that read its record find all versions.
+    reload(address, load=(entry.classifier, *sorted(entry.ensembles, reverse=True)))
+    if address is not None:
+        with BlockingTriton(address) as triton:
+            if rollout(triton.config(entry.name)) != entry.rollout:
+                raise UserError(f"the Triton at {address} serves another repository than {model_repository}")
 
 
 @model_app.command("versions")

@@ -3,6 +3,7 @@
 import base64
 import itertools
 import re
+import shutil
 import threading
 import time
 from collections import Counter
@@ -208,13 +209,13 @@ def test_what_answers_is_changed_under_load_and_gateways_agree(start, served, ad
         assert http.post("/models/fruits/load").json()["versions"] == ["1"]
         with RawLoad((one, two), "fruits") as load:
             add_head(served.repository, "fruits", seed=1, version=2, preprocessing=None)
-            assert http.post("/models/fruits/load").json()["versions"] == ["1", "2"]
             use("1=50", "2=50", "--shadow", "2=50")
             shown = other.get("/models/fruits").json()
             assert (shown["shares"], shown["shadow"], shown["by"]) == ({"1": 50, "2": 50}, {"2": 50}, user())
             assert datetime.now(UTC) - datetime.fromisoformat(shown["since"]) < timedelta(minutes=1)
             for found in load.shares():
                 assert found == {"1": pytest.approx(0.5, abs=about), "2": pytest.approx(0.5, abs=about)}
+            assert one.metric('gateway_version_share_ratio{model="fruits",version="2"}') == 0.5
             changed = http.post("/models/fruits/use", params={"versions": "1=10,2=90", "shadow": "1"}).json()
             assert (changed["shares"], changed["shadow"], changed["by"]) == ({"1": 10, "2": 90}, {"1": 100}, "ops")
             for found in load.shares():
@@ -230,7 +231,7 @@ def test_what_answers_is_changed_under_load_and_gateways_agree(start, served, ad
     assert {status for _, _, status, _ in load.answers} == {"200"}
 
 
-def test_explicit_versions_and_refused_changes(http, served):
+def test_explicit_versions_and_refused_changes(http, served, tmp_path):
     add_head(served.repository, "trees")
     add_head(served.repository, "trees", seed=1, version=2, preprocessing=None)
     http.post("/models/trees/load")
@@ -244,6 +245,10 @@ def test_explicit_versions_and_refused_changes(http, served):
     closed = f"127.0.0.1:{free_port()}"
     refusal("model", "use", "trees", "1", "--triton", closed, "--model-repository", served.repository)
     assert read_entry(served.repository, "trees").in_use == 2  # as Triton serves it
+    shutil.copytree(served.repository, tmp_path / "copy")
+    others = ("--triton", served.triton.url, "--model-repository", tmp_path / "copy")
+    assert "serves another repository" in refusal("model", "use", "trees", "1", *others)
+    assert read_entry(tmp_path / "copy", "trees").in_use == 2
     # A version that was found by its own ensemble is found again when it is the only one.
     gateway("model", "use", "trees", "1", *options)
     assert ask(http, model="trees", version=2)["model"]["version"] == "2"

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Query, Request
 from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.schemas import Problem, Schema
-from gateway.errors import GatewayError, InvalidParameter, ModelInUse
+from gateway.errors import GatewayError, InvalidParameter, LoadFailed, ModelInUse
 from gateway.inference.model_info import ModelInfo
 from gateway.values.rollout import Rollout
 from gateway.values.setting_values import listed
+from gateway.values.variables import variable
 
 router = APIRouter(tags=["models"])
 admin_router = APIRouter(tags=["admin"])
@@ -145,10 +146,15 @@ async def use_versions(
     before = await to_thread(plugins.record_rollout, name, rollout)
     try:
         await backend.load(name)
+        info = await backend.model(name)
+        if info.rollout != rollout:
+            raise LoadFailed(
+                f"Triton has not loaded the new record: its repository is not {variable('model_repository')}."
+            )
     except GatewayError:
         await to_thread(plugins.record_rollout, name, before)
         raise
-    return _detail(await backend.model(name))
+    return _detail(info)
 
 
 @admin_router.post(

@@ -82,7 +82,9 @@ class ExpectedModels:
             (name, version)
             for name, known in self.rollouts.items()
             for version in known.versions
-            if (name, version) not in served and pinned(name, version) not in names
+            if name in names  # else the model is missing as a whole, or waits for a request that loads it
+            and (name, version) not in served
+            and pinned(name, version) not in names
         ]
         self.warnings = (*self._wrong.values(), *(_warning(name, version) for name, version in lacking))
         unserved = expected - names

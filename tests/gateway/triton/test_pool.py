@@ -5,16 +5,19 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
+import structlog
 
 from gateway import metrics
 from gateway.triton import pool
 from gateway.triton.addresses import Addresses
 from gateway.triton.pool import TritonLoad, power_of_two_choice, rendezvous_order
+from gateway.values.rollout import Rollout
 from tests.doubles.clock import Clock
-from tests.gateway.triton.fleet import call_of, fleet_of, wait_until
+from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, wait_until
 
 
 async def test_all_tritons_are_used_and_models_loaded_on_all():
@@ -24,6 +27,24 @@ async def test_all_tritons_are_used_and_models_loaded_on_all():
         assert all(triton.calls for triton in fleet.tritons.values())
         await fleet.backend.load("ensemble_model")
         assert all(("load", "ensemble_model") in triton.done for triton in fleet.tritons.values())
+
+
+async def test_last_change_of_what_answers_applies_is_logged_once_and_shown():
+    """While one of two Tritons has loaded it; at a third one, that has not, nothing changes."""
+    steps = ("preprocessor", "net")
+    old, new = (Rollout({"1": 3, "2": share}, since=datetime(2026, 1, share, tzinfo=UTC), by="ops") for share in (1, 9))
+    versions = {MODEL: steps, f"{MODEL}.v1": steps, f"{MODEL}.v2": steps}
+    share = lambda: metrics.VERSION_SHARE.labels(MODEL, "2")._value.get()  # noqa: E731
+    async with fleet_of(3, ensembles=versions, rollouts={MODEL: old.text}) as fleet:
+        assert (fleet.backend.rollout(MODEL), fleet.backend.rollout("other"), share()) == (old, None, 0.25)
+        with structlog.testing.capture_logs() as captured:
+            for triton in list(fleet.tritons.values())[1:]:
+                triton.rollouts = {MODEL: new.text}
+                await fleet.pool.follow()
+        assert (fleet.backend.rollout(MODEL), share()) == (new, 0.75)
+        changes = [event for event in captured if event["event"] == "rollout"]
+        assert [(event["shares"], event["by"]) for event in changes] == [(new.shares, "ops")]
+        assert metrics.ROLLOUT_SINCE.labels(MODEL)._value.get() == new.since.timestamp()
 
 
 def test_sequences_are_spread_evenly_and_few_move_with_a_triton():
