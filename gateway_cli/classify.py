@@ -43,7 +43,7 @@ def classify(
         list[str],
         typer.Argument(
             metavar="SRC…",
-            help="Folders, globs, images, tar or zip files, tables (.csv, .jsonl, .parquet) with a column of paths, "
+            help="Folders, images, tar or zip files, tables (.csv, .jsonl, .parquet) with a column of paths, "
             "lists of paths (.txt), s3://bucket/prefix, or - for paths on stdin.",
             show_default=False,
         ),
@@ -257,7 +257,7 @@ def _print_skipped(skipped: "Skipped") -> None:
     if skipped.number:
         print_status(
             f"skipped {_counted(skipped.number, 'file')} without an image's suffix, such as {skipped.example!r}; "
-            "a glob selects files of any name"
+            "name others one by one, or in a list"
         )
 
 

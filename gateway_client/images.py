@@ -1,13 +1,12 @@
 """The accepted kinds of input, converted to one form: a name, and a function that reads the encoded bytes."""
 
+import io
 import os
-import struct
-import zlib
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gateway_client.files import DEFAULT_FILE_BYTES, read_file
 
@@ -23,7 +22,6 @@ IMAGE_SUFFIXES = frozenset(
     )
 )
 """Files in a folder or an archive with one of these suffixes are images; a test compares them with the gateway's."""
-_PNG_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +68,9 @@ def image_of(given: Source, max_file_bytes: int = DEFAULT_FILE_BYTES) -> NamedIm
     if _is_file(given):
         return _open_file(given, max_file_bytes)
     if _is_pil(given):
-        return _pil(given, given)
+        return _pil(given)
     if _is_array(given):
-        return _array(given, given)
+        return _array(given)
     raise TypeError(
         f"{type(given).__name__} is not an image: give a path, bytes, an open file, a PIL image, an ImageUrl or an "
         f"array uint8 [H, W, 3]"
@@ -88,29 +86,6 @@ async def images_of_async(given: AsyncIterable[Source], max_file_bytes: int) -> 
     """Convert the items of an async iterable."""
     async for each in given:
         yield image_of(each, max_file_bytes)
-
-
-# Neither Pillow nor NumPy is imported: callers that pass their objects have imported them.
-class _Array(Protocol):
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> object: ...
-
-    def tobytes(self) -> bytes: ...
-
-
-class _PilImage(Protocol):
-    @property
-    def mode(self) -> str: ...
-
-    @property
-    def size(self) -> tuple[int, int]: ...
-
-    def convert(self, mode: str) -> "_PilImage": ...
-
-    def tobytes(self) -> bytes: ...
 
 
 def _is_file(given: object) -> bool:
@@ -134,38 +109,31 @@ def _is_array(given: object) -> bool:
     return hasattr(given, "shape") and hasattr(given, "dtype") and hasattr(given, "tobytes")
 
 
-def _array(array: _Array, given: Source) -> NamedImage:
+def _array(array: Any) -> NamedImage:  # noqa: ANN401  # callers that pass an array have imported NumPy
     shape = tuple(array.shape)
     channels = 1 if len(shape) == 2 else shape[2] if len(shape) == 3 else 0
     if str(array.dtype) != "uint8" or channels not in (1, 3, 4) or 0 in shape:
         raise TypeError(
             f"an array must be uint8 [H, W], [H, W, 3] or [H, W, 4], in RGB; this one is {array.dtype} {list(shape)}"
         )
-    return NamedImage("", lambda: _png(array.tobytes(), shape[1], shape[0], channels), given)
+    try:
+        from PIL import Image
+    except ImportError as exc:
+        raise TypeError("an array needs Pillow, which encodes it: pip install pillow") from exc
+    image = Image.fromarray(array.reshape(shape[:2]) if channels == 1 else array)
+    return NamedImage("", partial(_png, image), array)
 
 
-def _pil(image: _PilImage, given: Source) -> NamedImage:
+def _pil(image: Any) -> NamedImage:  # noqa: ANN401  # as above
     if image.mode.startswith(("I", "F")):
         raise TypeError(f"a PIL image of mode {image.mode!r} does not have 8-bit colours; convert it first")
     # The pixels are sent as they are: the caller decides whether to apply the EXIF orientation.
-    return NamedImage(
-        str(getattr(image, "filename", "") or ""),
-        lambda: _png(image.convert("RGB").tobytes(), image.size[0], image.size[1], 3),
-        given,
-    )
+    return NamedImage(str(getattr(image, "filename", "") or ""), lambda: _png(image.convert("RGB")), image)
 
 
-def _png(pixels: bytes, width: int, height: int, channels: int) -> bytes:
-    """Encode pixels uint8 [height, width, channels], row by row, as PNG (W3C PNG, third edition).
-
-    1, 3 or 4 channels are gray, RGB or RGBA. It needs only the standard library.
-    """
-    stride = width * channels
-    rows = b"".join(b"\0" + pixels[start : start + stride] for start in range(0, len(pixels), stride))
-    header = struct.pack(">IIBBBBB", width, height, 8, _PNG_COLOUR_TYPES[channels], 0, 0, 0)
-    data = zlib.compress(rows, 1)
-    return b"\x89PNG\r\n\x1a\n" + _png_chunk(b"IHDR", header) + _png_chunk(b"IDAT", data) + _png_chunk(b"IEND", b"")
-
-
-def _png_chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+def _png(image: Any) -> bytes:  # noqa: ANN401  # as above
+    """Encode a PIL image as PNG."""
+    data = io.BytesIO()
+    # Without the EXIF orientation, which would turn the image again.
+    image.save(data, "PNG", compress_level=1, exif=b"")
+    return data.getvalue()

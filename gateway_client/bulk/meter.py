@@ -1,13 +1,10 @@
 """Progress of a run: count, rate and estimated time left."""
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from gateway_client import Result
-
-WINDOW_SECONDS = 30.0
-"""The rate is measured over the last 30 s, since the speed of a service varies."""
 
 
 class Meter:
@@ -32,7 +29,6 @@ class Meter:
     def start(self) -> None:
         """Start the clock, once a service that the run starts itself is ready."""
         self._started = self._clock()
-        self._recent: deque[tuple[float, int]] = deque([(self._started, 0)])
 
     def count(self, result: Result) -> None:
         """Count a result."""
@@ -41,11 +37,6 @@ class Meter:
         self.damaged += result.warning is not None
         if result.error is not None:
             self.codes[result.error.code] += 1
-        now = self._clock()
-        if now - self._recent[-1][0] >= 1:
-            self._recent.append((now, self.done))
-            while now - self._recent[1][0] > WINDOW_SECONDS:  # one point is older than the window, or the first
-                self._recent.popleft()
 
     @property
     def failed(self) -> int:
@@ -64,8 +55,7 @@ class Meter:
 
     def summary(self) -> str:
         """Format the progress as one line."""
-        began, done = self._recent[0]
-        rate = (self.done - done) / max(self._clock() - began, 1e-9)
+        rate = self.done / max(self.seconds, 1e-9)
         number = f"{self.before + self.done:,}"
         parts = [f"{number} of {self.total:,}" if self.total is not None else number, f"{rate:,.1f}/s"]
         if self.failed:

@@ -5,11 +5,9 @@ import os
 import re
 import sys
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from functools import partial
-from glob import has_magic
 from pathlib import Path
 
 from gateway_client import NamedImage
@@ -112,10 +110,6 @@ def _open(source: str, column: str | None, wants: Callable[[str], bool]) -> Read
         return partial(read_archive, path, wants)
     if os.path.lexists(source):
         return partial(_one, source)  # also a FIFO, a device or a broken link: its row has the error
-    if has_magic(source):
-        if next(_glob(source, 0), None) is None:
-            raise BulkError(f"no file matches {source!r}")
-        return partial(_glob, source)
     raise BulkError(f"there is no file or folder {source!r}")
 
 
@@ -148,36 +142,15 @@ def _folder(folder: str, wants: Callable[[str], bool], max_file_bytes: int) -> I
             yield _file(path, max_file_bytes)
 
 
-def _glob(pattern: str, max_file_bytes: int) -> Iterator[NamedImage]:
-    parts = [part for part in pattern.split("/") if part not in ("", ".")]
-    first = next(number for number, part in enumerate(parts) if has_magic(part))
-    root = "/" * pattern.startswith("/") + "/".join(parts[:first]) or "."
-    parts = parts[first:]
-    hidden = any(part.startswith(".") for part in parts)
-    for path, error in _walk(root, None if "**" in parts else len(parts), hidden=hidden):
-        name = os.path.relpath(path, root)
-        if error is None and (hidden or not is_hidden(name)) and _matches(name.split("/"), parts):
-            yield _file(path, max_file_bytes)
-
-
-def _matches(names: Sequence[str], parts: Sequence[str]) -> bool:
-    """Whether a path matches a glob, part by part; `**` stands for any number of folders, or for everything."""
-    if not parts:
-        return not names
-    if parts[0] == "**":
-        return (len(parts) == 1) or _matches(names, parts[1:]) or (bool(names) and _matches(names[1:], parts))
-    return bool(names) and fnmatchcase(names[0], parts[0]) and _matches(names[1:], parts[1:])
-
-
-def _walk(root: str, deepest: int | None = None, *, hidden: bool = False) -> Iterator[tuple[str, OSError | None]]:
+def _walk(root: str) -> Iterator[tuple[str, OSError | None]]:
     """Yield the files below a folder, sorted in each folder, and the folders that cannot be listed, with the error.
 
     Links are followed, and each folder is read once, even if links form cycles.
     """
     seen: set[tuple[int, int]] = set()
-    left = [(root, 1)]
+    left = [root]
     while left:
-        folder, depth = left.pop()
+        folder = left.pop()
         try:
             status = os.stat(folder)  # noqa: PTH116  # a text, which may be any bytes
             with os.scandir(folder) as entries:
@@ -193,8 +166,8 @@ def _walk(root: str, deepest: int | None = None, *, hidden: bool = False) -> Ite
             path = f"{folder.rstrip('/')}/{name}"
             if not is_folder:
                 yield path, None
-            elif (deepest is None or depth < deepest) and (hidden or not is_hidden(name)):
-                inner.append((path, depth + 1))
+            elif not is_hidden(name):
+                inner.append(path)
         left += reversed(inner)
 
 

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
-
 from gateway.environment import SettingsError, load_settings
 from gateway.findings import Finding, fail, ok, warn
 from gateway.limits.buffers import needed
@@ -18,7 +16,6 @@ from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Need, size
 from gateway.values.extras import install
-from gateway_local.hosts import authority
 from gateway_local.memory_plan import fit
 from gateway_local.paths import PROJECT
 from gateway_local.runtime.base import TritonRuntimeError, find_libpython
@@ -51,19 +48,8 @@ def api_port(settings: Settings) -> Finding:
     try:
         check_address(settings)
     except AddressUnusable as exc:
-        if _is_gateway(settings):
-            return warn("API port", f"{address} is in use by a gateway", "nothing to do if that one should run")
         return fail("API port", str(exc))
     return ok("API port", f"{address} is free")
-
-
-def _is_gateway(settings: Settings) -> bool:
-    url = f"http://{authority(settings.host, settings.port)}/health/live"
-    try:
-        answer = httpx.get(url, timeout=2.0, trust_env=False)
-        return bool(answer.json() == {"status": "live"})
-    except (httpx.HTTPError, ValueError):
-        return False
 
 
 def platform() -> Finding:

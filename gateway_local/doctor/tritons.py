@@ -1,8 +1,5 @@
 """Checks of the Tritons that GATEWAY_TRITON_URL names: whether they answer, and the known faults of their version."""
 
-from collections.abc import Callable
-from functools import partial
-
 from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, ModelNotFound
 from gateway.findings import Finding, fail, ok, warn
@@ -21,10 +18,6 @@ from gateway_local.runtime.wheel import TRITON_VERSION
 
 ABSENT_MODEL = "gateway-doctor-asks"
 """A model that no repository has: if only its name is refused, Triton allows loading models."""
-
-CONNECTIONS = 12
-"""Connections that look for a balancer: of two Tritons chosen at random, the chance to miss it is 13 in 4,096."""
-
 
 CURRENT_IMAGE = "nvcr.io/nvidia/tritonserver:26.11-py3"
 """NVIDIA's image without the faults below."""
@@ -58,43 +51,7 @@ async def tritons(settings: Settings) -> list[Finding]:
             found += await check_endpoint(endpoint, settings)
         finally:
             await endpoint.close()
-        found += await balancer(partial(connect, address), settings)
     return found
-
-
-async def balancer(connect: Callable[[], TritonEndpoint], settings: Settings) -> list[Finding]:
-    """Whether a balancer leads from one address to several Tritons, and what then must be off.
-
-    Each connection of its own asks for the number of inferences and the time of the last one, which only grow: a
-    smaller value is another Triton's. An inference of one Triton went before, so that not all values are the same.
-    """
-    most = latest = 0
-    for _ in range(CONNECTIONS):
-        endpoint = connect()
-        try:
-            statistics = await endpoint.statistics(settings.model)
-        except GatewayError:
-            return []  # already reported
-        finally:
-            await endpoint.close()
-        count = sum(each.inference_stats.success.count for each in statistics.model_stats)
-        last = max((each.last_inference for each in statistics.model_stats), default=0)
-        if count < most or last < latest:
-            break
-        most, latest = count, last
-    else:
-        return []
-    text = f"several Tritons answer at {endpoint.address}"
-    if not settings.heal and not settings.load_models:
-        return [ok("balancer", f"{text}; recovery is off, as it must be")]
-    return [
-        warn(
-            "balancer",
-            f"{text}: loading or reloading a model would reach any one of them",
-            f"set {variable('heal')}=false, leave {variable('load_models')} empty and load no models through the "
-            f"gateway; or set {variable('triton_url')} to the address of each, such as a headless Service",
-        )
-    ]
 
 
 async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[Finding]:

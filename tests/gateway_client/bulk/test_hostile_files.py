@@ -1,7 +1,6 @@
-"""Hostile files: each has a row, and none takes too much memory or time or affects other rows."""
+"""Hostile files: each has a row, and none blocks the run or affects other rows."""
 
 import ast
-import bz2
 import fcntl
 import gzip
 import io
@@ -12,7 +11,6 @@ import resource
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tarfile
@@ -24,11 +22,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from gateway_client.bulk import archives, remote
 from gateway_client.bulk.sources import Sources
 from gateway_client.files import read_file
 from tests.doubles.backend import PNG
-from tests.doubles.origin import drip, origin_on
 from tests.gateway_client.bulk.running import LIMIT, TOO_LARGE, command, outcomes, reading, rows_of, run
 from tests.processes import environment, wait_for
 
@@ -70,12 +66,11 @@ EXPECTED = {
 
 
 def test_each_kind_of_file_has_the_expected_outcome_and_a_row(url, hostile, tmp_path):
-    """A folder, a glob, a list, a table and named files give the same outcomes."""
+    """A folder, a list, a table and named files give the same outcomes."""
     names = sorted(EXPECTED)
     (tmp_path / "list.txt").write_text("\n".join(f"photos/{name}" for name in names))
     (tmp_path / "table.csv").write_text("\n".join(["path", *(f"photos/{name}" for name in names)]))
     assert outcomes(hostile) == EXPECTED
-    assert outcomes(f"{hostile}/**/*.png") == EXPECTED
     assert outcomes(tmp_path / "list.txt") == EXPECTED
     assert outcomes(tmp_path / "table.csv") == EXPECTED
     assert outcomes(*(hostile / name for name in names)) == EXPECTED
@@ -114,7 +109,6 @@ def test_linked_folders_are_read_once(tmp_path):
             (folder / link).symlink_to(f"../{(number + 1) % 40}")
     found = outcomes(tmp_path / "top")
     assert len(found) == 40
-    assert outcomes(f"{tmp_path}/top/**/*.png") == found
 
 
 def test_too_deep_folder_has_an_error_row(tmp_path):
@@ -144,44 +138,7 @@ def test_unreadable_files_have_error_rows(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("*.png", ["a.png"]),
-        ("**/*.png", ["a.png", "x/b.png", "x/y/c.png"]),
-        ("**", ["a.png", "x/b.png", "x/y/c.png"]),
-        ("*/*.png", ["x/b.png"]),
-        ("**/y/**/*.png", ["x/y/c.png"]),
-        (".*/*.png", [".h/d.png"]),
-        ("x/[a-b].png", ["x/b.png"]),
-        ("./x//?.png", ["x/b.png"]),
-    ],
-)
-def test_globs_match_as_in_a_shell(tmp_path, monkeypatch, pattern, expected):
-    for name in ("a.png", "x/b.png", "x/y/c.png", ".h/d.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(PNG)
-    monkeypatch.chdir(tmp_path)
-    assert [image.name for image in Sources([pattern]).images()] == expected
-
-
 # --- archives ---
-
-
-ZEROS = 24 * MIB
-
-
-def zip_of(path, method, *, declared=None):
-    with zipfile.ZipFile(path, "w", method) as archive:
-        with archive.open("bomb.png", "w") as member:
-            for _ in range(ZEROS // MIB):
-                member.write(bytes(MIB))
-        archive.writestr("good.png", PNG)
-    if declared is not None:  # in the list of members
-        data = bytearray(path.read_bytes())
-        place = data.index(b"PK\1\2") + 24
-        data[place : place + 4] = struct.pack("<I", declared)
-        path.write_bytes(data)
 
 
 def in_little_memory(work):
@@ -200,23 +157,6 @@ def in_little_memory(work):
         return ast.literal_eval(answer.read())
 
 
-@pytest.mark.parametrize("declared", [None, 1000])
-def test_zip_member_is_inflated_up_to_its_limit(tmp_path, declared):
-    """Also if its declared size is wrong."""
-    zip_of(tmp_path / "a.zip", zipfile.ZIP_DEFLATED, declared=declared)
-    found = in_little_memory(lambda: outcomes(tmp_path / "a.zip"))
-    assert found["good.png"] == PNG
-    assert found["bomb.png"] == (TOO_LARGE if declared is None else "Bad CRC-32 for file 'bomb.png'")
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_zip_methods_without_a_bound_on_memory_are_refused(tmp_path, method):
-    zip_of(tmp_path / "a.zip", method)
-    found = in_little_memory(lambda: outcomes(tmp_path / "a.zip"))
-    assert set(found) == {"good.png", "bomb.png"}
-    assert set(found.values()) == {f"it is compressed by zip's method {method}: pack the archive with Deflate"}
-
-
 def test_encrypted_zip_member_has_a_row(tmp_path):
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as archive:
@@ -228,18 +168,6 @@ def test_encrypted_zip_member_has_a_row(tmp_path):
     found = outcomes(path)
     assert found.pop("good.png") == PNG
     assert "encrypted" in found.pop("a.png")
-
-
-@pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
-def test_tar_member_is_inflated_up_to_its_limit(tmp_path, kind):
-    path = tmp_path / f"a.tar.{kind}"
-    with Path("/dev/zero").open("rb") as zeros, tarfile.open(path, f"w:{kind}") as archive:
-        for name, size in (("bomb.png", ZEROS), ("good.png", len(PNG))):
-            member = tarfile.TarInfo(name)
-            member.size = size
-            archive.addfile(member, io.BytesIO(PNG) if size == len(PNG) else zeros)
-    found = in_little_memory(lambda: outcomes(path))
-    assert found == {"bomb.png": TOO_LARGE, "good.png": PNG}
 
 
 def tar_header(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
@@ -259,48 +187,19 @@ def checked(header: bytearray) -> bytes:
     return bytes(header)
 
 
-def map_of_a_sparse_file() -> bytes:
-    sparse = bytearray(tar_header("x.png", 512, tarfile.GNUTYPE_SPARSE))
-    sparse[482] = 1
-    block = (b"00000000001\x0000000000001\0" * 21)[:504] + b"\1" + bytes(7)
-    return checked(sparse) + block * 20_000
-
-
 def backward() -> bytes:
     negative = bytearray(tar_header("x.png", 0))
     negative[124:136] = b"\xff" * 10 + b"\xfc\0"
     return checked(negative)
 
 
-@pytest.mark.parametrize(
-    ("packed", "headers", "words"),
-    [
-        *(
-            (
-                bz2.compress,
-                lambda kind=kind: tar_header("x", ZEROS, kind) + bytes(ZEROS) + GOOD,
-                "its headers are too large",
-            )
-            for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
-        ),
-        # Endless headers of one member.
-        (
-            gzip.compress,
-            lambda: tar_header("x", 0, tarfile.XHDTYPE) * 20_000,
-            "the archive is damaged, or cannot be read from here on",
-        ),
-        (gzip.compress, map_of_a_sparse_file, "the archive is damaged, or cannot be read from here on"),
-        *((packed, backward, "damaged") for packed in (bytes, gzip.compress)),
-    ],
-    ids=["pax", "global", "long name", "long link", "chain", "map", "backward", "backward in gzip"],
-)
-def test_hostile_tar_header_ends_the_archive(tmp_path, packed, headers, words):
+@pytest.mark.parametrize("packed", [bytes, gzip.compress])
+def test_tar_header_that_leads_back_ends_the_archive(tmp_path, packed):
     path = tmp_path / "a.tar"
-    path.write_bytes(packed(GOOD + headers()))
-    found = in_little_memory(lambda: outcomes(path))
+    path.write_bytes(packed(GOOD + backward()))
+    found = outcomes(path)
     assert found.pop("good.png") == PNG
-    assert found
-    assert all(words in reason for reason in found.values())
+    assert ["damaged" in reason for reason in found.values()] == [True]
 
 
 def test_non_file_tar_members_have_error_rows(tmp_path):
@@ -335,35 +234,7 @@ def test_sparse_members_and_long_names_are_read(tmp_path):
         assert content == bytes(60_000) + b"end"
 
 
-@pytest.mark.parametrize("kind", ["tar", "zip"])
-def test_archive_inflation_is_limited(tmp_path, monkeypatch, kind):
-    """Skipped members count as well."""
-    monkeypatch.setattr(archives, "FREE_BYTES", 2 * LIMIT)
-    path = tmp_path / f"a.{kind}"
-    if kind == "tar":
-        path.write_bytes(gzip.compress(GOOD + tar_header("x.txt", 50 * MIB) + bytes(50 * MIB) + GOOD))
-    else:
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for number in range(20):
-                archive.writestr(f"{number}.png", bytes(10 * LIMIT))
-    found = outcomes(path)
-    assert "inflates to more than" in found.pop(path.name)
-    assert found == ({"good.png": PNG} if kind == "tar" else {})
-
-
-def test_zip_directory_size_is_limited(tmp_path):
-    """A sparse file can pretend to have a list of any length."""
-    path = tmp_path / "a.zip"
-    size = 3 * 2**30
-    with path.open("wb") as file:
-        file.truncate(size)
-        file.seek(size)
-        file.write(struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 1, 1, size, 0, 0))
-    (reason,) = in_little_memory(lambda: outcomes(path)).values()
-    assert "its headers are too large" in reason
-
-
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_damaged_archives_end_in_rows(tmp_path, seed):
     chosen = random.Random(seed)
     with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -441,22 +312,6 @@ def test_damaged_parquet_has_an_error_row(tmp_path):
     table.write_bytes(b"PAR1" + bytes(5000) + b"\xff\0\0\0PAR1")
     (reason,) = rows(table)
     assert "cannot be read from here on" in reason
-
-
-# --- downloads ---
-
-
-@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
-def test_download_has_a_deadline(monkeypatch, head):
-    """Also if each byte of the headers or the body arrives in time."""
-    monkeypatch.setattr(remote, "DOWNLOAD_SECONDS", 0.3)
-
-    with origin_on() as origin:
-        origin.answers["/a.png"] = drip(head)
-        image = remote.image_at(origin.url("/a.png"), LIMIT)
-        with pytest.raises(OSError, match=r"not arrived within 0\.3 s"):
-            image.read()
-        assert origin.left.wait(10)
 
 
 # --- Ctrl-C ---

@@ -122,7 +122,7 @@ def test_tables_of_other_systems_are_read_or_refused_by_their_encoding(photos, n
 @pytest.mark.parametrize(
     ("name", "text", "column", "words"),
     [
-        ("*.gif", "", None, "no file matches"),
+        ("*.gif", "", None, "there is no file or folder"),
         ("t.csv", "left,right\na.png,b.png\n", None, "name it with --column: left, right"),
         ("t.csv", "left,right\na.png,b.png\n", "middle", "no column 'middle'; its columns are left, right"),
         ("t.csv", "b.png\na.JPG\n", None, "has no header"),

@@ -19,7 +19,6 @@ from gateway_local.runtime.base import LibpythonMissing
 from gateway_machine.capacity import NetworkRuntime
 from gateway_machine.gpus import Gpus
 from gateway_machine.memory import MACHINE, Memory
-from tests.doubles.http import Reply, http_server
 from tests.processes import free_port
 from tests.settings import Settings
 
@@ -163,7 +162,7 @@ def test_settings_that_are_set_are_listed_and_defaults_replace_invalid_ones(
     assert finding.text.startswith(text)
 
 
-def test_port_of_the_api_is_free_or_that_of_a_gateway():
+def test_port_of_the_api_is_free():
     def checked(port: int, **settings: object) -> Finding:
         return machine.api_port(Settings(_env_file=None, port=port, **settings))
 
@@ -176,10 +175,6 @@ def test_port_of_the_api_is_free_or_that_of_a_gateway():
     for finding, words in ((taken, "is taken"), (taken, "GATEWAY_PORT"), (elsewhere, "cannot listen on 192.0.2.1")):
         assert finding.level is Level.FAIL
         assert words in finding.text
-    with http_server(lambda asked: Reply(200, b'{"status":"live"}')) as port:
-        finding = checked(port)
-    assert finding.level is Level.WARN
-    assert "in use by a gateway" in finding.text
 
 
 def test_proxies_are_named_by_their_variables(monkeypatch):

@@ -1,12 +1,6 @@
 """The checks of the Triton at GATEWAY_TRITON_URL in `gateway doctor`."""
 
 import asyncio
-import contextlib
-import itertools
-import select
-import socket
-import socketserver
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +11,7 @@ from gateway.findings import Finding, Level
 from gateway_local.doctor.tritons import FAULTS, known_faults, own_faults, tritons
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from tests.processes import free_port, wait_for
+from tests.processes import free_port
 from tests.settings import Settings
 from tests.tritons import running_triton
 
@@ -97,46 +91,3 @@ def test_version_has_the_faults_fixed_after_it(version, faults):
 
 def test_faults_of_the_wheels_triton_are_a_line_each():
     assert len(own_faults().splitlines()) == len(FAULTS)
-
-
-@contextlib.contextmanager
-def relay(*servers: EmbeddedTriton) -> Iterator[str]:
-    """The address of a balancer that sends each connection to the next of some servers."""
-    turns = itertools.cycle(server.grpc_port for server in servers)
-    closed = threading.Event()
-
-    class Relayed(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", next(turns))) as upstream:
-                others = {self.request: upstream, upstream: self.request}
-                while not closed.is_set():
-                    for side in select.select([*others], [], [], 0.1)[0]:
-                        if not (data := side.recv(65_536)):
-                            return
-                        others[side].sendall(data)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Relayed) as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        try:
-            yield f"127.0.0.1:{server.server_address[1]}"
-        finally:
-            closed.set()
-            server.shutdown()
-            serving.join()
-
-
-def test_tritons_behind_a_balancer_are_not_recovered_through_it(light_triton, unmanaged):
-    """A reload would reach any one of the Tritons. With recovery off, or with one Triton behind it, a relay is fine."""
-
-    def found(**settings: object) -> Finding:
-        """The finding; on a busy machine a call may be late, and then the check has no result."""
-        return wait_for(lambda: by_check(findings(address, **settings)).get("balancer"))
-
-    with relay(light_triton, unmanaged) as address:
-        assert found().level is Level.WARN
-        assert "GATEWAY_HEAL=false" in found().advice
-        assert found(heal=False).level is Level.OK
-        assert found(heal=False, load_models=("*",)).level is Level.WARN
-    with relay(light_triton) as address:
-        assert "balancer" not in by_check(findings(address))
