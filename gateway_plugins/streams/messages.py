@@ -12,7 +12,6 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.result import Result
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import SequenceScores
-from gateway_plugins.streams.options import FIXED, StreamParameters
 
 
 def predictions_of(
@@ -83,11 +82,6 @@ def sequence_member(
         "predictions": predictions,
         "error": fault(error),
     }
-
-
-def parameters_message(parameters: StreamParameters) -> bytes:
-    """The response to a text message: the parameters from the next frame on."""
-    return to_json({"type": "parameters", "parameters": parameters.model_dump(exclude=set(FIXED))})
 
 
 def fault(error: GatewayError | None) -> dict[str, str] | None:

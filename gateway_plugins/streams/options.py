@@ -1,4 +1,4 @@
-"""Stream parameters, at connect time and while the stream is open."""
+"""Stream parameters."""
 
 from enum import StrEnum
 from typing import Annotated, Any
@@ -13,8 +13,6 @@ from gateway.inference.sequence import Parameters
 from gateway.settings import Settings
 from gateway.values.validation import fault
 
-FIXED = ("model", "version")
-"""Parameters that cannot change while a stream is open."""
 _MAX_REPORTED = 10
 
 
@@ -37,7 +35,7 @@ class Drop(StrEnum):
 
 
 class StreamParameters(BaseModel):
-    """The parameters of `WS /stream`: in the query, and all but model and version also in a text message, as JSON."""
+    """The parameters of `WS /stream`, in the query."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -95,16 +93,10 @@ class StreamParameters(BaseModel):
         return Selection.of(self, settings)
 
 
-def read_parameters(
-    given: dict[str, Any], settings: Settings, before: StreamParameters | None = None
-) -> StreamParameters:
-    """Validate new parameters, merged over those `before`; raises InvalidParameter."""
-    if before is not None and (fixed := [name for name in FIXED if name in given]):
-        raise InvalidParameter(f"{fixed[0]!r} cannot change while a stream is open: open another one.")
+def read_parameters(given: dict[str, Any], settings: Settings) -> StreamParameters:
+    """Validate parameters; raises InvalidParameter."""
     try:
-        parameters = StreamParameters.model_validate(
-            {**(before.model_dump(exclude_unset=True) if before else {}), **given}
-        )
+        parameters = StreamParameters.model_validate(given)
     except ValidationError as exc:
         raise InvalidParameter(" ".join(map(_sentence, exc.errors()[:_MAX_REPORTED]))) from None
     parameters.selection(settings)

@@ -26,25 +26,19 @@ from gateway.time_slices import TimeSlice
 from gateway_plugins.shared.stream_account import StreamAccount
 from gateway_plugins.streams import metrics
 from gateway_plugins.streams.held_label import HeldLabel
-from gateway_plugins.streams.messages import (
-    error_message,
-    frame_message,
-    parameters_message,
-    predictions_of,
-    sequence_member,
-)
-from gateway_plugins.streams.options import Smoothing, StreamParameters, read_parameters
+from gateway_plugins.streams.messages import frame_message, predictions_of, sequence_member
+from gateway_plugins.streams.options import Smoothing, StreamParameters
 from gateway_plugins.streams.ordered_stream import OrderedStream
 from gateway_plugins.streams.waiting import StreamFrame, WaitingFrames
 
 Receive = Callable[[], Awaitable[bytes | str | None]]
 """The next message of the client: a frame, a text, or None at its end. Raises the errors that end the stream."""
-MAX_TEXT_CHARACTERS = 32 * 1024
-"""Much shorter than a frame: long JSON would block the event loop, and takes thirty times its size in memory."""
-TEXTS_PER_SECOND, DROPPED_PER_SECOND, FAULTY_PER_SECOND = 100, 200, 20
-"""Rate limits of one stream for text messages, frames that are dropped, and frames that are no usable image: after the
-first ones, a client that sends more is read more slowly. A frame that costs its client one byte costs the service
-several hundred microseconds. No camera has these rates."""
+MAX_END_BYTES = 64
+"""Bytes of the text message that ends a stream, with spaces."""
+DROPPED_PER_SECOND, FAULTY_PER_SECOND = 200, 20
+"""Rate limits of one stream for frames that are dropped, and frames that are no usable image: after the first ones, a
+client that sends more is read more slowly. A frame that costs its client one byte costs the service several hundred
+microseconds. No camera has these rates."""
 KEY_CHECK_SECONDS = 5.0
 """Interval in which the API key of an open stream is checked; the stream ends if the key was removed."""
 Send = Callable[[bytes], Awaitable[None]]
@@ -107,10 +101,9 @@ class StreamSession(OrderedStream[StreamFrame]):
         self._waiting = WaitingFrames(buffer)
         limits = service.tools.decoders.limits
         self._account = StreamAccount(limits.request_cpu_seconds, limits.cpu_seconds, client=caller)
-        self._client_ended = False
         self._sending_since: float | None = None
         self._next_at = -math.inf
-        """Time at which the next message may be read, by TEXTS_PER_SECOND and the others."""
+        """Time at which the next message may be read, by DROPPED_PER_SECOND and FAULTY_PER_SECOND."""
         self._number = 0
 
     @property
@@ -173,24 +166,10 @@ class StreamSession(OrderedStream[StreamFrame]):
                 self._waiting.end()
                 return
             if isinstance(message, str):
-                self._slow_down(TEXTS_PER_SECOND)
-                await self._send_message(self._handle_text(message))
-                if self._client_ended:
-                    return
-            else:
-                await self._enqueue(message)
-
-    def _handle_text(self, text: str) -> bytes:
-        """Apply new parameters from the next frame on, or the end of the stream; returns the response."""
-        try:
-            given = _object(text)
-            if given.pop("end", False) is True:
-                self._client_ended = True
+                _check_end(message)
                 self._waiting.end()
-            self._parameters = read_parameters(given, self._settings, self._parameters)
-        except InvalidParameter as error:
-            return error_message(error)
-        return parameters_message(self._parameters)
+                return
+            await self._enqueue(message)
 
     async def _enqueue(self, data: bytes) -> None:
         result = asyncio.get_running_loop().create_future()
@@ -314,16 +293,13 @@ class StreamSession(OrderedStream[StreamFrame]):
         return state, None
 
 
-def _object(text: str) -> dict[str, Any]:
-    """Parse a text message; raises InvalidParameter."""
-    if len(text) > MAX_TEXT_CHARACTERS:
-        raise InvalidParameter(
-            f"A text message may have {MAX_TEXT_CHARACTERS:,} characters; frames are binary messages."
-        )
+def _check_end(text: str) -> None:
+    """Raise InvalidParameter if a text message is not the one that ends a stream."""
     try:
-        given = json_text.decode(text, max_bytes=MAX_TEXT_CHARACTERS)
-    except JsonError as exc:
-        raise InvalidParameter(f"The text message cannot be read: {exc}. Frames are binary messages.") from None
-    if not isinstance(given, dict):
-        raise InvalidParameter('A text message is a JSON object of parameters, such as {"top_k": 3}.')
-    return given
+        given = json_text.decode(text, max_bytes=MAX_END_BYTES)
+    except JsonError:
+        given = None
+    if given != {"end": True}:
+        raise InvalidParameter(
+            'The only text message is {"end": true}. Frames are binary messages, and parameters are in the query.'
+        )

@@ -213,7 +213,7 @@ def test_finished_output_is_not_changed_by_resume(url, photos, tmp_path):
 
 def test_image_that_is_named_twice_has_one_row(url, photos, tmp_path):
     out = tmp_path / "out.jsonl"
-    run(photos, photos / "000" / "000001.png", f"{photos}/**", "--out", out, "--gateway", url)
+    run(photos, photos / "000" / "000001.png", photos, "--out", out, "--gateway", url)
     assert sorted(row["path"] for row in rows_of(out)) == sorted(map(str, photos.rglob("*.png")))
 
 
@@ -376,7 +376,7 @@ def test_sources_without_images_are_an_error(url, tmp_path, to_file):
     assert not list(tmp_path.glob("out*"))
     assert "skipped 1 file without an image's suffix, such as 'noending'" in printed
     assert f"no images in {photos}\n" in printed
-    run(f"{photos}/*", "--out", tmp_path / "all.jsonl", "--gateway", url)
+    run(photos / "noending", "--out", tmp_path / "all.jsonl", "--gateway", url)
     assert len(rows_of(tmp_path / "all.jsonl")) == 1
 
 

@@ -1,6 +1,5 @@
 """WS /stream as a client sees it: order, sequences, parameters, limits, keys, and every way in which it ends."""
 
-import itertools
 import json
 import math
 import time
@@ -10,6 +9,7 @@ import httpx
 import numpy as np
 import pytest
 import structlog
+from prometheus_client import REGISTRY
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
@@ -20,7 +20,7 @@ from gateway.limits import pool_clients
 from gateway_plugins.keys.key_file import add_key, remove_key
 from gateway_plugins.streams import session, websockets
 from gateway_plugins.streams.held_label import HeldLabel
-from gateway_plugins.streams.session import DROPPED_PER_SECOND, FAULTY_PER_SECOND, TEXTS_PER_SECOND
+from gateway_plugins.streams.session import DROPPED_PER_SECOND, FAULTY_PER_SECOND
 from tests.costly_files import progressive_jpeg_of_many_scans
 from tests.doubles.backend import StubBackend, frame, frame_backend
 from tests.keys import key_of
@@ -120,7 +120,7 @@ def test_oldest_of_too_many_frames_are_dropped_and_counted(backend, service):
         wait_for(lambda: len(backend.calls) == seen + 2)  # as many as may be in flight
         for number in range(10):
             client.send(frame(100 + number))
-        assert ask(client, '{"top_k": 2}')["type"] == "parameters"  # which came behind all of them
+        client.ping().wait(TIMEOUT_SECONDS)  # which came behind all of them
         backend.gate.set()
         answers = [answer(client) for _ in range(4)]
     assert [each["frame"] for each in answers] == [0, 1, 10, 11]
@@ -128,43 +128,12 @@ def test_oldest_of_too_many_frames_are_dropped_and_counted(backend, service):
     assert answers[-1]["sequence"]["frames"] == 4
 
 
-def test_changed_parameters_apply_to_the_next_frame(backend, service):
-    with opened(service, "?smoothing=majority&window=5&top_k=1") as client:
-        assert len(ask(client, frame(9))["predictions"]) == 1
-        told = ask(client, json.dumps({"top_k": 2, "smoothing": "hysteresis", "enter": 0.7}))
-        assert (told["type"], told["parameters"]["smoothing"], told["parameters"]["window"]) == (
-            "parameters",
-            "hysteresis",
-            5,
-        )
-        assert len(ask(client, frame(9))["predictions"]) == 2
-        assert ask(client, '{"smoothing": "none"}')["parameters"]["smoothing"] == "none"
-        assert ask(client, frame(9))["sequence"] is None
-    asked = [each["smoothing"] for each in backend.sequences[-1].parameters]
-    assert asked == ["majority", "hysteresis"]
-
-
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        ("no json", "cannot be read"),
-        ("[1]", "JSON object"),
-        pytest.param(f'{{"labels": {[0] * 15_000}}}', "may have 32,768 characters", id="long"),
-        pytest.param(f'{{"labels": ["{"," * 4_000}"]}}', "'labels': at most 4,000", id="labels of commas"),
-        ('{"topk": 3}', "'topk' is not a parameter"),
-        ('{"top_k": 0}', "'top_k'"),
-        ('{"top_k": 100000}', "at most 1,000"),
-        ('{"model": "other"}', "open another one"),
-        ('{"enter": 0.1, "leave": 0.2}', "'leave' must not be above 'enter'"),
-        ('{"timeout": 5e-324}', "'timeout': must be at least 0.001 s"),
-    ],
-)
-def test_invalid_text_message_is_reported_and_ignored(service, message, words):
+@pytest.mark.parametrize("message", ["no json", "[1]", '{"top_k": 3}', '{"end": false}', '{"end": true}' + " " * 99])
+def test_other_text_messages_end_the_stream(service, message):
     with opened(service) as client:
         told = ask(client, message)
         assert (told["type"], told["error"]["code"]) == ("error", "invalid_parameter")
-        assert words in told["error"]["message"]
-        assert ask(client, frame(0))["status"] == "ok"
+        assert rest(client)[1].code == 4422
 
 
 @pytest.mark.parametrize(
@@ -173,6 +142,7 @@ def test_invalid_text_message_is_reported_and_ignored(service, message, words):
         ("?model=nothing", 404, "model_not_found"),
         ("?smoothing=wild", 422, "invalid_parameter"),
         ("?tok_k=3", 422, "invalid_parameter"),
+        ("?enter=0.1&leave=0.2", 422, "invalid_parameter"),
         ("?top_k=5000", 422, "invalid_parameter"),
         *((f"?timeout={seconds}", 422, "invalid_parameter") for seconds in ("5e-324", "0.000999", "0", "nan")),
     ],
@@ -242,15 +212,6 @@ def test_sequence_ends_when_the_client_disconnects(backend, service):
         wait_for(lambda: backend.sequences[-1].closed)
 
 
-def test_text_messages_do_not_keep_a_stream_open(monkeypatch):
-    """Each is sent as soon as the one before is answered."""
-    monkeypatch.setattr("gateway_plugins.streams.ordered_stream.STREAM_IDLE_SECONDS", 0.5)
-    with stream_service(frame_backend()) as (address, _), opened(address) as client:
-        with pytest.raises(ConnectionClosed) as closed:
-            all(ask(client, '{"top_k": 1}')["type"] in {"parameters", "error"} for _ in itertools.count())
-        assert closed.value.rcvd == Close(4408, "stream_idle")
-
-
 def test_stream_with_a_frame_in_flight_is_not_idle(monkeypatch):
     """The client waits as well: its silence begins with the answer."""
     backend = frame_backend()
@@ -266,17 +227,6 @@ def test_stream_with_a_frame_in_flight_is_not_idle(monkeypatch):
     assert (end.code, end.reason) == (4408, "stream_idle")
 
 
-def test_text_messages_are_rate_limited():
-    """Each costs work without a frame: of twice as many as a second allows, the second half takes another second."""
-    count = 2 * TEXTS_PER_SECOND
-    with stream_service(frame_backend()) as (address, _), opened(address) as client:
-        began = time.monotonic()
-        for _ in range(count):
-            client.send('{"top_k": 1}')
-        assert [answer(client)["type"] for _ in range(count)] == ["parameters"] * count
-        assert time.monotonic() - began > 0.9
-
-
 def test_faulty_frames_are_rate_limited():
     """A frame of one byte costs the service as much as an image of a client that sends one."""
     count = 2 * FAULTY_PER_SECOND
@@ -289,15 +239,17 @@ def test_faulty_frames_are_rate_limited():
 
 
 def test_dropped_frames_are_rate_limited():
-    backend = frame_backend()
+    def dropped() -> float:
+        return REGISTRY.get_sample_value("gateway_stream_frames_total", {"outcome": "dropped"})
+
+    backend, before = frame_backend(), dropped()
     count = 2 * DROPPED_PER_SECOND + 10
     with stream_service(backend) as (address, _), opened(address) as client:
         backend.gate.clear()
         began = time.monotonic()
         for _ in range(count):
             client.send(frame(0))
-        client.send('{"top_k": 1}')  # answered once the frames before it were read
-        assert answer(client)["type"] == "parameters"
+        wait_for(lambda: dropped() - before == count - 4)  # all but those in flight and those that wait
         assert time.monotonic() - began > 0.9
         backend.gate.set()
 
@@ -423,7 +375,7 @@ def test_costly_frames_fail_and_the_stream_goes_on(backend, monkeypatch):
         answers = [ask(client, costly) for _ in range(4)]
         codes = [answer["error"] and answer["error"]["code"] for answer in answers]
         assert codes == [None, None, "too_costly", "too_costly"]
-        assert ask(client, '{"top_k": 1}')["type"] == "parameters"
+        assert ask(client, frame(0))["frame"] == 4
 
 
 def test_frames_wait_for_the_rate_of_their_key_or_have_an_error(tmp_path):
