@@ -123,24 +123,27 @@ def sized_configs(repository: Path, sizes: Plan) -> dict[str, ModelConfig]:
     return configs
 
 
-def models_to_start(settings: Settings, configs: Mapping[str, ModelConfig]) -> tuple[str, ...]:
+def models_to_start(settings: Settings, configs: Mapping[str, ModelConfig], repository: Path) -> tuple[str, ...]:
     """The models that Triton loads when it starts: all, or with models on demand those that always stay loaded.
 
-    These are the default model and those of `load_models`, with all their versions, and the stateful models of streams.
+    These are the default model and those of `load_models`, with all their versions. The stateful models of streams are
+    left out: the first stream loads them.
     """
-    if not settings.models_memory_bytes:
-        return (ALL,)
-    named = (settings.model, *settings.load_models)
-    versions = (version for name in named for version in pinned_versions(name, configs))
-    stateful = (name for name, config in configs.items() if config.HasField("sequence_batching"))
-    return tuple(dict.fromkeys((*named, *versions, *stateful)))
+    if settings.models_memory_bytes:
+        named = (settings.model, *settings.load_models)
+        versions = (version for name in named for version in pinned_versions(name, configs))
+        return tuple(dict.fromkeys((*named, *versions)))
+    folders = {path.name for path in repository.iterdir() if path.is_dir()}
+    stateful = {name for name, config in configs.items() if config.HasField("sequence_batching")}
+    # With a folder whose configuration cannot be read, Triton is to say so.
+    return tuple(sorted(folders - stateful)) if stateful and folders == {*configs} else (ALL,)
 
 
 def _need(repository: Path, sizes: Plan, settings: Settings) -> Need:
     configs = sized_configs(repository, sizes)
-    started = models_to_start(settings, configs)
-    if ALL in started:
+    if not settings.models_memory_bytes:
         return need(repository, configs, gpus=sizes.gpus)
+    started = models_to_start(settings, configs, repository)
     parts = {*started, *(step for name in started if name in configs for step in steps(configs[name]))}
     found = need(repository, {name: config for name, config in configs.items() if name in parts}, gpus=sizes.gpus)
     return replace(found, usual_bytes=max(found.usual_bytes, settings.models_memory_bytes))

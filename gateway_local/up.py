@@ -16,6 +16,7 @@ from gateway.plugins import needs_key, ports_of
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings, variable
 from gateway.triton.contract import CLASSIFIER
+from gateway.triton.health.expected import ALL
 from gateway_local import elastic
 from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
 from gateway_local.children import Child
@@ -159,7 +160,7 @@ def _triton(
         http_port=http_port,
         metrics_port=metrics_port,
         cache_bytes=plan.settings.triton_cache_bytes,
-        load_models=models_to_start(plan.settings, configs),
+        load_models=(ALL,) if alone else models_to_start(plan.settings, configs, model_repository),
         extra_arguments=(*devices.arguments, *arguments),
         environment=devices.environment,
         sizes=plan.sizes,

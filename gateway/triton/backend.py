@@ -142,10 +142,18 @@ class PoolModels:
         return await self._choose(model_name, model_version).models.resize(model_name, model_version)
 
     async def sequence(self, model_name: str, model_version: str) -> "TritonSequence":
-        """A new sequence of frames; see Backend.sequence."""
+        """A new sequence of frames; see Backend.sequence. A stateful model that is not loaded is loaded, and stays."""
         from gateway.triton.sequence import TritonSequence  # loaded with the first stream
 
-        name = await self._choose(model_name, model_version).models.sequence_model(model_name, model_version)
+        try:
+            name = await self._choose(model_name, model_version).models.sequence_model(model_name, model_version)
+        except ModelNotFound:
+            replicas = self._pool.candidates(model_name, model_version)
+            loaded = [await each.models.load_sequence_model(model_name, model_version) for each in replicas]
+            if not any(loaded):
+                raise
+            name = next(filter(None, loaded))
+            self._pool.want(name)
         return TritonSequence(
             name,
             partial(self._pool.ready, model_name, model_version),
@@ -156,7 +164,11 @@ class PoolModels:
         """Add an image to the sequence of a client, at the Triton that the id selects; see Backend.add_to_sequence."""
         replicas = {replica.address: replica for replica in self._pool.candidates(model_name, model_version)}
         replica = replicas[rendezvous_order(replicas, str(step.sequence_id))[0]]
-        name = await replica.models.sequence_model(model_name, model_version)
+        try:
+            name = await replica.models.sequence_model(model_name, model_version)
+        except ModelNotFound:
+            if not (name := await replica.models.load_sequence_model(model_name, model_version)):
+                raise
         try:
             return await replica.endpoint.infer_sequence(replace(step, model_name=name))
         except SequenceLost as error:

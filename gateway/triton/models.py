@@ -194,6 +194,15 @@ class Models(ModelCalls):
         config = await self._first(model_name, model_version, self._endpoint.config)
         return parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
 
+    async def load_sequence_model(self, model_name: str, model_version: str) -> str:
+        """Load the stateful model for the streams of a model; returns its name, "" if the repository has none."""
+        name = await self.sequence_model_name(model_name, model_version)
+        try:
+            await self.load(name)
+        except ModelNotFound:
+            return ""
+        return name
+
     async def _read_sequence_model(self, model_name: str, model_version: str) -> str:
         name = await self.sequence_model_name(model_name, model_version)
         try:

@@ -1,7 +1,6 @@
 """The Backend over Tritons whose models are loaded on demand."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Unpack
 
@@ -76,25 +75,9 @@ class DemandBackend(TritonBackend):
         return await super().labels(model_name, model_version)
 
     async def sequence(self, model_name: str, model_version: str) -> TritonSequence:
-        """See Backend.sequence; a stateful model that is not loaded is loaded on each Triton, and stays loaded."""
+        """See Backend.sequence."""
         await self._load(model_name)
-        try:
-            return await super().sequence(model_name, model_version)
-        except ModelNotFound:
-            if not await self._load_stateful(model_name, model_version):
-                raise
         return await super().sequence(model_name, model_version)
-
-    async def _load_stateful(self, model_name: str, model_version: str) -> bool:
-        """Load the stateful model of a model where it is not; False if no repository has it."""
-        found = False
-        for replica in self._tritons.holders(model_name, model_version):
-            name = await replica.models.sequence_model_name(model_name, model_version)
-            with suppress(ModelNotFound):
-                await replica.models.load(name)
-                self._tritons.want(name)
-                found = True
-        return found
 
     async def models(self) -> Sequence[ModelInfo]:
         """Every model of the repository: those that a Triton has loaded, and the others as they were last."""

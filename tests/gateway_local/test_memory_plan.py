@@ -126,13 +126,19 @@ def test_damaged_costs_are_ignored(repository, tmp_path, text):
     assert recorded_costs(repository, tmp_path) == capacity.Costs()
 
 
+def test_stateful_models_wait_for_the_first_stream(repository):
+    assert "sequence_model" in (configs := read_model_configs(repository))
+    assert set(models_to_start(settings(), configs, repository)) == configs.keys() - {"sequence_model"}
+    (repository / "damaged").mkdir()
+    assert models_to_start(settings(), configs, repository) == ("*",)  # so that Triton reports the fault
+
+
 def test_models_on_demand_need_their_budget(repository):
     """Triton starts with those that stay, and the rest of the budget is for the others."""
     configs = read_model_configs(repository)
-    assert models_to_start(settings(), configs) == ("*",)
     on_demand = {"models_memory_bytes": 4 * GIB}
     chosen = settings(**on_demand, load_models=("flowers",))
-    assert models_to_start(chosen, configs) == ("ensemble_model", "flowers", "sequence_model")
+    assert models_to_start(chosen, configs, repository) == ("ensemble_model", "flowers")
     _, said = planned(repository, 64 * GIB, **on_demand)
     assert not warned(said)
     _, said = planned(repository, 4 * GIB, **on_demand)
