@@ -25,7 +25,7 @@ from gateway.limits.connections import Connections
 from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
 from gateway.metrics import SHARED_FOLDER, reserve_space
-from gateway.plugins import check_used, installed, metrics_of
+from gateway.plugins import check_used, installed, metrics_of, opened
 from gateway.server.allocator import keep_freed_memory
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
@@ -44,22 +44,21 @@ def create_app(
     `plugins` are those to use; by default, all that are installed. Raises a UserError if the settings require something
     that cannot be read or is not installed: a file of keys, a certificate, a package of an extra.
     """
-    kinds = installed() if plugins is None else plugins
+    kinds = [kind for kind in (installed() if plugins is None else plugins) if kind.name not in settings.plugins_off]
     check_used(settings, kinds)
-    for kind in kinds:
-        kind.check(settings)
+    Plugins(kinds).check(settings)
     metrics_of(kinds)
-    opened = Plugins([kind(settings) for kind in kinds])
+    every = opened(settings, kinds)
     connect = connector(settings)
     # Everything that reports the limit must report the one that applies.
     settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
-    check = key_check(settings, opened)
+    check = key_check(settings, every)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[State]:
         async with AsyncExitStack() as stack:
             # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
-            triton = backend or opened.backend() or create_backend(settings, connect, opened)
+            triton = backend or every.backend(every) or create_backend(settings, connect, every)
             stack.push_async_callback(triton.close)
             limits = DecodeLimits(
                 settings.decode_cpu_seconds,
@@ -68,7 +67,7 @@ def create_app(
                 settings.request_cpu_seconds,
             )
             decoders = await stack.enter_async_context(Decoders(settings.decoders, limits=limits))
-            service = _service(settings, triton, decoders, opened)
+            service = _service(settings, triton, decoders, every)
             stack.push_async_callback(service.close)
             await triton.start()
             await service.start()
@@ -77,15 +76,16 @@ def create_app(
             state = State(
                 settings=settings,
                 service=service,
-                plugins=opened,
+                plugins=every,
                 uploads=upload_buffer(settings.max_bytes_waiting),
                 responses=response_buffer(settings.max_bytes_unread),
                 connections=connections,
                 draining=draining,
                 streams=streams(settings.max_streams),
-                error_formats=opened.error_formats(),
-                websockets=opened.websockets(),
-                body_readers=opened.body_readers(),
+                error_formats=every.error_formats(),
+                websockets=every.websockets(),
+                body_readers=every.body_readers(),
+                field_readers=every.field_readers(),
             )
             await stack.enter_async_context(heartbeat(lambda: len(connections) > 0))
             runtime = Runtime(
@@ -97,12 +97,11 @@ def create_app(
                 upload_bound=(lambda _: None) if check is None else check.upload_bound,
                 is_ready=lambda: is_ready(state, service.backend.health()),
             )
-            for plugin in opened:
-                await stack.enter_async_context(plugin.lifespan(runtime))
-            state["fetcher"] = opened.fetcher()
+            await stack.enter_async_context(every.lifespan(runtime))
+            state["fetchers"] = every.fetchers()
             yield state
 
-    return assemble(settings, opened, check, lifespan)
+    return assemble(settings, every, check, lifespan)
 
 
 def create_app_from_environment() -> FastAPI:

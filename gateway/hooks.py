@@ -1,75 +1,99 @@
 """The hooks of a plug-in: the public interface by which a package adds to the service.
 
 A plug-in is a subclass of `Plugin`, named by an entry point of the group `triton_gateway`. It overrides the hooks that
-it needs; a hook that nobody overrides costs nothing, since what a request meets is put together once, at the start.
-docs/guides/plugins.md has examples, and says what may change.
+it needs. Every hook but the last is called once, when the application is made or starts: what a request meets is put
+together then, and a hook that nobody overrides costs nothing. docs/guides/plugins.md has examples, and says what may
+change.
+
+Several plug-ins combine by what a hook returns:
+
+    one thing, or None        the first plug-in that returns something; yours come before the gateway's
+    a sequence                all of them, in the same order
+    a mapping                 all of them; of two with one key, the first plug-in's
+
+An implementation is called with the arguments that it names: it may leave out those that it does not need.
 
     hook                      called                          for
     settings                  when settings are read          variables GATEWAY_… of the plug-in's own
     commands                  by the command `gateway`        commands: `gateway NAME …`
+    metrics                   when the application is made    the plug-in's metrics
+    errors                    by the documents                error codes of the plug-in's own
     check                     before the service starts       packages and files that the settings require
     ports                     before the service starts       ports that the plug-in listens on
     examine, check_triton     by `gateway doctor`             what is wrong with the services that are used
-    metrics                   when the application is made    the plug-in's metrics
-    errors                    by the documents                error codes of the plug-in's own
+    authenticators            when the application is made    who may call
     routers, document         when the application is made    routes, and the OpenAPI document
     shapes                    when the application is made    formats of the response of POST /predict
-    body_readers              when the application is made    readers of bodies of further media types
-    authenticator             when the application is made    who may call
-    has_admins                when the application is made    whether models are loaded and unloaded over HTTP
-    backend                   when the service starts         the inference server
-    repair                    when the service starts         reloads models that fail
-    check_load                before an admin loads a model   a warning, or a refusal
-    lifespan                  around the service              connections, processes, servers of the plug-in's own
-    fetcher                   when the service has started    images that a body refers to
-    websockets                when the service starts         WebSockets, by their paths
+    expansions                when the application is made    parameters that make several images of one upload
     error_formats             when the application is made    error responses that are no problem documents
     middleware                when the application is made    ASGI middleware around every request and response
     cors_headers              when the application is made    headers that pages of other origins may send and read
+    field_readers             when the application is made    what observers get of the headers
+    backend                   when the service starts         the inference server
+    repair                    when the service starts         reloads models that fail
+    body_readers              when the service starts         readers of bodies of further media types
+    websockets                when the service starts         WebSockets, by their paths
     steps                     when the service starts         steps of an image before it has a permit
+    observers                 when the service starts         what sees each call and each result
+    lifespan                  around the service              connections, processes, servers of the plug-in's own
+    fetchers                  when the service has started    images that a body refers to
     record_rollout            when an admin changes it        records which versions of a model answer
-    request_fields            for each request                what observers get of the headers
-    expansion                 for each request                several images of one upload
-    observer                  when the service starts         sees each call and each result
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from inspect import getattr_static
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from gateway.errors import GatewayError, InvalidParameter, NotFound
-from gateway.findings import Finding
+import structlog
+
+from gateway.errors import GatewayError, UserError
+from gateway.findings import Finding, fail
 from gateway.inference import answer_shape
 from gateway.limits.caller import ANYONE, Caller
 from gateway.settings import Section, Settings
+from gateway.values.arguments import taking
 
 if TYPE_CHECKING:  # commands that only read the settings load none of these
     from fastapi import APIRouter, FastAPI
     from pydantic import BaseModel
     from starlette.middleware import Middleware
 
-    from gateway.inference.backend import Backend
+    from gateway.inference.backend import Backend, ServerRecovery
     from gateway.inference.expansion import Expansion
     from gateway.inference.observer import Observer
     from gateway.inference.service import InferenceService
     from gateway.inference.steps import Step
-    from gateway.ingest.media_types import BodyReader, Uploads, UploadsOrUrls
+    from gateway.ingest.media_types import BodyReader, UploadsOrUrls
     from gateway.limits.lease import Bound
     from gateway.limits.pools import Pool
     from gateway.values.rollout import Rollout
+
+log = structlog.get_logger("gateway")
+
+CLOSE_SECONDS = 5.0
+"""Longest time that a plug-in may take to leave its `lifespan`."""
 
 GROUP = "triton_gateway"
 """The group of entry points that name plug-ins."""
 
 
+class PluginFailed(UserError):
+    """An installed plug-in cannot be loaded, or one of its hooks has failed."""
+
+
 class Fetcher(Protocol):
     """Makes uploads of the images that a body refers to."""
 
-    def __call__(self, images: "UploadsOrUrls", *, key_bound: "Bound | None", client: str) -> "Uploads":
-        """The images of a request; what they hold of the upload buffer also counts for its API key.
+    def __call__(self, images: "UploadsOrUrls", *, key_bound: "Bound | None", client: str) -> "UploadsOrUrls":
+        """The images of a request, where an upload replaces each reference that it can fetch; it passes on all others.
 
-        `client` identifies who sends the request, see gateway.values.clients.
+        What they hold of the upload buffer also counts for the request's API key. `client` identifies who sends the
+        request, see gateway.values.clients.
         """
         ...
 
@@ -95,21 +119,26 @@ class Identity:
     """What its requests may take."""
 
 
-class Authenticator(Protocol):
-    """Knows the keys of requests."""
+class Authenticator(ABC):
+    """Knows the keys of requests. Several are asked in turn; a key is valid if any of them knows it."""
 
     @property
     def admin_only(self) -> bool:
         """Whether only routes for admins need a key."""
-        ...
+        return False
 
+    @property
+    def has_admins(self) -> bool:
+        """Whether any of its keys may load and unload models over HTTP."""
+        return False
+
+    @abstractmethod
     def identify(self, key: bytes) -> Identity | None:
-        """Whose key it is, without waiting; None for an invalid one.
+        """Whose key it is, without waiting; None for an unknown one. Raises Unauthorized with the reason of a refusal.
 
         It is the bearer token of the header Authorization, or the header X-API-Key, and not empty. Open streams ask
         again every few seconds, and end once the key is invalid.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +178,14 @@ class Runtime:
     """Whether the default model answered the last probe."""
 
 
-WebSocketProtocolOf = Callable[[Any], Any]
+WebSocketProtocolOf = Callable[..., object]
 """Makes the protocol of a WebSocket from a connection; see gateway.server.handler.ProtocolOf."""
 
-RepairOf = Callable[[Any, Any, Any], Any]
-"""Makes the gateway.triton.health.checker.TritonRecovery of a TritonEndpoint, its HealthState and its Probes."""
+RepairOf = Callable[..., "ServerRecovery"]
+"""Makes the recovery of one server, of Triton by a TritonEndpoint, its HealthState and its Probes."""
+
+FieldReader = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""Fields of a request for observers, from its headers; raises InvalidParameter."""
 
 
 class Plugin:
@@ -170,9 +202,11 @@ class Plugin:
     commands: ClassVar[str | None] = None
     """Name of a module whose `app`, a typer.Typer with a name, is a group of commands of `gateway`."""
 
-    idle_hooks: Collection[str] = ()
-    """The hook `request_fields`, if the plug-in overrides it but does not need it with its settings: requests do not
-    call it then. To be set when the plug-in is created."""
+    name: ClassVar[str] = ""
+    """The name of its entry point, or of its class."""
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__name__
 
     def __init__(self, settings: Settings) -> None:
         """Create the plug-in, once for each application."""
@@ -199,13 +233,9 @@ class Plugin:
         del settings
         return ()
 
-    def authenticator(self) -> Authenticator | None:
-        """The check of keys; the first plug-in's is used. Raises UserError if it needs a file that cannot be read."""
-        return None
-
-    def has_admins(self) -> bool:
-        """Whether models can be loaded, unloaded and rolled out over HTTP, with the key of an admin."""
-        return False
+    def authenticators(self) -> Sequence[Authenticator]:
+        """Checks of keys; with none of any plug-in the API is open. Raises UserError if a file cannot be read."""
+        return ()
 
     def record_rollout(self, model_name: str, rollout: "Rollout") -> "Rollout | None":
         """Record in a model's repository which of its versions answer; returns what was recorded before.
@@ -217,7 +247,7 @@ class Plugin:
         return None
 
     def backend(self, plugins: "Plugins") -> "Backend | None":
-        """The inference server instead of the Tritons of the settings; the first plug-in that has one supplies it.
+        """The inference server instead of the Tritons of the settings.
 
         `plugins` are all of the application: it may use their `repair`. Called in the event loop that uses it; the
         service starts and closes it.
@@ -226,12 +256,7 @@ class Plugin:
         return None
 
     def repair(self) -> RepairOf | None:
-        """What reloads models that fail, of each Triton; the first plug-in that has it does."""
-        return None
-
-    def check_load(self, model_name: str) -> str | None:
-        """A warning about a model that an admin loads; raises LoadFailed to refuse that. Called on a thread."""
-        del model_name
+        """What reloads models that fail, of each Triton."""
         return None
 
     def routers(self) -> "Sequence[APIRouter]":
@@ -246,7 +271,7 @@ class Plugin:
         return {}
 
     def body_readers(self) -> "Mapping[str, BodyReader]":
-        """Readers of bodies of further media types, by media type in lower case; the first plug-in's are used.
+        """Readers of bodies of further media types, by media type in lower case.
 
         Forms, image/* and application/octet-stream are read by the core.
         """
@@ -280,121 +305,144 @@ class Plugin:
         """Steps of each image, once its header is known and before it has a permit; see gateway.inference.steps."""
         return ()
 
-    def request_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """Fields of a request for observers, from its headers; raises InvalidParameter."""
-        del headers
+    def field_readers(self) -> Sequence[FieldReader]:
+        """What reads fields for observers from the headers of a request."""
+        return ()
+
+    def expansions(self) -> "Mapping[str, Callable[[str], Expansion]]":
+        """What makes several images of each upload of a request, by the parameter of POST /predict that asks for it.
+
+        It gets the value of the parameter, raises InvalidParameter, and serves one request.
+        """
         return {}
 
-    def expansion(self, parameter: str, value: str) -> "Expansion | None":
-        """What makes several images of each upload, if a parameter of POST /predict asks for it; else None.
-
-        Raises InvalidParameter. It serves one request.
-        """
-        del parameter, value
-        return None
-
-    def observer(self) -> "Observer | None":
+    def observers(self) -> "Sequence[Observer]":
         """What sees the results of all requests."""
-        return None
+        return ()
 
-    def fetcher(self) -> Fetcher | None:
-        """What makes uploads of references; None if bodies must not refer to images."""
-        return None
+    def fetchers(self) -> Sequence[Fetcher]:
+        """What makes uploads of references; without any, bodies cannot refer to images."""
+        return ()
 
 
 P = TypeVar("P", bound=Plugin)
-_NO_FIELDS: Mapping[str, str] = {}
+_NOT_HOOKS = {"name", "settings", "metrics", "errors", "commands", "lifespan"}
+HOOKS = tuple(name for name in vars(Plugin) if not name.startswith("_") and name not in _NOT_HOOKS)
+"""The hooks that are called, and that combine by what they return; `lifespan` is entered."""
 
 
-def _has(plugin: Plugin, hook: str) -> bool:
-    """Whether a plug-in overrides a hook and needs it with its settings."""
-    return getattr(type(plugin), hook) is not getattr(Plugin, hook) and hook not in plugin.idle_hooks
+class Plugins(Plugin):
+    """Several plug-ins as one, whose hooks combine theirs; either those of an application, or classes.
 
+    An exception of a hook becomes PluginFailed, with the name of its plug-in. Raises PluginFailed for a hook with an
+    argument that does not exist.
+    """
 
-class Plugins:
-    """The plug-ins of one application."""
+    def __init__(self, plugins: Sequence[Plugin | type[Plugin]] = ()) -> None:
+        self._plugins = tuple(plugins)
+        for hook in HOOKS:
+            callable_on = type | Plugin if isinstance(vars(Plugin)[hook], classmethod) else Plugin
+            having = [each for each in plugins if isinstance(each, callable_on) and hook in hooks_of(each)]
+            if calls := [_Call(plugin, hook) for plugin in having]:
+                setattr(self, hook, partial(_COMBINED.get(hook, _combine), calls))
 
-    def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
-        self._plugins = {type(plugin): plugin for plugin in plugins}
-        self._request_fields = [plugin.request_fields for plugin in plugins if _has(plugin, "request_fields")]
-
-    def __iter__(self) -> Iterator[Plugin]:
-        return iter(self._plugins.values())
+    def __iter__(self) -> Iterator[Plugin | type[Plugin]]:
+        return iter(self._plugins)
 
     def get(self, kind: type[P]) -> P:
         """The plug-in of a class."""
-        plugin = self._plugins[kind]
-        assert isinstance(plugin, kind)
-        return plugin
+        return next(plugin for plugin in self if isinstance(plugin, kind))
 
-    def authenticator(self) -> Authenticator | None:
-        """The authenticator of the first plug-in that has one."""
-        return next((found for plugin in self if (found := plugin.authenticator()) is not None), None)
+    def owner_of(self, modules: Sequence[str]) -> str:
+        """The name of the plug-in that the last of some modules belongs to, of those that do; "" if none does."""
+        packages = {type(each).__module__.rpartition(".")[0] or type(each).__module__: each.name for each in self}
+        parts = [part for module in modules for part in (module, module.rpartition(".")[0])]
+        return next((packages[part] for part in reversed(parts) if part in packages), "")
 
-    @property
-    def have_admins(self) -> bool:
-        """Whether any plug-in has admins."""
-        return any(plugin.has_admins() for plugin in self)
+    @asynccontextmanager
+    async def lifespan(self, runtime: Runtime) -> AsyncIterator[None]:
+        """Enter all, and leave them in reverse order, each within CLOSE_SECONDS."""
+        async with AsyncExitStack() as stack:
+            for plugin in self:
+                if "lifespan" in hooks_of(plugin):
+                    await stack.enter_async_context(_bounded(plugin, runtime))
+            yield
 
-    def shapes(self) -> dict[str, AnswerShape]:
-        """The response formats of all plug-ins."""
-        return {name: shape for plugin in self for name, shape in plugin.shapes().items()}
 
-    def body_readers(self) -> "dict[str, BodyReader]":
-        """The readers of all plug-ins; the first plug-in that names a media type reads it."""
-        return {name: reader for plugin in reversed(list(self)) for name, reader in plugin.body_readers().items()}
+def hooks_of(plugin: Plugin | type[Plugin]) -> Sequence[str]:
+    """The names of the hooks that a plug-in overrides."""
+    return [hook for hook in (*HOOKS, "lifespan") if getattr_static(plugin, hook) is not vars(Plugin)[hook]]
 
-    def backend(self) -> "Backend | None":
-        """The backend of the first plug-in that has one."""
-        return next((found for plugin in self if (found := plugin.backend(self)) is not None), None)
 
-    def repair(self) -> RepairOf | None:
-        """The repair of the first plug-in that has one."""
-        return next((found for plugin in self if (found := plugin.repair()) is not None), None)
+class _Call:
+    """The call of a hook of one plug-in, with the arguments that it names."""
 
-    def record_rollout(self, model_name: str, rollout: "Rollout") -> "Rollout":
-        """What was recorded before; raises what the hook raises, and NotFound if no plug-in has the repository."""
-        for plugin in self:
-            if (before := plugin.record_rollout(model_name, rollout)) is not None:
-                return before
-        raise NotFound("This service has no access to its model repository: run `gateway model use` where that is.")
+    def __init__(self, plugin: Plugin | type[Plugin], hook: str) -> None:
+        self.plugin, self._hook = plugin, hook
+        try:
+            self._function = taking(getattr(plugin, hook), getattr(Plugin, hook))
+        except TypeError as error:
+            raise self.failed(error) from error
 
-    def check_load(self, model_name: str) -> str | None:
-        """The first warning; raises LoadFailed."""
-        return next((found for plugin in self if (found := plugin.check_load(model_name)) is not None), None)
+    def __call__(self, *arguments: object) -> Any:  # noqa: ANN401  # of the hook
+        try:
+            return self._function(*arguments)
+        except (UserError, GatewayError):
+            raise
+        except Exception as error:
+            raise self.failed(error) from error
 
-    def websockets(self) -> "dict[str, WebSocketProtocolOf]":
-        """What serves WebSockets, by path; the first plug-in that names a path serves it."""
-        return {path: serve for plugin in reversed(list(self)) for path, serve in plugin.websockets().items()}
+    def failed(self, error: Exception) -> PluginFailed:
+        """The error of the start."""
+        return PluginFailed(f"the plug-in {self.plugin.name!r} failed in {self._hook}: {type(error).__name__}: {error}")
 
-    def error_formats(self) -> Sequence[ErrorFormat]:
-        """The error formats of all plug-ins."""
-        return [each for plugin in self for each in plugin.error_formats()]
 
-    def request_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """The fields of a request, of all plug-ins."""
-        if not self._request_fields:
-            return _NO_FIELDS
-        fields: dict[str, str] = {}
-        for read in self._request_fields:
-            fields.update(read(headers))
-        return fields
+def _combine(calls: Sequence[_Call], *arguments: object) -> object:
+    """What several plug-ins return as one: see the top of this module."""
+    several: list[Any] = []
+    for call in calls:
+        found = call(*arguments)
+        if isinstance(found, Mapping | list | tuple):
+            several.append(found)
+        elif found is not None:
+            return found
+    if not several:
+        return None
+    if isinstance(several[0], Mapping):
+        return {key: value for mapping in reversed(several) for key, value in mapping.items()}
+    return [each for sequence in several for each in sequence]
 
-    def steps(self) -> "Sequence[Step]":
-        """The steps of all plug-ins."""
-        return [step for plugin in self for step in plugin.steps()]
 
-    def observers(self) -> "Sequence[Observer]":
-        """The observers of all plug-ins."""
-        return [found for plugin in self if (found := plugin.observer()) is not None]
+async def _findings(calls: "Sequence[_Call]", *arguments: object) -> Sequence[Finding]:
+    """The findings of several plug-ins; an exception is a finding, too."""
+    findings: list[Finding] = []
+    for call in calls:
+        try:
+            work: Awaitable[Sequence[Finding]] = call(*arguments)
+            findings += await work
+        except Exception as error:  # one check must not cost the others
+            findings.append(fail(f"plug-in {call.plugin.name}", f"{type(error).__name__}: {error}", "correct it"))
+    return findings
 
-    def expansion(self, parameter: str, value: str) -> "Expansion":
-        """The expansion of the first plug-in that knows a parameter; raises InvalidParameter."""
-        for plugin in self:
-            if (found := plugin.expansion(parameter, value)) is not None:
-                return found
-        raise InvalidParameter(f"{parameter!r}: this service has no plug-in for it.")
 
-    def fetcher(self) -> Fetcher | None:
-        """The fetcher of the first plug-in that has one."""
-        return next((found for plugin in self if (found := plugin.fetcher()) is not None), None)
+_COMBINED = {"examine": _findings, "check_triton": _findings}
+
+
+@asynccontextmanager
+async def _bounded(plugin: Plugin | type[Plugin], runtime: Runtime) -> AsyncIterator[None]:
+    """The lifespan of one plug-in, whose end takes no longer than CLOSE_SECONDS and hinders no other."""
+    span = _Call(plugin, "lifespan")(runtime)
+    try:
+        await span.__aenter__()
+    except UserError:
+        raise
+    except Exception as error:
+        raise _Call(plugin, "lifespan").failed(error) from error
+    try:
+        yield
+    finally:
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await span.__aexit__(None, None, None)
+        except Exception:
+            log.exception("plugin_not_closed", plugin=plugin.name, most_seconds=CLOSE_SECONDS)

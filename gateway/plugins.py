@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -11,21 +12,28 @@ from types import ModuleType
 
 from gateway import errors
 from gateway.errors import GatewayError, UserError
-from gateway.hooks import GROUP, Plugin, Plugins, Port
+from gateway.hooks import GROUP, Plugin, PluginFailed, Plugins, hooks_of
 from gateway.settings import ENV_PREFIX, FIXED_VALUES, Settings, fixed, given_variables, variable
-
-
-class PluginFailed(UserError):
-    """An installed plug-in cannot be loaded."""
+from gateway.values.setting_values import listed
 
 
 @cache
 def installed() -> tuple[type[Plugin], ...]:
     """The plug-ins that the entry points of installed distributions name, by name; raises PluginFailed.
 
-    Those of other distributions come first: where the first plug-in's is used, theirs replaces ours.
+    Those of other distributions come first: where the first plug-in's is used, theirs replaces ours. Those that the
+    variable of `plugins_off` names are not loaded.
     """
-    return tuple(map(_load, sorted(entry_points(group=GROUP), key=lambda entry: (_is_ours(entry.value), entry.name))))
+    off = set(listed(given_variables().get(variable("plugins_off")) or ""))
+    entries = {entry.name: entry for entry in entry_points(group=GROUP)}
+    if unknown := off - entries.keys():
+        known = ", ".join(sorted(entries))
+        raise PluginFailed(f"{variable('plugins_off')} names {min(unknown)!r}; installed are {known}")
+    return tuple(
+        _load(entry)
+        for entry in sorted(entries.values(), key=lambda entry: (_is_ours(entry.value), entry.name))
+        if entry.name not in off
+    )
 
 
 def combined(plugins: Iterable[type[Plugin]]) -> type[Settings]:
@@ -103,22 +111,63 @@ def check_used(settings: Settings, plugins: Iterable[type[Plugin]]) -> None:
         raise PluginFailed(f"{variable(min(unused))} is set, but the application does not have its plug-in")
 
 
-def check_settings(settings: Settings) -> None:
-    """Raise UserError if something is missing that the settings require of an installed plug-in."""
-    for plugin in installed():
-        plugin.check(settings)
+def hooks(settings: Settings) -> Plugins:
+    """The hooks of the installed plug-ins' classes, of those that the settings do not switch off."""
+    return Plugins([plugin for plugin in installed() if plugin.name not in settings.plugins_off])
+
+
+def opened(settings: Settings, plugins: Sequence[type[Plugin]] | None = None) -> Plugins:
+    """The plug-ins of one application: by default all that are installed and not switched off; raises UserError."""
+    created: list[Plugin] = []
+    for plugin in installed() if plugins is None else plugins:
+        if plugin.name not in settings.plugins_off:
+            try:
+                created.append(plugin(settings))
+            except UserError:
+                raise
+            except Exception as exc:
+                raise PluginFailed(f"the plug-in {plugin.name!r} failed: {type(exc).__name__}: {exc}") from exc
+    return Plugins(created)
 
 
 def needs_key(settings: Settings) -> bool:
     """Whether POST /predict needs a key with the installed plug-ins; raises UserError for a file of keys."""
-    checking = [plugin(settings) for plugin in installed() if plugin.authenticator is not Plugin.authenticator]
-    authenticator = Plugins(checking).authenticator()
-    return authenticator is not None and not authenticator.admin_only
+    checking = [plugin for plugin in installed() if "authenticators" in hooks_of(plugin)]
+    authenticators = opened(settings, checking).authenticators()
+    return not all(each.admin_only for each in authenticators)
 
 
-def ports_of(settings: Settings) -> Sequence[Port]:
-    """The ports that the installed plug-ins listen on."""
-    return [port for plugin in installed() for port in plugin.ports(settings)]
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """An installed plug-in, as `gateway plugins` shows it."""
+
+    name: str
+    version: str
+    state: str
+    """on, off, or the reason why it cannot be loaded."""
+    hooks: Sequence[str] = ()
+    settings: Sequence[str] = ()
+    """The variables of its settings."""
+
+
+def listings() -> Sequence[Listing]:
+    """All installed plug-ins, also those that are switched off or cannot be loaded."""
+    off = set(listed(given_variables().get(variable("plugins_off")) or ""))
+    found = []
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (_is_ours(entry.value), entry.name)):
+        version = entry.dist.version if entry.dist is not None else ""
+        if entry.name in off:
+            found.append(Listing(entry.name, version, "off"))
+            continue
+        try:
+            plugin = _load(entry)
+        except PluginFailed as exc:
+            found.append(Listing(entry.name, version, str(exc)))
+            continue
+        section = plugin.settings
+        settings = [] if section is None else [variable(field) for field in section.variables()]
+        found.append(Listing(entry.name, version, "on", hooks_of(plugin), settings))
+    return found
 
 
 def _installed_fields() -> set[str]:
@@ -143,4 +192,5 @@ def _load(entry: object) -> type[Plugin]:
         raise PluginFailed(f"the plug-in {name!r} cannot be loaded: {type(exc).__name__}: {exc}") from exc
     if not (isinstance(plugin, type) and issubclass(plugin, Plugin)):
         raise PluginFailed(f"{entry!r} does not name a subclass of gateway.hooks.Plugin")
+    plugin.name = entry.name  # type: ignore[attr-defined]
     return plugin

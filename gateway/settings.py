@@ -280,6 +280,13 @@ class ListenSettings(Section):
     """What an image costs, as `gateway doctor --run` prints it; when empty, what it found on this machine."""
 
 
+class PluginSettings(Section):
+    """Plug-ins."""
+
+    plugins_off: Listed = ()
+    """Installed plug-ins that are not used, by the names that `gateway plugins` lists; their settings do not exist."""
+
+
 class AccessSettings(Section):
     """Who may call."""
 
@@ -547,6 +554,7 @@ class Settings(
     DeadlineSettings,
     TritonSettings,
     AccessSettings,
+    PluginSettings,
     ListenSettings,
 ):
     """All settings."""
@@ -554,4 +562,4 @@ class Settings(
 
 def is_secret(section: type[Section], field: str) -> bool:
     """Whether the value of a setting is never printed."""
-    return section.model_fields[field].annotation == SecretStr | None
+    return section.model_fields[field].annotation in {SecretStr, SecretStr | None}

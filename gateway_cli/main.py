@@ -11,8 +11,9 @@ import typer
 from gateway import __version__
 from gateway.environment import load_settings
 from gateway.errors import UserError
+from gateway.hooks import PluginFailed
 from gateway.logs import LogStream, lost_as_text
-from gateway.plugins import PluginFailed, check_settings, commands_of, installed
+from gateway.plugins import commands_of, hooks, installed, listings
 from gateway.settings import LogFormat, Settings
 from gateway_cli.addresses import WrongAddress, advice_for_triton
 from gateway_cli.classify import classify
@@ -98,7 +99,7 @@ def _settings(**options: object) -> Settings:
     export_environment(options)
     settings = load_settings()
     # An invalid file must fail here, before Triton and the workers start.
-    check_settings(settings)
+    hooks(settings).check(settings)
     return settings
 
 
@@ -174,6 +175,16 @@ def serve(
     from gateway.server.serve import serve as run_serve
 
     run_serve(_settings(host=host, port=port, workers=workers, triton_url=triton))
+
+
+@app.command()
+def plugins() -> None:
+    """List the installed plug-ins: name, version, on or off (GATEWAY_PLUGINS_OFF), hooks and settings."""
+    for each in listings():
+        emit(f"{each.name} {each.version} {each.state}")
+        for title, names in (("hooks", each.hooks), ("settings", each.settings)):
+            if names:
+                emit(f"  {title}: {', '.join(names)}")
 
 
 app.command()(classify)

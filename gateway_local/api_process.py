@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from gateway.errors import UserError
-from gateway.plugins import ports_of
+from gateway.plugins import hooks
 from gateway.settings import Settings, variable
 from gateway_local.children import Child, Waited, get, wait_ready
 from gateway_local.hosts import reachable
@@ -49,7 +49,7 @@ class ApiProcess(Child):
             **os.environ,
             variable("triton_url"): triton_url,
             variable("port"): str(settings.port),
-            **{variable(port.setting): str(port.number) for port in ports_of(settings)},
+            **{variable(port.setting): str(port.number) for port in hooks(settings).ports(settings)},
             variable("model"): settings.model,
             variable("load_models"): load_models or ",".join(settings.load_models),
         }

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from gateway.errors import UserError
-from gateway.plugins import needs_key, ports_of
+from gateway.plugins import hooks, needs_key
 from gateway.server.serve import check_address, export_environment
 from gateway.settings import Settings, variable
 from gateway.triton.contract import CLASSIFIER
@@ -91,7 +91,7 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
         say(f"  {request(settings, address)}")
-        for port in ports_of(settings):
+        for port in hooks(settings).ports(settings):
             say(f"{port.purpose}: {authority(settings.host, port.number)}")
         say(
             f"next: every request with a form at {address}/docs; `{program()} model add --help` serves a model of yours"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.hooks import Plugin
+from gateway.hooks import FieldReader, Plugin
 from gateway.settings import Settings
 from gateway_predictions.request_fields import read_fields
 from gateway_predictions.settings import FIELDS_HEADER, PredictionLogSettings
@@ -24,7 +24,6 @@ class PredictionLog(Plugin):
 
     def __init__(self, settings: Settings) -> None:
         self.log = None if PredictionLogSettings.of(settings).log_predictions is None else _open(settings)
-        self.idle_hooks = ("request_fields",) if self.log is None else ()
 
     @classmethod
     def check(cls, settings: Settings) -> None:
@@ -39,14 +38,18 @@ class PredictionLog(Plugin):
 
         return (feedback_route.router(self.log),)
 
-    def request_fields(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """The fields of the client's choice; raises InvalidParameter."""
-        text = headers.get(FIELDS_HEADER, "") if self.log is not None else ""
-        return read_fields(text, FIELDS_HEADER) if text else {}
+    def field_readers(self) -> Sequence[FieldReader]:
+        """What reads the fields of the client's choice."""
+        return () if self.log is None else (_fields,)
 
-    def observer(self) -> "Observer | None":
+    def observers(self) -> "Sequence[Observer]":
         """What logs results."""
-        return self.log
+        return () if self.log is None else (self.log,)
+
+
+def _fields(headers: Mapping[str, str]) -> Mapping[str, str]:
+    text = headers.get(FIELDS_HEADER, "")
+    return read_fields(text, FIELDS_HEADER) if text else {}
 
 
 def _open(settings: Settings) -> "ServiceLog":

@@ -6,12 +6,11 @@ from http import HTTPStatus
 from itertools import repeat
 from operator import attrgetter
 
-from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.body import Body
 from gateway.api.lines import ResultLines
-from gateway.api.pieces import PIECE_BYTES, PiecedAnswer, json_array
+from gateway.api.pieces import PIECE_BYTES, PiecedAnswer, pieces_of
 from gateway.api.request_context import RequestContext
 from gateway.api.shapes import NDJSON, Native
 from gateway.errors import AnswerTooLarge, ImageError, InvalidParameter, ServiceError
@@ -52,14 +51,14 @@ async def respond(
         raise results[0].error
     before, after = shape.around(results, spec)
     if len(results) == 1:
-        document = before + to_json(shape.item(results[0], spec), inf_nan_mode="null") + after
+        document = before + shape.written(results[0], spec) + after
         if len(document) <= min(PIECE_BYTES, held.held):
-            return Response(document, status, media_type="application/json")
-        return PiecedAnswer(deque((document,)), held, status)
-    pieces = await json_array(map(shape.item, results, repeat(spec)), held)
+            return Response(document, status, media_type=shape.media_type)
+        return PiecedAnswer(deque((document,)), held, status, shape.media_type)
+    pieces = await pieces_of(map(shape.written, results, repeat(spec)), shape.separator, held)
     pieces.appendleft(before)
     pieces.append(after)
-    return PiecedAnswer(pieces, held, status)
+    return PiecedAnswer(pieces, held, status, shape.media_type)
 
 
 def hold_response(context: RequestContext) -> PoolLease:

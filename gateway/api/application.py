@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -61,12 +60,11 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
         # Generated clients use it as the name of their functions: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
     )
-    routers = (predict.router(plugins), *ROUTERS, *(router for plugin in plugins for router in plugin.routers()))
+    routers = (predict.router(plugins), *ROUTERS, *plugins.routers())
     formats = plugins.error_formats()
     app.state.routes = routes = RouteTable(routers, {health.METRICS_PATH: METRICS_ACCESS[settings.metrics_access]})
     openapi.complete(app, routes, formats)
-    for plugin in plugins:
-        openapi.add(app, plugin.document)
+    openapi.add(app, plugins.document)
     if check is not None:
         document_keys(app, routes, formats, admin_only=check.admin_only)
     origins = OriginCheck(settings) if check is None or check.admin_only else None
@@ -75,34 +73,33 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
         _allow_origins(app, settings, plugins)
         app.add_middleware(SecurityHeaders)
     # Each middleware is added around those that were added before.
-    for each in reversed([each for plugin in plugins for each in plugin.middleware()]):
+    for each in reversed(plugins.middleware()):
         app.add_middleware(each.cls, *each.args, **each.kwargs)
     add_handlers(app, routes)
     for router in routers:
-        if router is not models.admin_router or plugins.have_admins:
+        if router is not models.admin_router or (check is not None and check.has_admins):
             app.include_router(router)
     routes.create_series()
     return app
 
 
 def key_check(settings: Settings, plugins: Plugins) -> KeyCheck | None:
-    """The check of keys, if there is one; raises UserError without one that the settings or the plug-ins require."""
-    authenticator, access = plugins.authenticator(), settings.metrics_access
-    if authenticator is not None:
-        if access is MetricsAccess.KEY and authenticator.admin_only:
+    """The check of keys, if there is one; raises UserError without one that the settings require."""
+    authenticators, access = plugins.authenticators(), settings.metrics_access
+    if authenticators:
+        check = KeyCheck(authenticators)
+        if access is MetricsAccess.KEY and check.admin_only:
             raise UserError(f"{variable('metrics_access')}={access}, and only the keys of admins are checked")
-        return KeyCheck(authenticator)
+        return check
     if access is not MetricsAccess.OPEN:
         raise UserError(f"{variable('metrics_access')}={access}, and no plug-in checks keys")
-    if plugins.have_admins:
-        raise UserError("a plug-in lets admins load models (has_admins), and no plug-in checks keys (authenticator)")
     return None
 
 
 def _allow_origins(app: FastAPI, settings: Settings, plugins: Plugins) -> None:
     # Outside RequestContextMiddleware, so that pages can also read error responses. Preflight requests are
     # answered here, before the check of keys, because browsers send them without a key.
-    of_plugins: Any = [header for plugin in plugins for header in plugin.cors_headers()]
+    of_plugins = plugins.cors_headers()
     app.add_middleware(
         CORSMiddleware,
         allow_origins=settings.cors_origins,

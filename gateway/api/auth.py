@@ -33,44 +33,51 @@ class KeyCheck:
     The log event gets the name of the key as `key`.
     """
 
-    def __init__(self, authenticator: Authenticator) -> None:
-        self._authenticator = authenticator
-
-    @property
-    def admin_only(self) -> bool:
+    def __init__(self, authenticators: Sequence[Authenticator]) -> None:
+        self._authenticators = authenticators
+        self.admin_only = all(each.admin_only for each in authenticators)
         """Whether only admin routes need a key."""
-        return self._authenticator.admin_only
+        self.has_admins = any(each.has_admins for each in authenticators)
+        """Whether a key may load and unload models."""
 
     def knows_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         """Whether a request with these headers has a valid key, or needs none unless its route is for admins."""
-        return self.admin_only or self._identify(_take_key({"type": "http", "headers": headers})) is not None
+        return self.admin_only or isinstance(self._identify(_take_key({"type": "http", "headers": headers})), Identity)
 
     def upload_bound(self, headers: Sequence[tuple[bytes, bytes]]) -> Bound | None:
         """The share of the upload buffer of the key in these headers; None without a key that has one."""
         identity = self._identify(_take_key({"type": "http", "headers": headers}))
-        return None if identity is None else identity.caller.upload_bytes
+        return identity.caller.upload_bytes if isinstance(identity, Identity) else None
 
     def check(self, scope: Scope, context: RequestContext, access: Access) -> None:
         """Raise Unauthorized or Forbidden (RFC 6750, section 3.1) for a request that may not use its route."""
         key = _take_key(scope)
         if access is Access.OPEN:
-            context.shows_details = self._identify(key) is not None
+            context.shows_details = isinstance(self._identify(key), Identity)
             return
         if access is Access.KEY and self.admin_only:
             return
         identity = self._identify(key)
-        if identity is None:
-            error = Unauthorized(UNKNOWN if key else MISSING)
+        if not isinstance(identity, Identity):
+            error = identity or Unauthorized(UNKNOWN if key else MISSING)
             error.challenge = UNKNOWN_KEY_CHALLENGE if key else error.challenge
             raise error
         if access is Access.ADMIN and not identity.admin:
             raise Forbidden(NO_ADMIN)
         context.log_fields["key"] = identity.name
-        context.is_allowed = lambda: self._identify(key) is not None
+        context.is_allowed = lambda: isinstance(self._identify(key), Identity)
         context.caller = identity.caller
 
-    def _identify(self, key: bytes) -> Identity | None:
-        return self._authenticator.identify(key) if key else None
+    def _identify(self, key: bytes) -> Identity | Unauthorized | None:
+        """Whose key it is, or the reason of the first authenticator that has one against it."""
+        reason: Unauthorized | None = None
+        for authenticator in self._authenticators if key else ():
+            try:
+                if (identity := authenticator.identify(key)) is not None:
+                    return identity
+            except Unauthorized as error:
+                reason = reason or error
+        return reason
 
 
 def _take_key(scope: Scope) -> bytes:

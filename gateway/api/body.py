@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Self
 
@@ -11,14 +11,39 @@ from starlette.requests import ClientDisconnect, Request
 
 from gateway import metrics
 from gateway.api.request_context import RequestContext
-from gateway.errors import GatewayError, Overloaded, RequestTooLarge, UnsupportedMediaType, UploadTimeout, UploadTooSlow
-from gateway.ingest.media_types import BodyReader, Form, Uploads, media_type_of, open_uploads
-from gateway.ingest.upload import Limits
+from gateway.errors import (
+    GatewayError,
+    InvalidImage,
+    Overloaded,
+    RequestTooLarge,
+    UnsupportedMediaType,
+    UploadTimeout,
+    UploadTooSlow,
+)
+from gateway.hooks import Fetcher
+from gateway.ingest.media_types import BodyReader, Form, Uploads, UploadsOrUrls, media_type_of, open_uploads
+from gateway.ingest.upload import Limits, Upload
+from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
 from gateway.limits.pool_clients import UploadingClient
 from gateway.limits.pools import PoolLease
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
+
+
+async def _fetched(
+    images: UploadsOrUrls, *, fetchers: Sequence[Fetcher], key_bound: Bound | None, client: str
+) -> Uploads:
+    """The images of a request, with uploads in place of references."""
+    for fetch in fetchers:
+        images = fetch(images, key_bound=key_bound, client=client)
+    async with aclosing(images):
+        async for image in images:
+            if isinstance(image, Upload):
+                yield image
+            else:
+                error = InvalidImage("No plug-in of this service fetches this URL.")
+                yield Upload(image.index, image.filename, b"", error)
 
 
 class Body(UploadingClient):
@@ -51,9 +76,9 @@ class Body(UploadingClient):
         self._receiving: asyncio.Timeout | None = None
         key_bound = context.caller.upload_bytes
         self._fetch, self._readers = None, context.shared["body_readers"]
-        if (fetcher := context.shared.get("fetcher")) is not None:
+        if fetchers := context.shared.get("fetchers"):
             client = client_of(context.log_fields.get("key", ""), address_of(request.scope))
-            self._fetch = partial(fetcher, key_bound=key_bound, client=client)
+            self._fetch = partial(_fetched, fetchers=fetchers, key_bound=key_bound, client=client)
         lease = PoolLease(context.shared["uploads"], self, key_bound)
         context.leases.append(lease)
         self.hold = lease.hold

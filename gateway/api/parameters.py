@@ -168,12 +168,12 @@ def request_spec(
     Raises InvalidParameter if the timeout exceeds its limit, or the header with fields for the log is malformed, and
     Forbidden if the API key may not use the model.
     """
-    settings, plugins = context.settings, context.shared["plugins"]
+    settings = context.settings
     seconds = default = settings.default_timeout_seconds
     if timeout_seconds is not None:
         seconds = timeout_within(timeout_seconds, default=default, most=settings.max_timeout_seconds)
     model_version, split = context.version_of(model_name, version, request.headers, client)
-    fields = plugins.request_fields(request.headers)
+    fields = context.fields_of(request.headers) if context.shared["field_readers"] else {}
     context.log_fields["model"] = model_name
     if context.caller is not ANYONE:
         context.check_model(model_name)

@@ -17,7 +17,7 @@ from gateway.limits.pool_clients import PoolClient
 from gateway.limits.pools import Pool, PoolLease
 
 if TYPE_CHECKING:
-    from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketProtocolOf
+    from gateway.hooks import ErrorFormat, Fetcher, FieldReader, Plugin, Plugins, WebSocketProtocolOf
     from gateway.ingest.media_types import BodyReader
     from gateway.limits.connections import Connections
     from gateway.server.draining import Draining
@@ -44,8 +44,9 @@ class State(TypedDict):
     websockets: "Mapping[str, WebSocketProtocolOf]"
     body_readers: "Mapping[str, BodyReader]"
     """By media type."""
-    fetcher: "NotRequired[Fetcher | None]"
-    """Makes uploads of the images that bodies refer to, if a plug-in does."""
+    field_readers: "Sequence[FieldReader]"
+    fetchers: "NotRequired[Sequence[Fetcher]]"
+    """Make uploads of the images that bodies refer to."""
     reader: NotRequired[PoolClient]
     """The connection of a request, with the server's own protocol classes."""
 
@@ -94,6 +95,10 @@ class RequestContext:
         if rollout is None or len(rollout.shares) == 1:
             return "", False
         return rollout.choose(model_name, headers.get(CLIENT_HEADER, "") or client), True
+
+    def fields_of(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """The fields of a request for observers; raises InvalidParameter."""
+        return {name: text for read in self.shared["field_readers"] for name, text in read(headers).items()}
 
     def check_model(self, name: str) -> None:
         """Raise Forbidden if the API key may not use a model."""

@@ -1,13 +1,22 @@
 """What sees the images of all requests: the prediction log, shadow versions, counts of a plug-in's own."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+import structlog
 
 from gateway.inference.backend import InferResult
 from gateway.inference.record import ImageRecord, ShadowClass
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.tools import Tools
+from gateway.values.arguments import taking
+
+C = TypeVar("C", bound=Callable[..., None])
+
+log = structlog.get_logger("gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +58,22 @@ class Observer:
         """Take a result whose likeliest class differs from that of a shadow version."""
 
 
+_PLAIN = Observer()
+CLOSE_SECONDS = 10.0
+"""Longest time that an observer may take to end."""
+
+
 class Observers:
-    """All observers of a service; calls those that override a method."""
+    """All observers of a service; calls those that override a method.
+
+    What an observer raises is logged with its name and concerns no request; only a failure to start ends the service.
+    """
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
         self._all = observers
-        self.done = [each.done for each in observers if type(each).done is not Observer.done]
-        self.call_done = [each.call_done for each in observers if type(each).call_done is not Observer.call_done]
-        self.disagreed = [each.disagreed for each in observers if type(each).disagreed is not Observer.disagreed]
+        self.done = _calls(observers, _PLAIN.done)
+        self.call_done = _calls(observers, _PLAIN.call_done)
+        self.disagreed = _calls(observers, _PLAIN.disagreed)
         self.keep_records = any(each.keeps_records for each in observers)
         self.keep_embeddings = any(each.keeps_embeddings for each in observers)
         self.best_classes = max((each.best_classes for each in observers), default=0)
@@ -65,9 +82,35 @@ class Observers:
     async def start(self, tools: Tools) -> None:
         """Start all."""
         for observer in self._all:
-            await observer.start(tools, self)
+            await taking(observer.start, _PLAIN.start)(tools, self)
 
     async def close(self) -> None:
         """End all, the last one first."""
         for observer in reversed(self._all):
-            await observer.close()
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await observer.close()
+            except Exception:
+                log.exception("observer_not_closed", observer=_name(observer), most_seconds=CLOSE_SECONDS)
+
+
+def _calls(observers: Sequence[Observer], method: C) -> list[C]:
+    """The calls of a method of the observers that override it; what one raises is logged."""
+    name = method.__name__
+
+    def guarded(observer: Observer) -> C:
+        see = taking(getattr(observer, name), method)
+
+        def call(*arguments: object) -> None:
+            try:
+                see(*arguments)
+            except Exception:
+                log.exception("observer_failed", observer=_name(observer), method=name)
+
+        return cast("C", call)
+
+    return [guarded(each) for each in observers if getattr(type(each), name) is not getattr(Observer, name)]
+
+
+def _name(observer: Observer) -> str:
+    return f"{type(observer).__module__}.{type(observer).__qualname__}"

@@ -12,6 +12,8 @@ SECONDS_PER_IMAGE = 0.005
 SECONDS_PER_MEGABYTE = 0.4
 """Seconds that each 1,000,000 bytes of a file add: several times the cost of photographs."""
 SECONDS_PER_MEGABYTE_OF_SLOW_CODECS = 2.0
+STREAM_SECONDS_PER_SECOND = 1.0
+"""Seconds that a stream's account gains each second: thirty frames of two megapixels cost three quarters of it."""
 
 
 @dataclass(slots=True)

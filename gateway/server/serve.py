@@ -20,7 +20,7 @@ from gateway.errors import UserError
 from gateway.limits.buffers import fitted
 from gateway.limits.connections import RESERVED
 from gateway.logs import configure_logs
-from gateway.plugins import environment_of, ports_of
+from gateway.plugins import environment_of, hooks
 from gateway.server.connection import Connection
 from gateway.server.http import HttpHandler
 from gateway.server.workers import sharing
@@ -49,7 +49,7 @@ class AddressUnusable(UserError):
 def check_address(settings: Settings) -> None:
     """Raise AddressUnusable unless the API's ports are free, before anything slow has been started."""
     _check_port(settings.host, settings.port, f"--port or {variable('port')}")
-    for port in ports_of(settings):
+    for port in hooks(settings).ports(settings):
         _check_port(settings.host, port.number, variable(port.setting))
 
 

@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import structlog
@@ -38,6 +39,7 @@ from gateway.triton.endpoint import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.triton.wire import RecentCodes, Seal
 from gateway.values.rollout import Rollout
+from gateway_machine.memory import usable_memory
 
 if TYPE_CHECKING:
     from gateway.inference.model_info import ModelInfo
@@ -103,17 +105,17 @@ log = structlog.get_logger("gateway")
 
 LIST_HINT = "GET /models lists the models."
 
-CheckLoad = Callable[[str], str | None]
-"""Gets the name of a model that is to be loaded; it may return a warning, or raise LoadFailed."""
-
 
 class PoolModels:
-    """Everything of a Backend but the classification of images; `model_name` is the default model."""
+    """Everything of a Backend but the classification of images; `model_name` is the default model.
 
-    def __init__(self, pool: TritonPool, model_name: str, check_load: CheckLoad | None) -> None:
+    With the folder of the models, `repository`, a model is loaded only if its memory is free on this machine.
+    """
+
+    def __init__(self, pool: TritonPool, model_name: str, repository: Path | None) -> None:
         self._pool = pool
         self._model_name = model_name
-        self._check_load = check_load
+        self._repository = repository
 
     async def models(self) -> "Sequence[ModelInfo]":
         """Every ensemble that keeps the contract, as one Triton has it."""
@@ -187,8 +189,11 @@ class PoolModels:
 
     async def load(self, name: str) -> None:
         """Load or reload a model on every Triton, one after the other; see Backend.load."""
-        if self._check_load is not None and (warning := await asyncio.to_thread(self._check_load, name)):
-            log.warning("memory_may_run_out", model=name, reason=warning)
+        if self._repository is not None:
+            from gateway.triton.footprint import check_load
+
+            if warning := await asyncio.to_thread(check_load, name, self._repository, usable_memory()):
+                log.warning("memory_may_run_out", model=name, reason=warning)
         for replica in self._pool.replicas:
             await replica.models.load(name)
         await self._pool.follow()
@@ -217,7 +222,7 @@ class BackendOptions(TypedDict):
     seal: Seal
     hold_seconds: NotRequired[float]
     """While no Triton is ready, a call waits up to this long for one; by default it does not wait."""
-    check_load: NotRequired[CheckLoad | None]
+    repository: NotRequired[Path | None]
 
 
 class TritonBackend(PoolModels):
@@ -227,7 +232,7 @@ class TritonBackend(PoolModels):
     """
 
     def __init__(self, pool: TritonPool, **options: Unpack[BackendOptions]) -> None:
-        super().__init__(pool, options["model_name"], options.get("check_load"))
+        super().__init__(pool, options["model_name"], options.get("repository"))
         self._hold_seconds = options.get("hold_seconds", 0.0)
         self.seal = options["seal"].code
         """The seal of an image; see gateway.triton.wire."""

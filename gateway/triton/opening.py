@@ -24,7 +24,7 @@ def create_backend(settings: Settings, connect: Connect | None = None, plugins: 
     """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
     plugins = plugins or Plugins()
     pool = open_pool(settings, plugins, connect)
-    return TritonBackend(pool, **options(settings, plugins))
+    return TritonBackend(pool, **options(settings))
 
 
 def open_pool(
@@ -44,13 +44,13 @@ def open_pool(
     return TritonPool(Addresses(settings.triton_url), factory)
 
 
-def options(settings: Settings, plugins: Plugins) -> BackendOptions:
+def options(settings: Settings) -> BackendOptions:
     """The options of the settings for a TritonBackend."""
     return {
         "model_name": settings.model,
         "seal": Seal(_cache_secret(settings)),
         "hold_seconds": settings.max_wait_seconds if settings.hold_without_triton else 0.0,
-        "check_load": plugins.check_load,
+        "repository": settings.model_repository,
     }
 
 

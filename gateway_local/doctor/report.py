@@ -9,8 +9,9 @@ from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
 
-from gateway.findings import Finding, Level, fail
-from gateway.plugins import installed
+from gateway.errors import UserError
+from gateway.findings import Finding, Level, fail, ok
+from gateway.plugins import hooks, needs_key
 from gateway.settings import Settings
 from gateway.triton.codec import Codecs
 from gateway.triton.footprint import need
@@ -22,6 +23,7 @@ from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.paths import default_cache_dir
 from gateway_machine.gpus import find_gpus
 
+OPEN = "anyone who reaches the port can use the API, by an address, a local name or a name of GATEWAY_HOSTS"
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
@@ -30,6 +32,7 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     settings, finding = machine.settings()
     yield finding
     yield from asyncio.run(_of_plugins(settings))
+    yield access(settings)
     yield machine.api_port(settings)
     yield from machine.proxies()
     if "triton_url" in settings.model_fields_set:
@@ -56,8 +59,17 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield machine.shared_memory(sum(each.processes for each in models.footprints))
 
 
+def access(settings: Settings) -> Finding:
+    """Whether requests need a key, as the service's authenticators have it."""
+    try:
+        needed = needs_key(settings)
+    except UserError as exc:
+        return fail("access", str(exc), "correct it: the service does not start")
+    return ok("access", "requests need a key" if needed else OPEN)
+
+
 async def _of_plugins(settings: Settings) -> list[Finding]:
-    return [finding for plugin in installed() for finding in await plugin.examine(settings)]
+    return [*await hooks(settings).examine(settings)]
 
 
 def show(findings: Sequence[Finding], console: PlainConsole) -> None:

@@ -4,7 +4,7 @@ from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, ModelNotFound
 from gateway.findings import Finding, fail, ok, warn
 from gateway.inference.backend import Call
-from gateway.plugins import installed
+from gateway.plugins import hooks
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
 from gateway.triton.client import CANCELLATION_SINCE, version_numbers
@@ -72,7 +72,7 @@ async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[F
         await _control_mode(endpoint, settings),
         await _contract(endpoint, settings),
         await _inference(endpoint, settings),
-        *[each for plugin in installed() for each in await plugin.check_triton(settings, endpoint.address)],
+        *await hooks(settings).check_triton(settings, endpoint.address),
     ]
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.findings import Finding, Level, ok, warn
-from gateway.plugins import needs_key, ports_of
+from gateway.plugins import hooks, needs_key
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.contract import DataType, ModelConfig
 from gateway_local.api_process import ApiProcess
@@ -127,7 +127,7 @@ def prove(
     gpus = find_gpus()
     preprocessors, networks = steps_of(repository, settings.model)
     sizes = machine_plan(settings, repository, gpus=gpus.usable)
-    ports = {"port": free_port(), **{port.setting: 0 for port in ports_of(settings)}}
+    ports = {"port": free_port(), **{port.setting: 0 for port in hooks(settings).ports(settings)}}
     settings = settings.model_copy(update={**settings.unset(sizes.settings()), **ports})
     configs = sized_configs(repository, sizes)
     devices = choose_devices(configs, display.say, images_in_flight=sizes.all_images_in_flight, gpus=lambda: gpus)

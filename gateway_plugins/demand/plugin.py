@@ -1,18 +1,17 @@
-"""Models on demand: loaded when a request needs them, and unloaded for others; and the memory that models take."""
+"""Models on demand: loaded when a request needs them, and unloaded for others."""
 
 from typing import TYPE_CHECKING
 
 from gateway.hooks import Plugin, Plugins
 from gateway.settings import Settings
 from gateway_machine.gpus import gpu_count
-from gateway_machine.memory import usable_memory
 
 if TYPE_CHECKING:
     from gateway_plugins.demand.backend import DemandBackend
 
 
 class Demand(Plugin):
-    """Checks the memory of models to load; the rest is only done with a budget (`models_memory_bytes`)."""
+    """Does nothing without a budget (`models_memory_bytes`)."""
 
     metrics = "gateway_plugins.demand.metrics"
 
@@ -39,12 +38,4 @@ class Demand(Plugin):
             descriptions=ModelDescriptions(settings.model_repository, gpus=gpus),
             max_waiting=settings.max_images_waiting,
         )
-        return DemandBackend(pool, loader, **options(settings, plugins))
-
-    def check_load(self, model_name: str) -> str | None:
-        """Compare a model's memory with what is free, if its Triton runs on this machine."""
-        if self._settings.model_repository is None:
-            return None
-        from gateway.triton.footprint import check_load
-
-        return check_load(model_name, self._settings.model_repository, usable_memory())
+        return DemandBackend(pool, loader, **options(settings))

@@ -18,10 +18,10 @@ from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, Summa
 from gateway.api.shapes import Native
 from gateway.errors import GatewayError
 from gateway.hooks import AnswerShape
+from gateway.inference.foreign_shape import Foreign
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
-from gateway_plugins.shared.foreign_shape import Foreign
 
 
 class VectorShape(StrEnum):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gateway.hooks import Identity
+from gateway.hooks import Authenticator, Identity
 from gateway.settings import MetricsAccess, Settings, variable
 from gateway_plugins.keys.key_file import KeyFile, KeysError
 from gateway_plugins.keys.settings import KeySettings
@@ -15,8 +15,8 @@ _FILES = {MetricsAccess.KEY: "api_keys_file", MetricsAccess.ADMIN: "admin_keys_f
 """The file of the keys that may read GET /metrics."""
 
 
-class KeyFiles:
-    """The Authenticator of two files: API keys, and admin keys, which are valid for every route and have no quotas.
+class KeyFiles(Authenticator):
+    """Two files: API keys, and admin keys, which are valid for every route and have no quotas.
 
     Without `keys` only admin routes need a key; without `admin_keys` no key is an admin key. `tenants` are those of
     `keys`.
@@ -31,6 +31,11 @@ class KeyFiles:
     def admin_only(self) -> bool:
         """See Authenticator."""
         return self._keys is None
+
+    @property
+    def has_admins(self) -> bool:
+        """See Authenticator."""
+        return self._admin_keys is not None
 
     def identify(self, key: bytes) -> Identity | None:
         """See Authenticator. A key of both files is an admin key."""

@@ -12,10 +12,7 @@ from gateway_plugins.keys.settings import KeySettings
 CHECK = "rate store"
 KEY = "doctor?"
 """No name of an API key has a question mark."""
-NO_API_KEYS = (
-    "off: anyone who reaches the port can use the API, by an address, a local name or a name of GATEWAY_HOSTS; "
-    "GATEWAY_API_KEYS_FILE and gateway key add switch them on"
-)
+NO_API_KEYS = "off: GATEWAY_API_KEYS_FILE and gateway key add switch them on"
 NO_ADMIN_KEYS = "off: models cannot be loaded or unloaded over HTTP"
 
 

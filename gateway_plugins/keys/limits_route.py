@@ -9,11 +9,11 @@ from gateway.limits.account import (
     SECONDS_PER_IMAGE,
     SECONDS_PER_MEGABYTE,
     SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
+    STREAM_SECONDS_PER_SECOND,
 )
 from gateway.settings import variable
 from gateway_plugins.keys.quota import Priority
 from gateway_plugins.keys.tenant import Tenant
-from gateway_plugins.shared.stream_account import STREAM_SECONDS_PER_SECOND
 
 router = APIRouter(tags=["service"])
 

@@ -54,7 +54,7 @@ class ApiKeys(Plugin):
         own = KeySettings.of(settings)
         return [key_file(own.api_keys_file), key_file(own.admin_keys_file, admin=True), *await rate_store(settings)]
 
-    def authenticator(self) -> Authenticator | None:
+    def authenticators(self) -> Sequence[Authenticator]:
         """The files of keys, if the settings name any."""
         own = KeySettings.of(self._settings)
         if own.api_keys_file is not None:
@@ -63,11 +63,8 @@ class ApiKeys(Plugin):
             self._rates = Rates(None if own.rate_store_url is None else own.rate_store_url.get_secret_value())
         from gateway_plugins.keys.authenticator import open_key_files
 
-        return open_key_files(self._settings, self._rates)
-
-    def has_admins(self) -> bool:
-        """Whether there is a file of admin keys."""
-        return KeySettings.of(self._settings).admin_keys_file is not None
+        files = open_key_files(self._settings, self._rates)
+        return () if files is None else (files,)
 
     def routers(self) -> "Sequence[APIRouter]":
         """GET /limits."""

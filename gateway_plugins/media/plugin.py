@@ -1,6 +1,6 @@
 """Frames of animations, and explanations by masked copies."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.hooks import Plugin
@@ -23,10 +23,12 @@ class Media(Plugin):
 
         return (router,)
 
-    def expansion(self, parameter: str, value: str) -> "Expansion | None":
+    def expansions(self) -> "Mapping[str, Callable[[str], Expansion]]":
         """The frames that a request wants."""
-        if parameter != "frames":
-            return None
-        from gateway_plugins.media.animation import Frames, read_frames
+        return {"frames": _frames}
 
-        return Frames(read_frames(value, MAX_FRAMES))
+
+def _frames(value: str) -> "Expansion":
+    from gateway_plugins.media.animation import Frames, read_frames
+
+    return Frames(read_frames(value, MAX_FRAMES))

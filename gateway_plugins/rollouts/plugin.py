@@ -1,5 +1,6 @@
 """Shadow versions: they classify a share of the images as well."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gateway.hooks import Plugin
@@ -13,8 +14,8 @@ class Rollouts(Plugin):
 
     metrics = "gateway_plugins.rollouts.metrics"
 
-    def observer(self) -> "Observer | None":
+    def observers(self) -> "Sequence[Observer]":
         """What calls shadow versions."""
         from gateway_plugins.rollouts.shadow import Shadows
 
-        return Shadows()
+        return (Shadows(),)

@@ -110,7 +110,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
         is_allowed=context.is_allowed,
         key=context.log_fields.get("key", ""),
         address=address_of(connection.scope),
-        fields=context.shared["plugins"].request_fields(connection.headers),
+        fields=context.fields_of(connection.headers),
         caller=context.caller,
     )
 

@@ -23,12 +23,12 @@ from gateway.limits.pools import PoolLease
 from gateway.metrics import STREAMS_STOPPED
 from gateway.settings import Settings
 from gateway.time_slices import TimeSlice
-from gateway_plugins.shared.stream_account import StreamAccount
 from gateway_plugins.streams import metrics
 from gateway_plugins.streams.held_label import HeldLabel
 from gateway_plugins.streams.messages import frame_message, predictions_of, sequence_member
 from gateway_plugins.streams.options import Smoothing, StreamParameters
 from gateway_plugins.streams.ordered_stream import OrderedStream
+from gateway_plugins.streams.stream_account import StreamAccount
 from gateway_plugins.streams.waiting import StreamFrame, WaitingFrames
 
 Receive = Callable[[], Awaitable[bytes | str | None]]

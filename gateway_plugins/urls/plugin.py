@@ -1,6 +1,6 @@
 """Images by URL: bodies in JSON may name images, which the service fetches."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
@@ -52,9 +52,9 @@ class Urls(Plugin):
         """The fetcher's threads and connections."""
         return self._fetching(runtime.uploads) if self._is_on else nullcontext()
 
-    def fetcher(self) -> Fetcher | None:
-        """See Plugin.fetcher."""
-        return self._fetcher
+    def fetchers(self) -> Sequence[Fetcher]:
+        """What fetches every URL."""
+        return () if self._fetcher is None else (self._fetcher,)
 
     @asynccontextmanager
     async def _fetching(self, uploads: "Pool") -> AsyncIterator[None]:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.app import create_app
 from gateway.environment import load_settings
-from gateway.plugins import PluginFailed
+from gateway.hooks import PluginFailed
 from gateway.settings import Settings
 from tests import warm
 from tests.doubles.backend import StubBackend

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.schemas import Problem, Schema
-from gateway.errors import GatewayError, InvalidParameter, LoadFailed, ModelInUse
+from gateway.errors import GatewayError, InvalidParameter, LoadFailed, ModelInUse, NotFound
 from gateway.inference.model_info import ModelInfo
 from gateway.values.rollout import Rollout
 from gateway.values.setting_values import listed
@@ -144,6 +144,8 @@ async def use_versions(
     except ValueError as exc:
         raise InvalidParameter(f"{exc}.") from None
     before = await to_thread(plugins.record_rollout, name, rollout)
+    if before is None:
+        raise NotFound("This service has no access to its model repository: run `gateway model use` where that is.")
     try:
         await backend.load(name)
         info = await backend.model(name)

@@ -15,20 +15,39 @@ from gateway.api.request_context import KEY, RequestContext
 from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY
 from gateway.api.shapes import Native
+from gateway.errors import InvalidParameter
 from gateway.inference.answer_shape import AnswerShape
+from gateway.inference.expansion import Expansion
 from gateway.inference.selection import Selection
+from gateway.values.arguments import taking
 
 if TYPE_CHECKING:
     from gateway.hooks import Plugins
 
 
+JSON = AnswerShape.media_type
+CLASSIFIED = "At least one file was classified; each file has its own result."
+
+
 def router(plugins: "Plugins") -> APIRouter:
     """The route, with the response formats and bodies of some plug-ins."""
     shapes: dict[str, AnswerShape] = {NATIVE: Native(), **plugins.shapes()}
+    for shape in shapes.values():
+        shape.item = taking(shape.item, Native.item)  # type: ignore[method-assign]
+        shape.around = taking(shape.around, Native.around)  # type: ignore[method-assign]
     known = predict_parameters(tuple(shapes))
     names = tuple(known.model_fields)
-    schemas = [shape.documents for shape in shapes.values()]
+    schemas = [shape.documents for shape in shapes.values() if shape.media_type == JSON]
+    others = {shape.media_type: {"schema": {"type": "string"}} for shape in shapes.values() if shape.media_type != JSON}
+    expansions = plugins.expansions()
     api = APIRouter(tags=["classify"])
+
+    def expansion_of(frames: str | None) -> Expansion | None:
+        if frames is None:
+            return None
+        if (expand := expansions.get("frames")) is None:
+            raise InvalidParameter("'frames': this service has no plug-in for it.")
+        return expand(frames)
 
     def documented(parameters: Annotated[known, QueryParameter()]) -> None:  # type: ignore[valid-type]
         """Declares the parameters in the OpenAPI document; the endpoint parses them itself."""
@@ -37,7 +56,7 @@ def router(plugins: "Plugins") -> APIRouter:
         "/predict",
         summary="Classify images",
         response_model=reduce(or_, schemas),
-        responses={200: {"description": "At least one file was classified; each file has its own result."}, **FAULTS},
+        responses={200: {"description": CLASSIFIED, **({"content": others} if others else {})}, **FAULTS},
         openapi_extra={"requestBody": REQUEST_BODY},
         dependencies=[Depends(documented)],
     )
@@ -63,7 +82,7 @@ def router(plugins: "Plugins") -> APIRouter:
             version=parameters.version,
             timeout_seconds=parameters.timeout,
             selection=Selection.of(parameters, settings),
-            expansion=None if parameters.frames is None else plugins.expansion("frames", parameters.frames),
+            expansion=expansion_of(parameters.frames),
             strict=parameters.strict,
         )
         if check is not None:

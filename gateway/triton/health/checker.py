@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Collection
-from typing import Protocol
 
 import structlog
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -12,7 +11,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway import metrics
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import EndpointHealth, ModelState
+from gateway.inference.backend import EndpointHealth, ModelState, ServerRecovery
 from gateway.triton.codec import Codecs
 from gateway.triton.endpoint import TritonEndpoint
 from gateway.triton.health.expected import READY
@@ -22,24 +21,7 @@ from gateway.triton.health.state import HealthState, ModelHealthState
 log = structlog.get_logger("gateway")
 
 
-class TritonRecovery(Protocol):
-    """Repairs one Triton."""
-
-    @property
-    def status(self) -> str:
-        """What it does, or how that ended, in words."""
-        ...
-
-    async def reload_failing(self) -> None:
-        """Reload models with a dead process, and models that failed several probes in a row."""
-        ...
-
-    async def load_missing(self) -> None:
-        """Load models that should be served and are not."""
-        ...
-
-
-Repair = Callable[[TritonEndpoint, HealthState, Probes], TritonRecovery]
+Repair = Callable[[TritonEndpoint, HealthState, Probes], ServerRecovery]
 """Makes the recovery of one Triton."""
 
 

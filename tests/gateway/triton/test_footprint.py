@@ -6,7 +6,6 @@ import pytest
 from google.protobuf import text_format
 
 from gateway.errors import LoadFailed
-from gateway.hooks import Plugins
 from gateway.settings import GIB, MIB
 from gateway.triton.contract import (
     AFTER_PARAMETER,
@@ -19,7 +18,6 @@ from gateway.triton.footprint import SERVER_BYTES, Files, MemoryRecord, check_lo
 from gateway.triton.opening import create_backend
 from gateway_machine.capacity import PROCESS_MEMORY, NetworkRuntime
 from gateway_machine.memory import MACHINE, Memory
-from gateway_plugins.demand.plugin import Demand
 from tests.settings import Settings
 
 ONNX = 'backend: "onnxruntime"'
@@ -186,13 +184,12 @@ def test_runtime_follows_backend_device_and_record(text, ensemble, runtime):
 
 
 @pytest.mark.anyio
-async def test_backend_asks_the_plugin_before_it_loads_a_model(tmp_path, monkeypatch):
+async def test_memory_is_checked_before_a_model_is_loaded(tmp_path, monkeypatch):
     """No Triton is called for a model that does not fit."""
     model(tmp_path, "huge", ONNX)
-    monkeypatch.setattr("gateway_plugins.demand.plugin.usable_memory", lambda: free(0))
+    monkeypatch.setattr("gateway.triton.backend.usable_memory", lambda: free(0))
     settings = Settings(_env_file=None, triton_url="127.0.0.1:1", model_repository=tmp_path)
-    backend = create_backend(settings, plugins=Plugins([Demand(settings)]))
+    backend = create_backend(settings)
     with pytest.raises(LoadFailed, match="huge takes"):
         await backend.load("huge")
     await backend.close()
-    assert Plugins([Demand(Settings(_env_file=None))]).check_load("huge") is None

@@ -217,7 +217,7 @@ def test_doctor_checks_key_files(path, text, mode, level, words):
 def test_doctor_notes_missing_keys():
     finding = doctor.key_file(None)
     assert finding.level is Level.OK
-    assert finding.text.startswith("off: anyone who reaches the port can use the API")
+    assert finding.text.startswith("off: GATEWAY_API_KEYS_FILE")
     assert doctor.key_file(None, admin=True).text == "off: models cannot be loaded or unloaded over HTTP"
 
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from gateway.errors import Overloaded, TooCostly
-from gateway_plugins.shared.stream_account import StreamAccount
 from gateway_plugins.streams.ordered_stream import OrderedStream
+from gateway_plugins.streams.stream_account import StreamAccount
 from tests.doubles.clock import Clock
 
 BASE, MOST = 3.0, 3.0

@@ -4,10 +4,7 @@ import time
 from collections.abc import Callable, Hashable
 
 from gateway.errors import TooCostly
-from gateway.limits.account import Account
-
-STREAM_SECONDS_PER_SECOND = 1.0
-"""Seconds that a stream's account gains each second: thirty frames of two megapixels cost three quarters of it."""
+from gateway.limits.account import STREAM_SECONDS_PER_SECOND, Account
 
 
 class StreamAccount(Account):

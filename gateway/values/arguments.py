@@ -1,0 +1,28 @@
+"""Calls of functions that name some of their arguments."""
+
+from collections.abc import Callable
+from inspect import Parameter, signature
+from typing import TypeVar, cast
+
+C = TypeVar("C", bound=Callable[..., object])
+
+
+def taking(function: C, model: C) -> C:
+    """`function`, to be called with all positional arguments of `model`, of which it gets those that it names.
+
+    So a function that was written for fewer arguments stays right when there is another one. Raises TypeError for an
+    argument that `model` does not have.
+    """
+    offered = [name for name in signature(model).parameters if name not in {"self", "cls"}]
+    wanted = signature(function).parameters.values()
+    if any(each.kind is Parameter.VAR_POSITIONAL for each in wanted) or [each.name for each in wanted] == offered:
+        return function
+    named = [each.name for each in wanted if each.name in offered]
+    if lacking := [each.name for each in wanted if each.name not in offered and each.default is Parameter.empty]:
+        raise TypeError(f"it has the argument {lacking[0]!r}, which is none of {', '.join(offered) or 'none'}")
+
+    def call(*arguments: object) -> object:
+        given = dict(zip(offered, arguments, strict=False))
+        return function(**{name: given[name] for name in named})
+
+    return cast("C", call)
