@@ -26,6 +26,7 @@ from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
 from gateway.metrics import SHARED_FOLDER, reserve_space
 from gateway.plugins import check_used, installed, metrics_of, opened
+from gateway.predict import image_steps, router
 from gateway.server.allocator import keep_freed_memory
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
@@ -67,7 +68,7 @@ def create_app(
                 settings.request_cpu_seconds,
             )
             decoders = await stack.enter_async_context(Decoders(settings.decoders, limits=limits))
-            service = _service(settings, triton, decoders, every)
+            service = _service(settings, triton, decoders, every, has_keys=check is not None)
             stack.push_async_callback(service.close)
             await triton.start()
             await service.start()
@@ -101,7 +102,7 @@ def create_app(
             state["fetchers"] = every.fetchers()
             yield state
 
-    return assemble(settings, every, check, lifespan)
+    return assemble(settings, every, check, lifespan, router(every))
 
 
 def create_app_from_environment() -> FastAPI:
@@ -129,7 +130,9 @@ def prepare(app: FastAPI) -> None:
     mimetypes.init()
 
 
-def _service(settings: Settings, backend: Backend, decoders: Decoders, plugins: Plugins) -> InferenceService:
+def _service(
+    settings: Settings, backend: Backend, decoders: Decoders, plugins: Plugins, *, has_keys: bool
+) -> InferenceService:
     admission = Admission(
         max_images=settings.max_images_in_flight,
         max_bytes=settings.max_bytes_in_flight,
@@ -139,4 +142,5 @@ def _service(settings: Settings, backend: Backend, decoders: Decoders, plugins: 
     )
     batches = BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls)
     tools = Tools(backend, admission, DecodePolicy.from_settings(settings), batches, decoders)
-    return InferenceService(tools, Observers(plugins.observers()), plugins.steps())
+    steps = image_steps(plugins.steps(), has_keys=has_keys, on_demand=backend.loader is not None)
+    return InferenceService(tools, steps, Observers(plugins.observers()))

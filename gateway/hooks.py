@@ -66,8 +66,8 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from gateway.inference.backend import Backend, ServerRecovery
     from gateway.inference.expansion import Expansion
     from gateway.inference.observer import Observer
+    from gateway.inference.request import Step
     from gateway.inference.service import InferenceService
-    from gateway.inference.steps import Step
     from gateway.ingest.media_types import BodyReader, UploadsOrUrls
     from gateway.limits.lease import Bound
     from gateway.limits.pools import Pool
@@ -302,7 +302,7 @@ class Plugin:
         return nullcontext()
 
     def steps(self) -> "Sequence[Step]":
-        """Steps of each image, once its header is known and before it has a permit; see gateway.inference.steps."""
+        """Steps of each image, once its header is known and before it has a permit; see gateway.predict."""
         return ()
 
     def field_readers(self) -> Sequence[FieldReader]:

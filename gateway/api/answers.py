@@ -6,6 +6,7 @@ from http import HTTPStatus
 from itertools import repeat
 from operator import attrgetter
 
+from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.body import Body
@@ -51,7 +52,8 @@ async def respond(
         raise results[0].error
     before, after = shape.around(results, spec)
     if len(results) == 1:
-        document = before + shape.written(results[0], spec) + after
+        item = shape.item(results[0], spec)
+        document = before + (item if isinstance(item, bytes) else to_json(item, inf_nan_mode="null")) + after
         if len(document) <= min(PIECE_BYTES, held.held):
             return Response(document, status, media_type=shape.media_type)
         return PiecedAnswer(deque((document,)), held, status, shape.media_type)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from gateway import __version__
@@ -14,7 +14,7 @@ from gateway.api.origins import OriginCheck
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import CLIENT_HEADER, State
 from gateway.api.route_table import Access, RouteTable
-from gateway.api.routes import health, models, predict
+from gateway.api.routes import health, models
 from gateway.api.security_headers import SecurityHeaders
 from gateway.errors import UserError
 from gateway.hooks import Plugins
@@ -42,8 +42,10 @@ RESPONSE_HEADERS = (
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[State]]
 
 
-def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifespan: Lifespan) -> FastAPI:
-    """The application of the core and its plug-ins. `app.state.routes` is its RouteTable."""
+def assemble(
+    settings: Settings, plugins: Plugins, check: KeyCheck | None, lifespan: Lifespan, predict: APIRouter
+) -> FastAPI:
+    """The application of the core and its plug-ins, with the route `predict`. `app.state.routes` is its RouteTable."""
     app = FastAPI(
         title="Triton image gateway",
         version=__version__,
@@ -60,7 +62,7 @@ def assemble(settings: Settings, plugins: Plugins, check: KeyCheck | None, lifes
         # Generated clients use it as the name of their functions: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
     )
-    routers = (predict.router(plugins), *ROUTERS, *plugins.routers())
+    routers = (predict, *ROUTERS, *plugins.routers())
     formats = plugins.error_formats()
     app.state.routes = routes = RouteTable(routers, {health.METRICS_PATH: METRICS_ACCESS[settings.metrics_access]})
     openapi.complete(app, routes, formats)

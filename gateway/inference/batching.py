@@ -25,7 +25,8 @@ from gateway.errors import (
 from gateway.inference.backend import Batch, Call, Embeddings, InferResult, Row
 from gateway.inference.observer import CallImage, Observers
 from gateway.inference.prediction import Predictions
-from gateway.inference.queues import ALONE, BatchCall, Lane, ModelQueue, QueuedImage, RequestQueue
+from gateway.inference.queues import ModelQueue
+from gateway.inference.request import ALONE, BatchCall, Image, Lane, Request
 from gateway.inference.result import Answer, Result
 from gateway.inference.tools import Tools
 from gateway.limits.admission import COSTLY_SECONDS
@@ -49,71 +50,71 @@ class Batcher:
         """The embeddings that calls return if the client asks for none."""
         self._models: dict[str, ModelQueue] = {}
 
-    async def add(self, item: QueuedImage) -> None:
+    async def add(self, image: Image) -> None:
         """Send an image, or let it wait for a call."""
-        queue, payload, backend = item.queue, item.payload, self._backend
+        request, payload, backend = image.request, image.payload, self._backend
         if len(payload) > SEALED_INLINE_BYTES:
-            item.seal = await asyncio.to_thread(backend.seal, payload)
+            image.seal = await asyncio.to_thread(backend.seal, payload)
         else:
-            item.seal = backend.seal(payload)
-        if queue.closed:
+            image.seal = backend.seal(payload)
+        if request.closed:
             return  # its permit ends with the request
-        name, version = queue.spec.model_name, queue.spec.model_version
+        name, version = request.spec.model_name, request.spec.model_version
         model = self._models.get(name)
         mixes_lengths = model is None or model.limits is None or model.limits.mixed_lengths
         size = len(payload).bit_length() if mixes_lengths else len(payload)
-        alone = backend.needs_own_call(item.seal, name, version)
-        item.lane = ALONE if alone else Lane(size, item.decode_seconds >= COSTLY_SECONDS)
-        queue.images.add(item)
-        left_seconds = item.deadline.left_seconds
-        item.timer = asyncio.get_running_loop().call_later(left_seconds, self._expire, item)
+        alone = backend.needs_own_call(image.seal, name, version)
+        image.lane = ALONE if alone else Lane(size, image.decode_seconds >= COSTLY_SECONDS)
+        request.images.add(image)
+        left_seconds = image.deadline.left_seconds
+        image.timer = asyncio.get_running_loop().call_later(left_seconds, self._expire, image)
         if not left_seconds:
-            self._expire(item)
+            self._expire(image)
             return
         if model is None:
             model = self._models[name] = ModelQueue(name)
-        model.add(item)
+        model.add(image)
         self._send_waiting(model)
-        if item.call is None and item in queue.images:
-            item.stage = queue.spec.stats.stages["wait"]
-            item.stage.enter()
+        if image.call is None and image in request.images:
+            image.stage = request.spec.stats.stages["wait"]
+            image.stage.enter()
 
     def _send_waiting(self, model: ModelQueue) -> None:
         """Send calls while images wait that may leave."""
-        while model.waiting and (items := model.next(self._backend, self._limits)):
-            self._send(model, items)
+        while model.waiting and (images := model.next(self._backend, self._limits)):
+            self._send(model, images)
         if model.limits is None and not (model.calls or model.waiting):
             del self._models[model.name]  # clients can request names of their own making
 
-    def _send(self, model: ModelQueue, items: list[QueuedImage]) -> None:
-        queues: dict[RequestQueue, None] = {}
-        images, seals, deadline = [], [], items[0].deadline
-        cancellable, lane = self._backend.supports_cancellation, items[0].lane
-        batch_call = BatchCall(items, queues, cancellable, counted=lane is not ALONE, costly=lane.costly)
-        for item in items:
-            queues[item.queue] = None
-            images.append(item.payload)
-            seals.append(item.seal)
-            deadline = max(deadline, item.deadline)
-            item.call = batch_call
-            if item.stage is not None:
-                item.stage.leave()
-            item.stage = item.queue.spec.stats.stages["infer"]
-            item.stage.enter()
-            item.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
+    def _send(self, model: ModelQueue, images: list[Image]) -> None:
+        requests: dict[Request, None] = {}
+        payloads, seals, deadline = [], [], images[0].deadline
+        cancellable, lane = self._backend.supports_cancellation, images[0].lane
+        batch_call = BatchCall(images, requests, cancellable, counted=lane is not ALONE, costly=lane.costly)
+        for image in images:
+            requests[image.request] = None
+            payloads.append(image.payload)
+            seals.append(image.seal)
+            deadline = max(deadline, image.deadline)
+            image.call = batch_call
+            if image.stage is not None:
+                image.stage.leave()
+            image.stage = image.request.spec.stats.stages["infer"]
+            image.stage.enter()
+            image.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
         model.calls += 1
         model.counted += batch_call.counted
         model.costly += batch_call.costly
-        for queue in queues:
-            queue.calls += 1
-        queue = items[0].queue
-        spec, context, request_id = queue.spec, queue.context, queue.spec.request_id
-        if len(queues) > 1:
-            request_id = ",".join([queue.spec.request_id for queue in queues])
+        for request in requests:
+            request.calls += 1
+        request = images[0].request
+        spec, context, request_id = request.spec, request.context, request.spec.request_id
+        if len(requests) > 1:
+            request_id = ",".join([request.spec.request_id for request in requests])
             context = context.copy()
             context.run(structlog.contextvars.bind_contextvars, request_id=request_id)
         call = Call(
-            Batch(images, seals),
+            Batch(payloads, seals),
             spec.model_name,
             spec.model_version,
             spec.selection,
@@ -123,7 +124,7 @@ class Batcher:
             embeddings=self._observed_embeddings if spec.embeddings is Embeddings.NONE else spec.embeddings,
             least_classes=self._observers.best_classes,
         )
-        metrics.BATCH_IMAGES.observe(len(items))
+        metrics.BATCH_IMAGES.observe(len(images))
         batch_call.began = time.perf_counter()
         batch_call.task = asyncio.get_running_loop().create_task(self._backend.infer(call), context=context)
         self._uncancelled.tasks.add(batch_call.task)
@@ -135,20 +136,20 @@ class Batcher:
         self._uncancelled.tasks.discard(task)
         model.calls -= 1
         model.uncount(call)
-        for queue in call.queues:
-            queue.calls -= 1
-        for item in call.items:
-            item.permit.settle()
+        for request in call.requests:
+            request.calls -= 1
+        for image in call.images:
+            image.permit.settle()
         error: BaseException | None = ModelUnavailable() if task.cancelled() else task.exception()
-        if isinstance(error, InferenceFailed) and len(call.queues) > 1:
+        if isinstance(error, InferenceFailed) and len(call.requests) > 1:
             # One image may be the cause: the images of other requests must not share its error.
-            for item in call.open_items():
-                item.call, item.lane = None, ALONE
-                model.add(item)
+            for image in call.open_images():
+                image.call, image.lane = None, ALONE
+                model.add(image)
         elif error is not None:
-            open_items = call.open_items()
-            for queue in call.queues:
-                self._report_error(queue, [item for item in open_items if item.queue is queue], error)
+            open_images = call.open_images()
+            for request in call.requests:
+                self._report_error(request, [image for image in open_images if image.request is request], error)
         if model.waiting or model.limits is None:
             self._send_waiting(model)
         if error is None:
@@ -156,24 +157,24 @@ class Batcher:
 
     def _report_rows(self, call: BatchCall, result: InferResult) -> None:
         observed = self._observers.call_done
-        results: dict[QueuedImage, tuple[Row, Result]] = {}
-        for item, row in zip(call.items, result.rows, strict=True):
-            if item.call is call:
-                finished = _result(item, row, result, self._observers.best_classes)
-                self._finish(item, finished)
-                results[item] = row, finished
+        results: dict[Image, tuple[Row, Result]] = {}
+        for image, row in zip(call.images, result.rows, strict=True):
+            if image.call is call:
+                finished = _result(image, row, result, self._observers.best_classes)
+                self._finish(image, finished)
+                results[image] = row, finished
         if not observed:
             return
-        for queue in call.queues:  # after the results are reported and the permits released
-            if items := [item for item in results if item.queue is queue]:
-                part = replace(result, rows=tuple(results[item][0] for item in items))
-                images = [CallImage(item.payload, item.seal, results[item][1], item.record) for item in items]
+        for request in call.requests:  # after the results are reported and the permits released
+            if images := [image for image in results if image.request is request]:
+                part = replace(result, rows=tuple(results[image][0] for image in images))
+                seen = [CallImage(image.payload, image.seal, results[image][1], image.record) for image in images]
                 for call_done in observed:
-                    call_done(queue.spec, part, images)
+                    call_done(request.spec, part, seen)
 
-    def _report_error(self, queue: RequestQueue, items: list[QueuedImage], error: BaseException) -> None:
+    def _report_error(self, request: Request, images: list[Image], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""
-        spec = queue.spec
+        spec = request.spec
         # A version with a share is the operator's choice: if no Triton serves it, that is no fault of the client.
         if spec.split and (isinstance(error, ModelNotFound) or type(error) is ModelUnavailable):
             version = f"Version {spec.model_version} of {spec.model_name!r}"
@@ -183,28 +184,28 @@ class Batcher:
         else:
             ends_request = not isinstance(error, GatewayError) or isinstance(error, RequestError)
         if not ends_request and isinstance(error, GatewayError):
-            for item in items:
-                self._finish(item, replace(item.file, error=error))
-        elif items:
-            queue.fail(error if isinstance(error, Exception) else ModelUnavailable())
+            for image in images:
+                self._finish(image, replace(image.file, error=error))
+        elif images:
+            request.fail(error if isinstance(error, Exception) else ModelUnavailable())
 
-    def _expire(self, item: QueuedImage) -> None:
+    def _expire(self, image: Image) -> None:
         """Report that the deadline of an image has passed, while it waits or is in a call."""
-        call = item.call
-        self._finish(item, replace(item.file, error=DeadlineExceeded()))
+        call = image.call
+        self._finish(image, replace(image.file, error=DeadlineExceeded()))
         if call is not None:
-            self._abandon_unless_open(item.queue.spec.model_name, call)
+            self._abandon_unless_open(image.request.spec.model_name, call)
 
-    def drop(self, item: QueuedImage) -> None:
+    def drop(self, image: Image) -> None:
         """Forget an image without a result, since its request has ended."""
-        call = item.call
-        self._forget(item)
+        call = image.call
+        self._forget(image)
         if call is not None:
-            self._abandon_unless_open(item.queue.spec.model_name, call)
+            self._abandon_unless_open(image.request.spec.model_name, call)
 
     def _abandon_unless_open(self, model_name: str, call: BatchCall) -> None:
         """Cancel a call without a caller if its Triton supports it; otherwise the call runs on, and is not counted."""
-        if any(item.call is call for item in call.items) or call.task.done():
+        if any(image.call is call for image in call.images) or call.task.done():
             return
         if call.cancellable:
             call.task.cancel()
@@ -213,39 +214,39 @@ class Batcher:
         model.uncount(call)
         self._send_waiting(model)
 
-    def _finish(self, item: QueuedImage, result: Result) -> None:
-        self._forget(item)
-        item.permit.release()
+    def _finish(self, image: Image, result: Result) -> None:
+        self._forget(image)
+        image.permit.release()
         try:
-            item.report(result, item.record)
+            image.report(result, image.record)
         except Exception as error:  # must not affect other images of the call
-            item.queue.fail(error)
+            image.request.fail(error)
 
-    def _forget(self, item: QueuedImage) -> None:
+    def _forget(self, image: Image) -> None:
         """Remove an image from its lane or call."""
-        queue = item.queue
-        queue.images.discard(item)
-        if item.stage is not None:
-            item.stage.leave()
-            item.stage = None
-        if item.timer is not None:
-            item.timer.cancel()
-        if item.call is not None:
-            item.call = None
-        elif queue.lanes:
-            self._models[queue.spec.model_name].remove(item)
+        request = image.request
+        request.images.discard(image)
+        if image.stage is not None:
+            image.stage.leave()
+            image.stage = None
+        if image.timer is not None:
+            image.timer.cancel()
+        if image.call is not None:
+            image.call = None
+        elif request.lanes:
+            self._models[request.spec.model_name].remove(image)
 
 
-def _result(item: QueuedImage, row: Row, answer: InferResult, best_classes: int) -> Result:
-    file, record = item.file, item.record
+def _result(image: Image, row: Row, answer: InferResult, best_classes: int) -> Result:
+    file, record = image.file, image.record
     damaged = file.damaged or row.damaged
-    if damaged and item.queue.spec.strict and row.decoded and row.error is None:
+    if damaged and image.request.spec.strict and row.decoded and row.error is None:
         row = Row(decoded=True, error=DamagedImage())
     embedding = row.embedding
     if record is not None:
-        record.seal, record.embedding, record.drift_reference = item.seal, embedding, answer.drift_reference
+        record.seal, record.embedding, record.drift_reference = image.seal, embedding, answer.drift_reference
         record.best = row.best if len(row.best) else Predictions.of(row.predictions)[:best_classes]
-        if item.queue.spec.embeddings is Embeddings.NONE:
+        if image.request.spec.embeddings is Embeddings.NONE:
             embedding = None  # only an observer asked for it
     return Result(
         file.index,

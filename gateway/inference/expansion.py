@@ -55,7 +55,7 @@ class ImageSource(Protocol):
 
 
 class ExpandedUpload(Protocol):
-    """An upload that becomes several images; see gateway.inference.steps.ImageTask."""
+    """An upload that becomes several images; see gateway.inference.request.Image."""
 
     upload: Upload
     info: ImageInfo
@@ -89,7 +89,7 @@ class ExpandedUpload(Protocol):
         """Whether an image of the request has had a permit."""
         ...
 
-    async def size(self, max_side: int | None = None) -> Size:
+    async def decoded_size(self, max_side: int | None = None) -> Size:
         """The size to which an image is decoded; its shorter side has at most `max_side` if its model is unknown."""
         ...
 

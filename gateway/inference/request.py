@@ -1,73 +1,297 @@
-"""One request on its way: reads its uploads, and gives the result of each to its caller."""
+"""One request on its way: its uploads become images, and the result of each goes to the request's caller.
+
+What an image goes through is told in gateway/predict.py; which images share a call, in batching.py.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import copy
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import anyio
 
 from gateway.deadline import Deadline
-from gateway.errors import DeadlineExceeded, Overloaded
+from gateway.errors import (
+    DeadlineExceeded,
+    GatewayError,
+    ImageError,
+    LoadFailed,
+    ModelUnavailable,
+    Overloaded,
+    TritonUnreachable,
+)
+from gateway.inference.backend import InferResult
 from gateway.inference.counts import count
+from gateway.inference.expansion import ImageSource, OpenedImage, Report
 from gateway.inference.observer import Observers
-from gateway.inference.queues import RequestQueue
 from gateway.inference.record import ImageRecord
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.request_stats import Stage
 from gateway.inference.result import Result
 from gateway.inference.scope import Scope
 from gateway.inference.tools import Tools
+from gateway.ingest.decode_budget import Size
+from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.media_types import Uploads
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
-from gateway.limits.admission import Permit, Permits
+from gateway.limits.admission import Permit
 from gateway.time_slices import TimeSlice
+
+if TYPE_CHECKING:
+    from gateway.ingest.decoders.pool import Decoders
 
 T = TypeVar("T")
 
+NOT_SERVED = (Overloaded, ModelUnavailable, LoadFailed, TritonUnreachable)
+"""Errors that end a request whose first image has not begun: the whole request may be sent again."""
+
 DisconnectWatcher = Callable[[], Awaitable[None]]
 """Waits until the results are no longer needed, for example since the client has disconnected; then it raises."""
-Process = Callable[["RunningRequest", Upload], Awaitable[None]]
-"""Takes one upload through the steps of an image; see gateway.inference.steps."""
 Take = Callable[[Result], None]
 """Takes the result of a file when it is ready; an error that it raises ends the request."""
+Step = Callable[["Image"], Awaitable[bool | None]]
+"""Does one thing with an image; True if it goes on elsewhere, and no other step is for it.
+
+An ImageError, DeadlineExceeded or one of NOT_SERVED becomes the result of its file."""
 
 
-class RunningRequest:
-    """Reads the uploads of one request, has each processed, and gives each result to `take`.
+class Lane(NamedTuple):
+    """Images that may share a call: similar in size and in the time to decode them.
 
-    Its images have their permits from `permits`, and wait in `queue`. `run` works in its caller's task and interrupts
-    the task's waits as asyncio.timeout does, by a cancellation that it takes back. Other tasks are started for decoding
-    and, if the uploads are not read at once, for `disconnected`.
+    A batch is padded to its longest image. Images whose sizes share their highest bit differ by less than a factor of
+    two, so padding less than doubles the bytes, whatever sizes are mixed. For a model that takes no padding, `size` is
+    the length itself.
+    """
+
+    size: int
+    costly: bool
+
+
+ALONE = Lane(0, costly=False)
+"""The lane of images of which each has a call of its own, beyond the calls that keep the Tritons busy."""
+
+
+class Image:
+    """An upload from its last byte to its result: what the steps find out about it, and what it holds.
+
+    An upload that becomes several images has a copy for each of them; see gateway.inference.expansion.
+    """
+
+    __slots__ = (
+        "_has_images",
+        "call",
+        "deadline",
+        "decode_seconds",
+        "file",
+        "info",
+        "lane",
+        "payload",
+        "permit",
+        "record",
+        "report",
+        "request",
+        "seal",
+        "size",
+        "stage",
+        "timer",
+        "upload",
+    )
+
+    info: ImageInfo
+    """The header, once it is read."""
+    permit: Permit
+    lane: Lane
+
+    def __init__(self, request: "Request", upload: Upload) -> None:
+        self.request = request
+        self.upload = upload
+        self.deadline = Deadline.after(request.spec.timeout_seconds)
+        self.file = Result(upload.index, upload.filename)
+        """The result of the file so far: its name and, later, its size."""
+        self.record = ImageRecord(upload.data) if request.keeps_records else None
+        """What observers need of the image, if any do."""
+        expansion = request.spec.expansion
+        self.report: Report = request.report if expansion is None else expansion.single(request.report)
+        """Called with the result."""
+        self.size: Size | None = None
+        """What a decoder makes of it; None if it goes to Triton as it is."""
+        self.decode_seconds = 0.0
+        """Expected processor time of decoding in the preprocessor."""
+        self.payload = b""
+        """What is sent to Triton."""
+        self.seal = b""
+        self.timer: asyncio.TimerHandle | None = None
+        self.call: BatchCall | None = None
+        """The call that the image is in; None before."""
+        self.stage: Stage | None = None
+        """The stage of the request's statistics that it has entered, and leaves with its result."""
+        self._has_images = False
+        """Whether the first image of the upload, which is charged with it, has been asked for."""
+
+    @property
+    def policy(self) -> DecodePolicy:
+        """Which images the gateway decodes itself."""
+        return self.request.tools.policy
+
+    @property
+    def decoders(self) -> "Decoders":
+        """The pool of decoder processes."""
+        return self.request.tools.decoders
+
+    @property
+    def account(self) -> Account:
+        """What the request's decoding is charged to."""
+        return self.request.account
+
+    @property
+    def strict(self) -> bool:
+        """Whether a damaged image is an error."""
+        return self.request.spec.strict
+
+    @property
+    def begun(self) -> bool:
+        """Whether an image of the request has had a permit."""
+        return self.request.begun
+
+    async def charge(self) -> None:
+        """Charge one image to the API key; waits while its rate is used up. Raises RateLimited."""
+        request = self.request
+        most_seconds = self.deadline.left_seconds if request.begun else request.tools.admission.max_wait_seconds
+        await request.spec.charges.caller.charge(most_seconds, request.stages)
+
+    async def decoded_size(self, max_side: int | None = None) -> Size:
+        """What a decoder makes of the image: the model's input if it takes tensors, or the size of its preprocessor.
+
+        If that is not known, the shorter side has at most `max_side` pixels, or those of the settings.
+        """
+        tools, spec = self.request.tools, self.request.spec
+        if (tensor := self.request.tensor_input) is not None:
+            return tensor
+        work = tools.backend.resize(spec.model_name, spec.model_version)
+        resize = None
+        with suppress(GatewayError):  # the call with the image reports the error
+            resize = await (work if tools.backend.supports_cancellation else tools.uncancelled.run(work))
+        return resize or min(max_side or tools.policy.max_side, tools.policy.max_side)
+
+    async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> bool:
+        """Queue the next image of an open file; see ExpandedUpload."""
+        request = self.request
+        if self._has_images and request.spec.charges.caller.has_rate:
+            with request.stages["prepare"]:
+                await images.open()
+                if not await images.find():
+                    return False
+            await self.charge()
+        self._has_images = True
+        while True:
+            with request.stages["prepare"]:
+                await images.open()
+            permit = await request.permit(nbytes, self.deadline)
+            if images.is_open:
+                break
+            permit.release()  # another file got the slot meanwhile: a permit must not wait for one
+        try:
+            with request.stages["prepare"]:
+                frame = await images.next()
+        except BaseException:
+            permit.release()
+            raise
+        if frame is None:
+            permit.release()
+            return False
+        request.account.add_image()
+        permit.shrink(len(frame.pixels))
+        image = copy.copy(self)
+        image.payload, image.permit, image.report = frame.pixels, permit, begin(frame)
+        image.record = None if self.record is None else replace(self.record)
+        await request.batcher.add(image)
+        return True
+
+
+class Batching(Protocol):
+    """Sends the images of requests; see gateway.inference.batching."""
+
+    async def add(self, image: "Image") -> None:
+        """Send an image, or let it wait for a call."""
+        ...
+
+    def drop(self, image: "Image") -> None:
+        """Forget an image without a result, since its request has ended."""
+        ...
+
+
+@dataclass(eq=False, slots=True)
+class BatchCall:
+    """A call in flight."""
+
+    images: "list[Image]"
+    requests: "Collection[Request]"
+    """The requests of its images."""
+    cancellable: bool
+    counted: bool
+    """Whether it counts as one of those that keep the Tritons busy."""
+    costly: bool
+    task: "asyncio.Task[InferResult]" = field(init=False)
+    began: float = field(init=False)
+
+    def open_images(self) -> "list[Image]":
+        """Its images that have no result yet."""
+        return [image for image in self.images if image.call is self]
+
+
+class Request:
+    """Reads the uploads of one request, takes each through the steps, and gives each result to `take`.
+
+    Its images have their permits from `permits`. `run` works in its caller's task and interrupts the task's waits as
+    asyncio.timeout does, by a cancellation that it takes back. Other tasks are started for decoding and, if the uploads
+    are not read at once, for `disconnected`. `close` ends what is left.
     """
 
     def __init__(
         self,
         tools: Tools,
         observers: Observers,
-        process: Process,
-        queue: RequestQueue,
-        permits: Permits,
+        steps: Sequence[Step],
+        batcher: Batching,
+        spec: RequestSpec,
         take: Take,
         account: Account | None = None,
     ) -> None:
         self.tools = tools
-        self.queue = queue
-        self.spec = spec = queue.spec
+        self.batcher = batcher
+        self.spec = spec
         self.stages = spec.stats.stages
+        self.context = copy_context()
+        """The request's trace and log fields."""
+        self.group = (spec.model_version, spec.selection, spec.embeddings)
+        """Images share a call only with those of the same group."""
         self.tensor_input = tools.backend.tensor_input(spec.model_name, spec.model_version)
         """How a decoder makes the model's input; None of a model that takes files."""
         self.account = account or tools.decoders.account(client=spec.charges.caller)
         self.begun = False
         """Whether an image has had a permit."""
-        has_lowest_priority = spec.expansion is not None and spec.expansion.has_lowest_priority
-        self._observers = () if has_lowest_priority else observers.done
-        self.keeps_records = observers.keep_records and not has_lowest_priority
+        lowest = spec.expansion is not None and spec.expansion.has_lowest_priority
+        self._observers = () if lowest else observers.done
+        self.keeps_records = observers.keep_records and not lowest
         """Whether an observer needs an ImageRecord of each image."""
-        self._process = process
-        self._permits = permits
+        self._steps = steps
+        self._permits = tools.admission.permits(spec.charges.caller.share, lowest=lowest)
         # Further images would only wait, with permits that images of other requests could use.
         self._most_permits = tools.batches.max_calls * tools.batches.max_images
         self._take = take
-        queue.on_error = self._fail
+        self.images: set[Image] = set()
+        """Those that wait for a call or are in one."""
+        self.lanes: dict[Lane, deque[Image]] = {}
+        """The images that wait for a call; lanes alternate."""
+        self.calls = 0
+        """Calls in flight with images of this request."""
+        self.closed = False
         self._open = 0
         """Uploads without a result."""
         self._read_all = self._watched = self._interrupted = False
@@ -157,6 +381,26 @@ class RunningRequest:
         if self._read_all and self._open == 0:
             self._interrupt()
 
+    def fail(self, error: Exception) -> None:
+        """Drop every image, and end the request with an error."""
+        if not self.closed:
+            self._drop_images()
+            self._fail(error)
+
+    def close(self) -> None:
+        """Drop every image: those in calls with other requests' images are computed, but have no result."""
+        if self.images:
+            self._drop_images()
+        self.closed = True
+        if self._permits.held:
+            self._permits.close()
+
+    def _drop_images(self) -> None:
+        self.closed = True
+        # Waiting ones first: a call that is abandoned frees its place, and must not be followed by one with them.
+        for image in sorted(self.images, key=lambda image: image.call is not None):
+            self.batcher.drop(image)
+
     async def _read(self, uploads: Uploads) -> None:
         """Start each upload as soon as it has arrived; the next one is read once this one has its permit."""
         read = self.stages["read"]
@@ -171,10 +415,21 @@ class RunningRequest:
                 if over is not None:  # the header alone may take 20 ms
                     await over.pause()
                 time_slice = TimeSlice()
-                await self._process(self, upload)
+                await self._process(Image(self, upload))
                 over = time_slice if time_slice.is_over else None
         finally:
             await uploads.aclose()
+
+    async def _process(self, image: Image) -> None:
+        """Take an image through the steps; an error of the file becomes its result."""
+        try:
+            for step in self._steps:
+                if await step(image):
+                    return
+        except (ImageError, DeadlineExceeded, *NOT_SERVED) as error:
+            if isinstance(error, NOT_SERVED) and not self.begun:
+                raise
+            image.report(replace(image.file, error=error), image.record)
 
     def _watch(self, disconnected: DisconnectWatcher) -> None:
         self._watched = True

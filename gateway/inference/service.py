@@ -5,27 +5,24 @@ from contextlib import AbstractAsyncContextManager
 
 from gateway.inference.batching import Batcher
 from gateway.inference.observer import Observers
-from gateway.inference.queues import RequestQueue
 from gateway.inference.ready_results import ReadyResults, running
-from gateway.inference.request import DisconnectWatcher, RunningRequest, Take
+from gateway.inference.request import DisconnectWatcher, Request, Step, Take
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.steps import Step, charge, image_steps, load_model, processing
 from gateway.inference.tools import Tools
 from gateway.ingest.media_types import Uploads
 from gateway.limits.account import Account
 
 
 class InferenceService:
-    """Classifies the uploads of many requests at once, with the steps that the service is made of."""
+    """Classifies the uploads of many requests at once; each goes through `steps`, see gateway.predict.image_steps."""
 
-    def __init__(self, tools: Tools, observers: Observers | None = None, steps: Sequence[Step] = ()) -> None:
+    def __init__(self, tools: Tools, steps: Sequence[Step], observers: Observers | None = None) -> None:
         self.tools = tools
         self.backend = tools.backend
         self.admission = tools.admission
         self.observers = observers or Observers()
         self._batcher = Batcher(tools, self.observers)
-        loading = () if tools.backend.loader is None else (load_model,)
-        self._process = processing(image_steps((charge,), (*loading, *steps)))
+        self._steps = tuple(steps)
 
     async def start(self) -> None:
         """Start the observers."""
@@ -48,16 +45,11 @@ class InferenceService:
         At the end, for whatever reason, all tasks of the request have ended and its permits are released, except those
         of images in calls, and other work in `tools.uncancelled`, that have not ended yet.
         """
-        lowest = spec.expansion is not None and spec.expansion.has_lowest_priority
-        permits = self.admission.permits(spec.charges.caller.share, lowest=lowest)
-        queue = RequestQueue(self._batcher, spec)
-        request = RunningRequest(self.tools, self.observers, self._process, queue, permits, take, account)
+        request = Request(self.tools, self.observers, self._steps, self._batcher, spec, take, account)
         try:
             await request.run(uploads, disconnected)
         finally:
-            queue.close()
-            if permits.held:
-                permits.close()
+            request.close()
 
     def classify(
         self,

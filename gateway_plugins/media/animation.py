@@ -138,7 +138,7 @@ class Frames:
 
     async def _read(self, image: ExpandedUpload, file: "FileFrames") -> None:
         data = all_frames(image.upload, image.info, image.policy)
-        size = await image.size()
+        size = await image.decoded_size()
         nbytes = shrunk_bytes(image.info, size)
         wanted = replace(self._wanted, most=self._wanted.most - self._queued)
         async with animation(image.decoders, data, image.info, size, image.account, wanted) as frames:

@@ -19,9 +19,8 @@ from gateway.errors import (
 )
 from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
 from gateway.inference.record import ImageRecord
-from gateway.inference.request import within
+from gateway.inference.request import NOT_SERVED, within
 from gateway.inference.result import Result
-from gateway.inference.steps import NOT_SERVED
 from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_limit, shrunk_bytes
 from gateway.ingest.decoders.worker import DecoderJob
 from gateway.ingest.image_info import ImageInfo
@@ -117,7 +116,7 @@ class MaskedCopies:
     async def _explained(self, image: ExpandedUpload) -> Result:
         masking = self.masking
         data = masked_here(image.upload, image.info, image.policy)
-        size = await image.size(MAX_SIDE)
+        size = await image.decoded_size(MAX_SIDE)
         # The masks cover the whole image, as large as a preprocessor makes it before the crop.
         whole = size.resize if isinstance(size, TensorInput) else size
         nbytes = shrunk_bytes(image.info, size)

@@ -30,6 +30,7 @@ from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Admission
+from gateway.predict import image_steps
 from gateway.values.rollout import Rollout
 from gateway_decoder.headers import read_header
 from gateway_plugins.rollouts.shadow import Shadows
@@ -294,7 +295,8 @@ class ScriptedService(InferenceService):
 
     def __init__(self, tools: Tools, observers: Sequence[Observer]) -> None:
         self.shadows = Shadows()
-        super().__init__(tools, Observers([self.shadows, *observers]))
+        steps = image_steps(on_demand=tools.backend.loader is not None)
+        super().__init__(tools, steps, Observers([self.shadows, *observers]))
         with suppress(StopIteration):  # it waits for nothing
             self.start().send(None)
 

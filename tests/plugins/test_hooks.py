@@ -25,8 +25,8 @@ from gateway.errors import ImageTooLarge, Unauthorized, UserError
 from gateway.hooks import Authenticator, Identity, Plugin, PluginFailed
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.observer import Observer
+from gateway.inference.request import Image, Step
 from gateway.inference.result import Result
-from gateway.inference.steps import ImageTask, Step
 from gateway.plugins import installed
 from gateway_plugins.keys.plugin import ApiKeys
 from tests.asking import encode
@@ -115,7 +115,7 @@ class SmallImages(Plugin):
     def steps(self) -> Sequence[Step]:
         return (self.refuse_large,)
 
-    async def refuse_large(self, image: ImageTask) -> None:
+    async def refuse_large(self, image: Image) -> None:
         if image.info.width > 100:
             raise ImageTooLarge(f"{image.upload.filename} is {image.info.width} pixels wide.")
 
@@ -291,7 +291,7 @@ class Raises(Plugin):
     def steps(self) -> Sequence[Step]:
         return (self.fail,)
 
-    async def fail(self, image: ImageTask) -> None:
+    async def fail(self, image: Image) -> None:
         raise ValueError(image.upload.filename)
 
 

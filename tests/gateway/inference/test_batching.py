@@ -158,7 +158,7 @@ SIZE = len(image(1))
 )
 def test_calls_are_full_at_their_limits(loop, monkeypatch, most, seconds, options):
     """`seconds` is the expected time to decode each image."""
-    monkeypatch.setattr("gateway.inference.steps.expected_seconds", lambda *_: seconds)
+    monkeypatch.setattr("gateway.predict.expected_seconds", lambda *_: seconds)
     on = busy(loop, **options)
     for _ in range(7):
         on.send(image(1))
@@ -236,7 +236,7 @@ def test_images_that_take_long_to_decode_leave_calls_for_others(loop, monkeypatc
     """They take at most half of the calls."""
     on, costly = service(loop, calls=CallLimits(calls=calls, images=8)), noise(60)
     expected = {len(costly): COSTLY_SECONDS}
-    monkeypatch.setattr("gateway.inference.steps.expected_seconds", lambda _, nbytes: expected.get(nbytes, 0.0))
+    monkeypatch.setattr("gateway.predict.expected_seconds", lambda _, nbytes: expected.get(nbytes, 0.0))
     requests = [on.send(costly) for _ in range(4)]
     assert on.sizes == [1] * most
     for number in range(3):

@@ -125,6 +125,6 @@ def test_maximum_number_of_photographs_is_answered(loop):
 def test_refused_files_are_charged_for_their_inspection(loop, monkeypatch):
     """Each decode takes 0.5 s; a request has 6 s, and more with each file."""
     clock = iter(range(1_000))
-    monkeypatch.setattr("gateway.inference.steps.time.thread_time", lambda: next(clock) / 2)
+    monkeypatch.setattr("gateway.predict.time.thread_time", lambda: next(clock) / 2)
     codes = answered(loop, *[b"\x89PNG\r\n\x1a\n" + bytes(100)] * 10)
     assert codes == ["invalid_image"] * 7 + ["too_costly"] * 3

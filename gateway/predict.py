@@ -1,0 +1,245 @@
+"""POST /predict, from the form to the answer, in the order of events. Read this module first.
+
+    1  server/connection.py, http.py, cycle.py    bytes become an HTTP request
+    2  api/middleware.py                          id, API key, limits; the log event and the metrics at the end
+    3  `predict` below                            parameters; the body is opened, and read as a stream of uploads
+    4  ingest/multipart.py, media_types.py        each file of the form is an upload as soon as its last byte is there
+    5  inference/request.py                       takes one upload after the other through the steps
+    6  `image_steps` below                        charge, recognise, plan, permit, decode, queue
+    7  inference/batching.py, queues.py           similar images of all requests share calls; their seals
+    8  triton/backend.py, model_calls.py          which Triton, which ensemble; retries; errors translated
+    9  triton/wire.py, client.py                  padding, the gRPC call, and its answer as rows
+   10  inference/batching.py, request.py          each row becomes the result of its image, and permits are released
+   11  api/answers.py                             results become the answer, in one of the `shapes`
+
+FastAPI declares the route and writes its OpenAPI document, and serves every other route. It neither routes nor parses
+nor answers this one: the middleware calls `predict` itself (the trait `direct`), since FastAPI's routing, dependencies
+and response validation would take a third of the application's processor time for a request with one image. The
+parameters are declared once, in api/parameters.py: `predict` parses them, and FastAPI documents them.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi import Query as QueryParameter
+from starlette.responses import Response
+
+from gateway.api.answers import respond
+from gateway.api.body import Body
+from gateway.api.parameters import NATIVE, predict_parameters, query_parameters, request_spec, with_form
+from gateway.api.request_context import KEY, RequestContext
+from gateway.api.route_table import traits
+from gateway.api.schemas import FAULTS, REQUEST_BODY
+from gateway.api.shapes import Native
+from gateway.errors import DamagedImage, DeadlineExceeded, ImageError, InvalidParameter, Overloaded
+from gateway.inference.answer_shape import AnswerShape
+from gateway.inference.request import Image, Step, within
+from gateway.inference.selection import Selection
+from gateway.ingest.decode_budget import expected_seconds
+from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.inspection import bytes_needed, check_size, encoded, examine, needs_decoding
+from gateway.limits.caller import ANYONE
+from gateway.values.arguments import taking
+from gateway.values.clients import client_of
+
+if TYPE_CHECKING:
+    from gateway.hooks import Plugins
+
+JSON = AnswerShape.media_type
+CLASSIFIED = "At least one file was classified; each file has its own result."
+
+
+def router(plugins: "Plugins") -> APIRouter:
+    """The route, with the response formats and bodies of some plug-ins."""
+    shapes: dict[str, AnswerShape] = {NATIVE: Native(), **plugins.shapes()}
+    for shape in shapes.values():
+        shape.item = taking(shape.item, Native.item)  # type: ignore[method-assign]
+        shape.around = taking(shape.around, Native.around)  # type: ignore[method-assign,assignment]
+    known = predict_parameters(tuple(shapes))
+    names = tuple(known.model_fields)
+    schemas = [shape.documents for shape in shapes.values() if shape.media_type == JSON]
+    others = {shape.media_type: {"schema": {"type": "string"}} for shape in shapes.values() if shape.media_type != JSON}
+    expansions = plugins.expansions()
+    api = APIRouter(tags=["classify"])
+
+    def documented(parameters: Annotated[known, QueryParameter()]) -> None:  # type: ignore[valid-type]
+        """Declares the parameters in the OpenAPI document; the endpoint parses them itself."""
+
+    @api.post(
+        "/predict",
+        summary="Classify images",
+        response_model=reduce(or_, schemas),
+        responses={200: {"description": CLASSIFIED, **({"content": others} if others else {})}, **FAULTS},
+        openapi_extra={"requestBody": REQUEST_BODY},
+        dependencies=[Depends(documented)],
+    )
+    @traits(takes_images=True, direct=True)
+    async def predict(request: Request) -> Response:
+        """Classify one or more images. Each file gets its own result, in order: a bad file does not affect the others.
+
+        Files are classified as they arrive, while the rest of a large upload is still being received.
+        """
+        context: RequestContext = request.scope["state"][KEY]
+        service, settings = context.service, context.settings
+        parameters = query_parameters(known, request.scope["query_string"])
+        with context.stats.stages["read"]:
+            body = Body(request, context)
+            form, uploads = await body.open_uploads(service.tools.policy.limits, names, settles=True)
+        check = body.reader.settle(form, parameters.model_fields_set) if form and body.reader is not None else None
+        if form:
+            parameters = with_form(parameters, form)
+        if parameters.frames is not None and "frames" not in expansions:
+            raise InvalidParameter("'frames': this service has no plug-in for it.")
+        spec = request_spec(
+            request,
+            context,
+            model_name=parameters.model or settings.model,
+            version=parameters.version,
+            timeout_seconds=parameters.timeout,
+            selection=Selection.of(parameters, settings),
+            expansion=None if parameters.frames is None else expansions["frames"](parameters.frames),
+            strict=parameters.strict,
+        )
+        if check is not None:
+            check(spec.model_name, (await service.backend.model(spec.model_name)).multi_label)
+        return await respond(context, spec, body, uploads, shapes[parameters.format])
+
+    return api
+
+
+def image_steps(
+    plugin_steps: Sequence[Step] = (), *, has_keys: bool = True, on_demand: bool = False
+) -> tuple[Step, ...]:
+    """The steps of an image, in their order, for all routes that take images.
+
+    An image that waits for a model or a plug-in has no permit yet: images of other requests pass it. After the last
+    step, inference/batching.py has it: it is sealed, shares a call, and gets its result.
+    """
+    return (
+        *((charge,) if has_keys else ()),
+        recognise,
+        *((load_model,) if on_demand else ()),
+        *plugin_steps,
+        expand,
+        plan,
+        wait_for_permit,
+        decode,
+        queue,
+    )
+
+
+async def charge(image: Image) -> None:
+    """Charge the image to the API key; the first one of a request is paid already."""
+    charges = image.request.spec.charges
+    if charges.paid:
+        charges.paid = False
+    elif charges.caller is not ANYONE:
+        await image.charge()
+
+
+async def recognise(image: Image) -> None:
+    """Find the format by the content, and the header; check both. The account grows by what such a file may cost."""
+    request, upload, account = image.request, image.upload, image.request.account
+    nbytes, policy = len(upload.data), request.tools.policy
+    with request.stages["prepare"]:
+        account.add_image(nbytes)
+        account.check()
+        began = time.thread_time()
+        try:
+            info = examine(upload, policy)
+        finally:
+            account.charge(time.thread_time() - began)
+        if not isinstance(info, ImageInfo):  # a decoder reads the header of a file that is not passed on
+            if info.format.traits.slow:
+                account.add_slow_codec(nbytes)
+            info = await within(image.deadline, image.decoders.read_header(upload.data, info.format, account))
+            unchecked = True
+        else:
+            unchecked = False
+    image.info = info
+    image.file.width, image.file.height = info.width, info.height
+    if image.record is not None:
+        image.record.info = info
+    if unchecked:
+        check_size(info, policy.limits)
+
+
+async def load_model(image: Image) -> None:
+    """Wait until the request's model is loaded, where models are loaded on demand."""
+    request = image.request
+    loader = request.tools.backend.loader
+    assert loader is not None
+    with request.stages["wait"]:
+        spec = request.spec
+        await loader.loaded(spec.model_name, spec.model_version, image.deadline, client_of(spec.key, spec.address))
+
+
+async def expand(image: Image) -> bool:
+    """Make several images of the upload, if the request asks for that: frames of an animation, or masked copies."""
+    expansion = image.request.spec.expansion
+    if expansion is None or not expansion.applies(image.info):
+        return False
+    image.report = image.request.report
+    await expansion.run(image)
+    return True
+
+
+async def plan(image: Image) -> None:
+    """Decide whether the image is decoded here or in Triton's preprocessor, and pay the latter's processor time."""
+    request, info = image.request, image.info
+    if needs_decoding(info, request.tools.policy) or request.tensor_input is not None:
+        with request.stages["wait"]:
+            image.size = await image.decoded_size()
+        return
+    image.decode_seconds = seconds = expected_seconds(info, len(image.upload.data))
+    if not request.account.try_pay(seconds):
+        with request.stages["wait"]:
+            await within(image.deadline, request.account.pay(seconds))
+
+
+async def wait_for_permit(image: Image) -> None:
+    """Wait until the image may be in flight, by what it holds meanwhile; the request reads no other upload."""
+    request, data = image.request, image.upload.data
+    if image.size is None:
+        image.permit = await request.permit(len(data), image.deadline)
+    else:
+        nbytes = bytes_needed(image.upload, image.info, image.size)
+        image.permit = await request.permit(nbytes, image.deadline, expected_seconds(image.info, len(data)))
+
+
+async def decode(image: Image) -> bool:
+    """Have an image that is decoded here go on in a task of its own, while the next upload is read."""
+    if image.size is None:
+        return False
+    image.request.spawn(_decode, image)
+    return True
+
+
+async def _decode(image: Image) -> None:
+    request, upload, permit = image.request, image.upload, image.permit
+    assert image.size is not None
+    pixels = image.decoders.decode(encoded(upload, image.info), image.info, image.size, request.account)
+    try:
+        with request.stages["prepare"]:
+            image.payload, damaged = await within(image.deadline, pixels)
+            image.file = replace(image.file, damaged=damaged)
+            if damaged and image.strict:
+                raise DamagedImage
+    except (ImageError, DeadlineExceeded, Overloaded) as error:
+        permit.release()
+        image.report(replace(image.file, error=error), image.record)
+    else:
+        permit.shrink(len(image.payload) + (0 if image.record is None else len(upload.data)))
+        await queue(image)
+
+
+async def queue(image: Image) -> None:
+    """Give the image to the next call of its model: see inference/batching.py."""
+    if image.size is None:
+        image.payload = encoded(image.upload, image.info) if image.info.rewritten else image.upload.data
+    await image.request.batcher.add(image)
