@@ -1,9 +1,7 @@
 """The progress line of a run."""
 
-import pytest
-
 from gateway_client import ImageError, Result
-from gateway_client.bulk.meter import Meter, duration
+from gateway_client.bulk.meter import Meter
 from tests.doubles.clock import Clock
 
 
@@ -39,11 +37,3 @@ def test_line_of_a_pause_has_its_reason_and_no_time_left():
     assert meter.summary() == "6 of 12, 1.0/s, 1 failed, waiting: More images are in flight than the limits allow."
     count(meter, clock, 1, 1.0)
     assert meter.summary() == "7 of 12, 1.0/s, 1 failed, 5 s left"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0, "0 s"), (89, "89 s"), (90, "2 min"), (5_399, "90 min"), (5_400, "1.5 h"), (36_000, "10.0 h")],
-)
-def test_durations_are_in_seconds_minutes_or_hours(seconds, words):
-    assert duration(seconds) == words

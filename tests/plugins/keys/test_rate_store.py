@@ -126,16 +126,6 @@ async def test_store_that_hangs_delays_one_image_and_not_the_loop(stored, store,
     assert await taken(stored, 3) == 3  # in the store again, which has given one
 
 
-async def test_cancelled_request_leaves_the_store_usable(stored):
-    for _ in range(50):
-        work = asyncio.ensure_future(stored.take("a", SLOW))
-        await asyncio.sleep(0)
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
-    await stored.take("b", SLOW)
-    assert REGISTRY.get_sample_value("gateway_rate_store_up") == 1
-
-
 @pytest.mark.parametrize(
     ("password", "logged", "level"), [("wrong", ["rate_store_lost"], Level.WARN), ("right", [], Level.OK)]
 )

@@ -17,7 +17,7 @@ from gateway.errors import InferenceFailed
 from gateway_decoder.damage import DamageDetector
 from tests.asking import encode
 from tests.damaged_files import damaged, outcome
-from tests.doubles.backend import PNG, Answer, by_image, picture, quarters, quarters_backend
+from tests.doubles.backend import Answer, by_image, picture, quarters, quarters_backend
 from tests.keys import key_of
 from tests.photos import photo
 from tests.processes import wait_for
@@ -98,22 +98,6 @@ def test_overlay_is_a_transparent_png_in_the_proportions_of_the_image(client):
     assert overlay[-20, -40, 3] < 50
 
 
-def test_same_image_gets_the_same_map(client):
-    """The random masks have a fixed seed."""
-    first, second = (explanation(client, masks=40) for _ in range(2))
-    assert first == second
-
-
-def test_copies_are_classified_in_batches_without_selection():
-    backend = quarters_backend()
-    with client_of(backend) as client:
-        explanation(client, method="occlusion", grid=6)
-    assert len(backend.images) == 50
-    assert backend.images[0].startswith(b"P6")
-    assert {call.selection for call in backend.calls} == {None}
-    assert max(len(call.batch) for call in backend.calls) <= 8
-
-
 def test_progress_is_sent_in_lines(lines_of):
     *lines, last = lines_of(method="occlusion", grid=8)
     done = [line["progress"]["done"] for line in lines]
@@ -192,11 +176,6 @@ def test_bytes_of_masked_copies_are_limited(monkeypatch):
     assert answer.json()["limit"] == "max_masked_bytes"
 
 
-@pytest.mark.parametrize("grid", [2, 32])
-def test_grid_may_be_at_its_limits(client, grid):
-    assert explanation(client, grid=grid, masks=5)["masks"] == 5
-
-
 def test_masking_is_charged_to_the_account_of_the_request(monkeypatch):
     """Each copy adds a little to the account; without that, a thousand of them exceed it."""
     monkeypatch.setattr("gateway.limits.account.SECONDS_PER_IMAGE", 0.0)
@@ -215,12 +194,6 @@ def test_even_tiny_and_narrow_images_have_maps_and_transparent_overlays(client, 
     assert np.isfinite(found["values"]).all()
     overlay = cv2.imdecode(np.frombuffer(base64.b64decode(found["overlay"]), np.uint8), cv2.IMREAD_UNCHANGED)
     assert overlay[..., 3].max() < 5
-
-
-def test_raw_image_is_a_body(client):
-    answer = client.post("/explain?masks=10", content=PNG, headers={"Content-Type": "image/png"})
-    assert answer.status_code == 200
-    assert answer.json()["explanation"]["filename"] == ""
 
 
 def test_damaged_jpeg_has_a_warning_or_is_refused(client):

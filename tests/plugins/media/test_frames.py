@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import io
-import json
 
 import pytest
 from PIL import Image
@@ -95,14 +94,6 @@ def test_each_file_has_one_result_and_frames_count_as_images(client):
     assert answer["summary"] == {"ok": 3, "failed": 1}
     assert images_ok() - before == 7
     assert PredictResponse.model_validate(answer).model_dump(exclude_unset=True) == answer
-
-
-def test_streamed_results_have_one_line_for_each_file(client):
-    parts = [("f", ("a", animated("GIF", range(3)))), ("f", ("b", PNG))]
-    answer = client.post("/predict?frames=all", files=parts, headers=NDJSON)
-    *lines, last = map(json.loads, answer.text.splitlines())
-    assert {line["filename"]: len(line["frames"]) for line in lines} == {"a": 3, "b": 1}
-    assert last["summary"] == {"ok": 2, "failed": 0}
 
 
 def test_frames_need_one_permit_at_a_time():

@@ -111,35 +111,6 @@ def test_damaged_body_is_parsed_or_refused(images, place, byte, header):
         assert error is None or isinstance(error, RequestError)
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(
-                st.sampled_from(
-                    ["id", "inputs", "outputs", "parameters", "name", "shape", "datatype", "data", "timeout"]
-                ),
-                inner,
-                max_size=5,
-            )
-        ),
-        max_leaves=20,
-    ),
-    st.integers(1, 20),
-)
-def test_any_json_is_parsed_or_refused(value, size):
-    for body in (
-        value,
-        {"inputs": value},
-        {"inputs": [value]},
-        asking(outputs=value),
-        {**asking(), "outputs": [value]},
-    ):
-        _, error, _ = read(json.dumps(body).encode(), sizes=(size,))
-        assert error is None or isinstance(error, RequestError)
-
-
 @pytest.mark.parametrize("first", [True, False])
 def test_members_may_come_in_any_order(first):
     body = asking()
@@ -239,7 +210,7 @@ def test_all_outputs_are_json_by_default(outputs):
             )
             for number in (b"1e400", b"NaN", b"Infinity", b"-Infinity")
         ),
-        (b'{"id": "\xff"}', InvalidBody, "unicode"),
+        (b'{"id": "\xff"}', InvalidBody, "UTF-8"),
         (b'{"more": ' + b"[" * 10_000, InvalidBody, "recursion limit"),
         (b'{"id": "x"} {}', InvalidBody, "trailing characters"),
         (b'{"id": "\\ud800"}', InvalidBody, "hex escape"),
@@ -280,15 +251,6 @@ def test_unknown_members_are_ignored(owner):
     more = f"{owner}{odd}{'}]' if 'outputs' in owner else ''}" if owner else odd[1:-1]
     uploads, error, _ = read(f"{{{more}, {json.dumps(asking())[1:]}".encode())
     assert (len(uploads), error) == (1, None)
-
-
-def test_large_image_is_copied_at_most_twice():
-    size = 20 * 2**20
-    body, header = written([b"x" * size])
-    with allocates_at_most(2.3 * size):
-        (upload,), error, _ = read(body, header)
-    assert error is None
-    assert len(upload.data) == size
 
 
 async def test_images_are_not_buffered_together():

@@ -249,8 +249,3 @@ def test_pipelined_handshake_is_served_as_a_request(address):
         while received.count(b"HTTP/1.1") < 2:
             received += connection.recv(4_096)
         assert [part.split()[0] for part in received.split(b"HTTP/1.1")[1:]] == [b"200", b"426"]
-
-
-def test_bytes_after_the_handshake_are_the_first_messages(address):
-    with raw(address, request(address, b"?top_k=1") + message(BINARY, frame(255))) as connection:
-        assert b'"bright"' in until(connection, b'"bright"')
