@@ -1,10 +1,12 @@
 """Reads files of labels. Every command and setting that takes such a file uses this grammar.
 
-- **Lines**: one label per line, in the order of the classes; or each with its number, as in `0 cat` or `0: cat`.
+- **Lines**: one label per line, in the order of the classes; or each with its number from 0, as in `0 cat`, `0: cat` or
+  `0) cat`. Quotes around every line are none of the label.
 - **A table** of two columns, separated by commas, semicolons or tabs: the numbers from 0 and the labels, in any order,
   with or without a header. A .csv or .tsv is such a table, or has one column.
 - **JSON, or a Python literal**: a list of labels, {"0": "cat"}, {"cat": 0}, or an object that has one of these as
-  `id2label`, `label2id` or `names`. A label may be a pair of a WordNet number and a name, as in ["n02123045", "tabby"].
+  `id2label`, `label2id`, `names`, `labels` or `classes`. A label may be a pair of a WordNet number and a name, as in
+  ["n02123045", "tabby"].
 - **YAML** with `names:`, as in Ultralytics' data.yaml.
 
 A file that can be read in two ways is refused.
@@ -33,7 +35,10 @@ TABLES = (".csv", ".tsv")
 SEPARATORS = ",;\t"
 _YAML = (".yaml", ".yml")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-_NUMBERED = re.compile(r"([0-9]{1,9})(?:\s*:\s*|\s+)(\S.*)")
+_NUMBERED = re.compile(r"([0-9]{1,9})(?:\s*:\s*|\s*[-.)=]\s+|\s+)(\S.*)")
+_QUOTED = re.compile(r"""(["'])(.+)\1""")
+_HEADERS = frozenset({"category", "class", "class_name", "classes", "label", "labels", "name", "names"})
+"""The names of a table's only column."""
 _MARKED = re.compile(rf"[0-9]+\s*[:{SEPARATORS}].*")
 _MARKED_LAST = re.compile(rf".*[:{SEPARATORS}]\s*([0-9]{{1,9}})")
 _WORDNET = re.compile(r"n[0-9]{8}")
@@ -78,6 +83,9 @@ def read_label_file(path: Path) -> LabelFile:
     if table := _from_table(text, path, named_so=suffix in TABLES) or _from_numbered(lines, path):
         return _checked(*table, path, "row")
     _check_list(lines, path)
+    quoted = [match for line in lines if (match := _QUOTED.fullmatch(line))]
+    if len({match[1] for match in quoted}) == 1 and len(quoted) == len(lines):
+        return _checked([match[2] for match in quoted], "quoted lines", path, "line")
     return _checked(lines, "lines", path, "line")
 
 
@@ -160,7 +168,7 @@ def _yaml(text: str, path: Path) -> object:
 def _from_values(values: object, path: Path) -> Sequence[str]:
     if isinstance(values, _Pairs):
         for key, value in values:
-            if key in {"id2label", "label2id", "names"} and isinstance(value, list):
+            if key in {"id2label", "label2id", "names", "labels", "classes"} and isinstance(value, list):
                 values = value
                 break
     if isinstance(values, _Pairs) and values:
@@ -228,7 +236,7 @@ def _from_table(text: str, path: Path, *, named_so: bool) -> tuple[Sequence[str]
         return None
     rows = _rows(text, ",", path)
     if all(len(row) == 1 for row in rows):
-        column = [row[0] for row in rows]
+        column = [row[0] for row in rows][rows[0][0].lower() in _HEADERS :]
         _check_list(column, path)
         return column, "the column of a table"
     raise LabelsError(
