@@ -37,13 +37,18 @@ EMBEDDINGS = "embeddings"
 """The name of the second output of a model that `from_module` writes."""
 LEAST_WIDTH, MOST_WIDTHS = 0.1, 10.0
 """Images whose numbers lie within less, or are farther from 0 than so many times their range, are scaled wrongly."""
+OWN_SCALE = 1.5
+"""A network that multiplies by more around a centre between 0 and 1 normalises images of 0 to 1."""
 _AFFINE: dict[str, Callable[[Any, Any, Any], tuple[Any, Any]]] = {
     "Mul": lambda scale, shift, value: (scale * value, shift * value),
     "Div": lambda scale, shift, value: (scale / value, shift / value),
     "Add": lambda scale, shift, value: (scale, shift + value),
     "Sub": lambda scale, shift, value: (scale, shift - value),
 }
-_SAME_VALUES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_SAME_VALUES = frozenset(
+    {"Cast", "Flatten", "Identity", "Pad", "Reshape", "Resize", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+)
+"""Operators that leave the values of images as they are, or mix neighbours."""
 ARRANGED = "gateway/arranged"
 """Prefix of the nodes that convert `input__0` to a model's input format."""
 _ACTIVATIONS = {
@@ -191,7 +196,7 @@ def check_scale(model: Any, spec: ModelSpec) -> None:  # noqa: ANN401
     constants |= {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
     (name,) = (given.name for given in model.graph.input if given.name not in constants)
     scale, shift = np.float64(1), np.float64(0)
-    while len(after := [node for node in model.graph.node if name in node.input]) == 1:
+    while len(after := [each for each in model.graph.node if name in each.input and each.op_type != "Shape"]) == 1:
         (node,) = after
         values = [np.float64(onnx.numpy_helper.to_array(constants[each])) for each in node.input if each in constants]
         if node.op_type in _AFFINE and len(values) == 1 and (node.input[0] == name or node.op_type in {"Add", "Mul"}):
@@ -203,6 +208,12 @@ def check_scale(model: Any, spec: ModelSpec) -> None:  # noqa: ANN401
     low = min(-mean / std for mean, std in zip(prepared.mean, prepared.std, strict=True))
     high = max((1 - mean) / std for mean, std in zip(prepared.mean, prepared.std, strict=True))
     width, middle = np.abs(scale).max() * (high - low), np.abs(scale * (low + high) / 2 + shift).min()
+    own = -shift / np.where(scale == 0, 1, scale)
+    if not spec.input and prepared.std != (1.0,) * 3 and scale.min() >= OWN_SCALE and 0 < own.min() <= own.max() < 1:
+        raise ModelFileError(
+            f"it normalises images of 0 to 1 itself (mean {own.max():.3g}, std {1 / scale.max():.3g}): use "
+            "--mean 0,0,0 --std 1,1,1. Or insist with --input float32-nhwc or float32-nchw"
+        )
     if not spec.input and (width < LEAST_WIDTH or middle > MOST_WIDTHS * width):
         raise ModelFileError(
             f"it scales its images itself (x · {np.abs(scale).max():.3g} + {np.ravel(shift)[0]:.3g}): they become "

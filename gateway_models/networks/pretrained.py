@@ -168,8 +168,8 @@ def _other_backend(spec: ModelSpec, own: Processor, levels: NDArray[np.float64])
             if not folder:
                 return ""
             other = _of_transformers(folder, "torchvision")
-        most = max(float((np.abs(own(view) - other(view)) * levels).max()) for view in photographs())
-    except ModelFileError:  # a class without this backend
+        most = max(float((np.abs(own(view) - other(view)) * levels).max()) for view in list(photographs())[::6])
+    except Exception:  # a class or a filter that this backend does not have
         return ""
     return (
         "pixels are those of transformers' backend pil; with torchvision, its default, they differ by up to "

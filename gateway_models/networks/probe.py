@@ -95,7 +95,21 @@ def ending_of(outputs: Iterable[object]) -> Ending:
         return Ending.SOFTMAX
     if rows.shape[1] > 1 and bool((rows <= SUM_TOLERANCE).all()) and _ones(rows.exp().sum(dim=1)):
         return Ending.LOG_SOFTMAX
+    _check_total(rows)
     return Ending.SIGMOID if within else Ending.LOGITS
+
+
+def _check_total(rows: Tensor) -> None:
+    """Raise ModelFileError where scores that differ between images add up to the same number, such as 100."""
+    total = rows.sum(dim=1)
+    tolerance = SUM_TOLERANCE * float(total.abs().max())
+    is_constant = bool(((total - total[0]).abs() <= tolerance).all())
+    differ = bool(((rows - rows[0]).abs() > tolerance).any())
+    if rows.shape[1] > 1 and is_constant and differ and bool((rows >= 0).all()):
+        raise ModelFileError(
+            f"its scores are never below 0 and add up to {float(total[0]):.3g} for every image, as percentages do: "
+            "divide them in the network, so that they add up to 1, and save it again"
+        )
 
 
 def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tensor]:

@@ -61,8 +61,8 @@ def test_added_model_has_both_forms_and_a_record(added_head):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"features": "auto"}, {"tensor": ImageTensor.UINT8}, {"multi_label": True}],
-    ids=["plain", "embeddings", "uint8", "multi-label"],
+    [{}, {"tensor": ImageTensor.UINT8}, {"multi_label": True}],
+    ids=["plain", "uint8", "multi-label"],
 )
 def test_forms_agree(tmp_path, changes):
     entry, model, said = added(tmp_path, **changes)

@@ -217,10 +217,13 @@ def centred(images: torch.Tensor) -> torch.Tensor:
         (lambda x: x / 255, PIXELS, True),
         (lambda x: x / 255, FROM_0_TO_1, False),
         (lambda x: x / 127.5 - 1, NORMALISED, False),
+        (lambda x: nn.functional.interpolate(x, (40, 40), mode="bilinear") / 255, NORMALISED, False),
         (lambda x: centred(x) / 58, PIXELS, True),
         (lambda x: centred(x) / 58, NORMALISED, False),
         (centred, NORMALISED, False),
         (lambda x: (x - 0.5) * 4, FROM_0_TO_1, True),
+        (lambda x: (x - 0.5) * 4, NORMALISED, False),
+        (lambda x: (x - 0.5) * 4, PIXELS, False),
         (lambda x: x * 0.458 - 0.03, NORMALISED, True),
     ],
 )
@@ -231,7 +234,7 @@ def test_scaling_in_front_of_a_network_must_fit_its_images(tmp_path, front, prep
     if fits:
         check_scale(model, spec)
         return
-    with pytest.raises(ModelFileError, match=r"it scales its images itself .* Use --pixels .* Or insist with --input"):
+    with pytest.raises(ModelFileError, match=r"itself .* [Uu]se --(pixels|mean) .* Or insist with --input"):
         check_scale(model, spec)
     check_scale(model, replace(spec, input="float32-nchw"))
 

@@ -80,6 +80,7 @@ def test_activation_that_contradicts_the_options_is_refused(ending, multi_label,
         ),
         (Calling(lambda scores, _: scores + torch.rand_like(scores)), r"differs from call to call: call model\.eval"),
         (Calling(lambda scores, _: scores / 0 * 0), "NaN or infinity"),
+        (Calling(lambda scores, _: scores.softmax(1) * 100), "add up to 100 for every image, as percentages do"),
         (Calling(lambda scores, images: scores[:, : 1 // 0]), "does not run on a batch of images"),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 5)),
