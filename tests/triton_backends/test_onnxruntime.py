@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -82,6 +84,22 @@ def test_lone_image_on_an_idle_machine_has_the_answers_of_the_network(
         with torch.no_grad():
             assert np.abs(answers - network(images).softmax(dim=1).numpy()).max() < 1e-5
     assert len(looks) == 1
+
+
+def test_lone_image_after_a_pause_returns_the_memory_of_batches(load, network, monkeypatch):
+    model, shrunk, now = load([]), [], [time.monotonic()]
+    run = onnxruntime.InferenceSession.run
+
+    def recorded(session: Any, outputs: Any, feed: Any, options: Any = None) -> Any:
+        shrunk.append(options is not None)
+        return run(session, outputs, feed, options)
+
+    monkeypatch.setattr("onnxruntime.InferenceSession.run", recorded)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    for size, pause_seconds in ((1, 9), (8, 0), (1, 1), (8, 9), (1, 9), (1, 9)):
+        now[0] += pause_seconds
+        model.session.run(["output__0"], {"input__0": np.zeros((size, 3, 32, 32), np.float32)})
+    assert shrunk == [False, False, False, False, True, False]
 
 
 @pytest.mark.parametrize("accelerators", RUNTIMES)

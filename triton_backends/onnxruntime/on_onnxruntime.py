@@ -1,6 +1,7 @@
 """ONNX models in ONNX Runtime, on a CPU or a GPU."""
 
 import ctypes
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ LEVELS = {
     2: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
 }
 """optimization.graph.level → ONNX Runtime's level; any other value is its default, ORT_ENABLE_ALL."""
+
+PAUSE_SECONDS = 2.0
+"""A pause after which memory for batches is returned: of EfficientNet-Lite0, 130 of 190 MB. To take it again costs the
+first batch some 30 ms."""
+SHRINKING = onnxruntime.RunOptions()
+SHRINKING.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
 
 
 class Session:
@@ -34,12 +41,19 @@ class Session:
         self.described = f"ONNX Runtime, {self._session.get_providers()[0]}"
         self.inputs = [tensor.name for tensor in self._session.get_inputs()]
         self.outputs = [tensor.name for tensor in self._session.get_outputs()]
-        # To parse and optimise a network takes twice its size, which malloc would keep.
-        ctypes.CDLL(None).malloc_trim(0)
+        self._may_shrink = args["model_instance_kind"] != "GPU"
+        self._has_grown, self._ran_at = False, time.monotonic()
 
     def run(self, outputs: list[str], feed: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """The outputs of a batch."""
-        found: list[NDArray[Any]] = self._session.run(outputs, feed)
+        """The outputs of a batch. A lone image after a pause returns the memory that larger batches have taken."""
+        now, size = time.monotonic(), max(map(len, feed.values()))
+        self._has_grown |= size > 1
+        shrinks = self._may_shrink and self._has_grown and size == 1 and now - self._ran_at > PAUSE_SECONDS
+        self._ran_at = now
+        found: list[NDArray[Any]] = self._session.run(outputs, feed, SHRINKING if shrinks else None)
+        if shrinks:
+            self._has_grown = False
+            ctypes.CDLL(None).malloc_trim(0)
         return found
 
 
