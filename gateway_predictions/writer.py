@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -149,14 +149,15 @@ class Writer:
         folder, day = rows[0].place
         schema = FEEDBACK_SCHEMA if folder == FEEDBACK else PREDICTIONS
         made = [values for row in rows if (values := self._values(row, day)) is not None]
-        tables = [table_of(made[start : start + TABLE_ROWS], schema) for start in range(0, len(made), TABLE_ROWS)]
+        tables = list(_tables(made, schema))
         if tables:
             data = io.BytesIO()
             pq.write_table(pa.concat_tables(tables), data, compression="zstd")
             self._store.write(new_file(folder, day), data.getvalue())
         if self._hold(-len(rows), -sum(row.nbytes for row in rows)):
-            _count(WRITTEN, len(made))
-            _count(FAULT, len(rows) - len(made))
+            written = sum(table.num_rows for table in tables)
+            _count(WRITTEN, written)
+            _count(FAULT, len(rows) - written)
 
     def _values(self, row: LogRow, day: str) -> dict[str, Any] | None:
         """The columns of a row; None, which the log explains, if they cannot be made. Writes its image."""
@@ -194,6 +195,19 @@ class Writer:
             metrics.PREDICTION_LOG_FAILURES.labels("retention").inc()
             # The reason is the machine's, not the code's.
             log.error("prediction_log_not_shortened", url=self._settings.log_predictions, reason=str(exc))  # noqa: TRY400
+
+
+def _tables(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Rows in tables of up to TABLE_ROWS; one that the schema does not take is left out, which the log explains."""
+    for start in range(0, len(rows), TABLE_ROWS):
+        part = rows[start : start + TABLE_ROWS]
+        try:
+            yield table_of(part, schema)
+        except Exception:  # must not end the log
+            if len(part) == 1:
+                log.exception("prediction_log_fault")
+            for row in part if len(part) > 1 else ():
+                yield from _tables([row], schema)
 
 
 def shorten(log: Path, keep_days: int, keep_bytes: int, today: date) -> None:
