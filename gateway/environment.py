@@ -73,7 +73,7 @@ def allowed(field: str) -> str:
         low, high = bounds.get("ge"), bounds["le"]
         return f"{number} above {bounds['gt']} up to {high}" if low is None else f"{number} from {low} to {high}"
     if kind is str and "max_length" in bounds:
-        return f"text of {bounds['min_length']} to {bounds['max_length']} characters"
+        return f"text of {bounds.get('min_length', 0)} to {bounds['max_length']} characters"
     return _BY_KIND.get(kind, "")
 
 

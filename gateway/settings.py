@@ -215,7 +215,7 @@ class Section(BaseSettings):
         sentences += [
             f"{variable(field)} needs {variable(other)}: set both or neither"
             for field, other in self.pairs("needs")
-            if getattr(self, field) and not getattr(self, other)
+            if field in self.model_fields_set and getattr(self, field) and not getattr(self, other)
         ]
         sentences += [sentence for sentences in self.each("faults") for sentence in sentences]
         if sentences:

@@ -5,10 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import Field, SecretStr, ValidationError
 
 from gateway.environment import SettingsError, allowed, load_settings
 from gateway.plugins import environment_of
-from gateway.settings import MIB, variable
+from gateway.settings import MIB, is_secret, variable
 from tests.processes import PROJECT
 from tests.settings import Settings
 
@@ -198,3 +199,24 @@ def test_documented_defaults_are_valid_values(monkeypatch):
         monkeypatch.setenv(name, default)
     fields = {name.removeprefix("GATEWAY_").lower() for name, _ in rows}
     assert load_settings().model_dump(include=fields) == Settings(_env_file=None).model_dump(include=fields)
+
+
+class OneBound(Settings):
+    """Settings of a stranger's plug-in."""
+
+    needs = (("one_named", "one_other"),)
+
+    one_text: str = Field("", max_length=3)
+    one_secret: SecretStr = SecretStr("in clear")
+    one_named: str = "by default"
+    one_other: str = ""
+
+
+def test_settings_of_others_may_have_one_bound_a_secret_and_defaults(monkeypatch):
+    """The default of `one_named` is not set by anybody, so it does not need `one_other`."""
+    monkeypatch.setattr("gateway.environment.settings_class", lambda: OneBound)
+    assert allowed("one_text") == "text of 0 to 3 characters"
+    assert is_secret(OneBound, "one_secret")
+    assert OneBound(_env_file=None).one_other == ""
+    with pytest.raises(ValidationError, match="GATEWAY_ONE_NAMED needs GATEWAY_ONE_OTHER"):
+        OneBound(_env_file=None, one_named="x")

@@ -2,6 +2,7 @@
 
 import os
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,13 @@ from tests.doubles.backend import StubBackend
 from tests.processes import PROJECT, python
 
 GUIDE = (PROJECT / "docs" / "guides" / "plugins.md").read_text("utf-8")
-CODE = dict(zip(("result_lines", "signed_tokens"), re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL), strict=True))
+CODE = dict(
+    zip(
+        ("result_lines", "signed_tokens", "csv_answers"),
+        re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL),
+        strict=True,
+    )
+)
 
 WITHOUT = """
 import sys
@@ -68,6 +75,21 @@ with client_of_app(create_app(settings, StubBackend())) as client:
 lines = [json.loads(line) for line in Path(settings.result_lines_file).read_text().splitlines()]
 assert [(line["filename"], line["labels"]) for line in lines] == [("a.png", ["cat"]), ("b.png", ["cat"])]
 assert {line["request_id"] for line in lines} == {answer.headers["x-request-id"]}
+"""
+
+CSV_ANSWERS = """
+from gateway.app import create_app
+from gateway.environment import load_settings
+from tests.doubles.backend import PNG, StubBackend
+from tests.services import client_of_app
+
+with client_of_app(create_app(load_settings(), StubBackend())) as client:
+    answer = client.post("/predict?format=csv", files=[("files", ("a,b.png", PNG)), ("files", ("c", b"?"))])
+    assert answer.headers["content-type"].startswith("text/csv")
+    header, first, second, end = answer.text.split("\\r\\n")
+    assert (header, end) == ("filename,label,score,error", "")
+    assert first.startswith('"a,b.png",cat,'), first
+    assert second == "c,,,unsupported_format"
 """
 
 SIGNED_TOKENS = """
@@ -148,6 +170,21 @@ def test_variable_of_keys_without_their_plug_in_stops_the_start():
 def test_plug_in_of_the_guide_sees_each_result(tmp_path):
     install(tmp_path, "result_lines", "ResultLines", CODE["result_lines"])
     run(RESULT_LINES, tmp_path, GATEWAY_RESULT_LINES_FILE=str(tmp_path / "results.jsonl"))
+
+
+def test_plug_in_of_the_guide_answers_with_a_table(tmp_path):
+    install(tmp_path, "csv_answers", "CsvAnswers", CODE["csv_answers"])
+    run(CSV_ANSWERS, tmp_path)
+
+
+def test_public_names_exist():
+    rows = re.findall(r"^\| ((?:`gateway[a-z_.]+`(?:, )?)+) \| (.*) \|$", GUIDE, re.MULTILINE)
+    public = {name for _, cell in rows for name in re.findall(r"`(\w+)`", cell)}
+    modules = [import_module(name) for cell, _ in rows for name in re.findall(r"`([a-z_.]+)`", cell)]
+    assert len(modules) > 10
+    assert [name for name in public if not any(hasattr(module, name) for module in modules)] == []
+    used = re.findall(r"^from (gateway\S*) import (.*)$", GUIDE, re.MULTILINE)
+    assert {name for module, names in used if module != "gateway.errors" for name in names.split(", ")} <= public
 
 
 def test_plug_in_of_the_guide_checks_signed_tokens(tmp_path):
