@@ -3,13 +3,16 @@
 import socket
 from itertools import chain, product, repeat
 
+import grpc
 import pytest
 from pydantic import ValidationError
+from tritonclient.grpc import service_pb2
 
 from gateway.api.origins import READS
 from gateway.plugins import installed
 from gateway_plugins.keys.key_file import add_key
-from tests.doubles.backend import PNG, StubBackend
+from tests.doubles.backend import PNG, StubBackend, frame, frame_backend
+from tests.plugins.oip.grpc_api.serving import connected, request, stub
 from tests.services import ROUTES, Client, client_of
 from tests.settings import Settings
 
@@ -150,3 +153,12 @@ def test_key_is_enough(tmp_path):
 def test_setting_takes_names_only(name):
     with pytest.raises(ValidationError, match="is not the name of a host"):
         Settings(_env_file=None, hosts=name)
+
+
+async def test_call_over_grpc_has_no_host_and_is_no_page():
+    async with connected(frame_backend()) as channel:
+        assert (await stub(channel).ServerMetadata(service_pb2.ServerMetadataRequest())).name
+        await stub(channel).ModelInfer(request(frame(0)))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub(channel).ModelInfer(request(frame(0)), metadata=(("origin", "https://evil.example"),))
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
