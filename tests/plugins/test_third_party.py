@@ -16,13 +16,8 @@ from tests.doubles.backend import StubBackend
 from tests.processes import PROJECT, python
 
 GUIDE = (PROJECT / "docs" / "guides" / "plugins.md").read_text("utf-8")
-CODE = dict(
-    zip(
-        ("result_lines", "signed_tokens", "csv_answers"),
-        re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL),
-        strict=True,
-    )
-)
+NAMES = ("result_lines", "signed_tokens", "csv_answers", "image_hash")
+CODE = dict(zip(NAMES, re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL), strict=True))
 
 WITHOUT = """
 import sys
@@ -90,6 +85,25 @@ with client_of_app(create_app(load_settings(), StubBackend())) as client:
     assert (header, end) == ("filename,label,score,error", "")
     assert first.startswith('"a,b.png",cat,'), first
     assert second == "c,,,unsupported_format"
+"""
+
+IMAGE_HASH = """
+import numpy as np
+from gateway.app import create_app
+from gateway.environment import load_settings
+from tests.asking import encode
+from tests.doubles.backend import StubBackend
+from tests.services import client_of_app
+
+pixels = np.zeros((80, 120, 3), np.uint8)
+pixels[:, 60:] = 255
+files = [encode(pixels, ".png"), b"no image", encode(pixels[:, ::-1], ".gif")]
+with client_of_app(create_app(load_settings(), StubBackend())) as client:
+    answer = client.post("/hash", files=[("files", (str(number), file)) for number, file in enumerate(files)])
+    assert answer.json() == ["0f" * 8, "", "f0" * 8], answer.text
+    assert client.post("/hash", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
+    assert "gateway_images_in_flight 0.0" in client.get("/metrics").text
+    assert "requestBody" in client.get("/openapi.json").json()["paths"]["/hash"]["post"]
 """
 
 SIGNED_TOKENS = """
@@ -175,6 +189,12 @@ def test_plug_in_of_the_guide_sees_each_result(tmp_path):
 def test_plug_in_of_the_guide_answers_with_a_table(tmp_path):
     install(tmp_path, "csv_answers", "CsvAnswers", CODE["csv_answers"])
     run(CSV_ANSWERS, tmp_path)
+
+
+def test_route_of_the_guide_takes_images(tmp_path):
+    """A PNG that goes to Triton as it is, and a GIF that a decoder reads; nothing is in flight afterwards."""
+    install(tmp_path, "image_hash", "Hashes", CODE["image_hash"])
+    run(IMAGE_HASH, tmp_path)
 
 
 def test_public_names_exist():
