@@ -16,19 +16,18 @@ of_dotenv = $(shell sed -n 's/^$(1)=//p' .env | tail -n 1)
 export PIP_INDEX_URL ?= $(call of_dotenv,PIP_INDEX_URL)
 export PIP_EXTRA_INDEX_URL ?= $(call of_dotenv,PIP_EXTRA_INDEX_URL)
 endif
-# PyTorch's builds without CUDA, by its installation page: `make up CPU=1` takes them.
+# PyTorch's builds without CUDA, by its installation page. Where torch is not installed yet, no other index is named and there
+# is no GPU, they are taken if that index answers; CPU=1 insists on them, CPU=0 on the others.
 CPU =
 CPU_INDEX := https://download.pytorch.org/whl/cpu
-ifneq ($(CPU),)
+ifeq ($(CPU),1)
 export PIP_EXTRA_INDEX_URL := $(CPU_INDEX)
 endif
-# Printed before torch is downloaded for the first time, on a machine without a GPU, unless another index is named.
-CPU_BUILDS := no NVIDIA GPU here: most of the download is CUDA that nothing loads. "make up CPU=1" takes the CPU builds of \
-  $(CPU_INDEX) instead
-CUDA_IS_USELESS = $(if $(PIP_EXTRA_INDEX_URL)$(wildcard /proc/driver/nvidia /dev/nvidiactl /dev/dxg $(VENV)/lib/python3*/site-packages/torch),,yes)
-# On a terminal it is asked; elsewhere, as in CI, only said.
-ASK_FOR_CPU_BUILDS = $(if $(CUDA_IS_USELESS),echo '$(CPU_BUILDS)'; if [ -t 0 ]; then printf 'take the CPU builds? [Y/n] '; \
-  read -r answer; [ "$$answer" = n ] || export PIP_EXTRA_INDEX_URL=$(CPU_INDEX); fi;)
+CUDA_IS_USELESS = $(if $(CPU)$(PIP_EXTRA_INDEX_URL)$(wildcard /proc/driver/nvidia /dev/nvidiactl /dev/dxg $(VENV)/lib/python3*/site-packages/torch),,yes)
+ANSWERS = timeout 8 $(BIN)/python -c 'import urllib.request; urllib.request.urlopen("$(CPU_INDEX)/torch/", timeout=5)' 2>/dev/null
+TAKE_CPU_BUILDS = $(if $(CUDA_IS_USELESS),if $(ANSWERS); then export PIP_EXTRA_INDEX_URL=$(CPU_INDEX); \
+  echo "no NVIDIA GPU here: taking PyTorch's CPU builds of $(CPU_INDEX); CPU=0 takes those with CUDA"; \
+  else echo "no NVIDIA GPU here. $(CPU_INDEX) does not answer: taking the builds with CUDA"; fi;)
 # What pip downloads, of which most is torch; the lines about what is there already would hide it.
 PROGRESS = --progress-bar on
 # In place of pip's pages about "requires-python", or of Debian's about a missing ensurepip.
@@ -79,15 +78,14 @@ $(BIN)/python:
 
 $(INSTALLED): $(SOURCES) | $(BIN)/python
 	@echo "installing the gateway, Triton's Python parts and torch into $(VENV)"
-	@$(ASK_FOR_CPU_BUILDS) began=$$(date +%s); $(subst --quiet,$(PROGRESS),$(PIP_INSTALL)) --no-compile -e '.[local$(EXTRAS:%=,%)]' && { $(COMPILE); } && \
+	@$(TAKE_CPU_BUILDS) began=$$(date +%s); $(subst --quiet,$(PROGRESS),$(PIP_INSTALL)) --no-compile -e '.[local$(EXTRAS:%=,%)]' && { $(COMPILE); } && \
 	  echo "installed in $$(($$(date +%s) - began)) s"
 	@touch $@
 
 # With all that .installed has: one run of pip instead of two.
 $(VENV)/.installed-dev: $(SOURCES) $(VENV)/.installed-native | $(BIN)/python
 	@echo "installing the gateway, Triton's Python parts, torch, and what tests, lint and benchmarks need"
-	@$(if $(CUDA_IS_USELESS),echo '$(subst ','\'',$(CPU_BUILDS))')
-	@$(PIP_INSTALL) --no-compile -e '.[local,dev,docs]'
+	@$(TAKE_CPU_BUILDS) $(PIP_INSTALL) --no-compile -e '.[local,dev,docs]'
 	@$(COMPILE)
 	@touch $(VENV)/.installed $@
 
@@ -111,7 +109,7 @@ $(VENV)/.installed-generator: | $(BIN)/python
 
 install: $(INSTALLED) $(VENV)/.installed-native ## install into .venv; EXTRAS=heic also decodes HEIC
 
-up: $(INSTALLED) $(VENV)/.installed-native ## start Triton and the gateway on http://127.0.0.1:8080, Ctrl-C stops both; PORT=9000, CPU=1, ARGS=--help
+up: $(INSTALLED) $(VENV)/.installed-native ## start Triton and the gateway on http://127.0.0.1:8080, Ctrl-C stops both; PORT=9000, CPU=0, ARGS=--help
 # PORT from the command line alone, since some tools export a variable of that name.
 	@exec $(BIN)/gateway up $(if $(filter command,$(firstword $(origin PORT))),--port $(PORT)) $(ARGS)
 
@@ -205,6 +203,8 @@ sanitize: ready ## test the resize kernel with the address and undefined-behavio
 	    ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc; \
 	  $(PYTEST) tests/native --hypothesis-profile $(PROFILE) $(ARGS)
 
-clean: ## remove the virtual environment and what was generated
+clean: ## remove the virtual environment, the default model and what was generated
 	rm -rf $(VENV) build dist *.egg-info native/build native/src/*.egg-info .*_cache
-	rm -f triton_models/*/[0-9]*/model.pt triton_models/*/[0-9]*/cpu.onnx triton_models/*/[0-9]*/cpu.json triton_models/*/labels.txt
+	rm -f $(addprefix triton_models/classifier/,1/model.pt 1/cpu.onnx 1/cpu.json labels.txt)
+	@echo "left: your models in triton_models/ and $${XDG_DATA_HOME:-~/.local/share}/triton-image-gateway, downloads in"; \
+	  echo "$${XDG_CACHE_HOME:-~/.cache}/triton-image-gateway, logs in $${XDG_STATE_HOME:-~/.local/state}/triton-image-gateway: docs/guides/install.md#uninstall"

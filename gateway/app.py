@@ -31,7 +31,6 @@ from gateway.server.allocator import keep_freed_memory
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.server.open_files import affordable_connections
-from gateway.server.workers import die_with_supervisor
 from gateway.settings import Settings
 from gateway.time_slices import freeze_garbage
 from gateway.triton.opening import connector, create_backend
@@ -82,6 +81,7 @@ def create_app(
                 responses=response_buffer(settings.max_bytes_unread),
                 connections=connections,
                 draining=draining,
+                is_ready=lambda: is_ready(state, service.backend.health()),
                 streams=streams(settings.max_streams),
                 error_formats=every.error_formats(),
                 websockets=every.websockets(),
@@ -96,7 +96,7 @@ def create_app(
                 state["uploads"],
                 knows_key=(lambda _: True) if check is None else check.knows_key,
                 upload_bound=(lambda _: None) if check is None else check.upload_bound,
-                is_ready=lambda: is_ready(state, service.backend.health()),
+                is_ready=state["is_ready"],
             )
             await stack.enter_async_context(every.lifespan(runtime))
             state["fetchers"] = every.fetchers()
@@ -107,7 +107,6 @@ def create_app(
 
 def create_app_from_environment() -> FastAPI:
     """Create the application in a worker process: read the settings from the environment and configure the logs."""
-    die_with_supervisor()
     if (folder := os.environ.get(SHARED_FOLDER)) is not None:
         reserve_space(Path(folder))
     keep_freed_memory()

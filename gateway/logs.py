@@ -5,7 +5,6 @@ docs/reference/log.md describes each event and field.
 
 import json
 import logging
-import re
 import sys
 import threading
 import time
@@ -28,7 +27,6 @@ MAX_VALUE_CHARACTERS = 1_024
 """Longest text in an event: some come from clients or Triton. Tracebacks may be longer."""
 _MINUTE_SECONDS, _MAX_KINDS = 60.0, 1_000
 
-_WORKER_DIED = re.compile(r"Child process \[(\d+)\] died")
 # Text from clients must not move a terminal's cursor; line ends are kept, since tracebacks have them.
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
@@ -133,20 +131,24 @@ def _last_line(error: BaseException) -> tuple[str, int]:
     return ("", 0) if frame is None else (frame.tb_frame.f_code.co_filename, frame.tb_lineno)
 
 
+def as_text(settings: Settings) -> bool:
+    """Whether the log is text for people, and not JSON."""
+    return settings.log_format is LogFormat.TEXT or (settings.log_format is LogFormat.AUTO and sys.stderr.isatty())
+
+
 def configure_logs(settings: Settings) -> None:
     """Send structlog's events, the standard library's records and warnings to stderr in one format."""
-    as_text = settings.log_format is LogFormat.TEXT or (settings.log_format is LogFormat.AUTO and sys.stderr.isatty())
     begin: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     repeats = Repeats()
-    end = [repeats.shorten, *(_text(colours=sys.stderr.isatty()) if as_text else _json())]
+    end = [repeats.shorten, *(_text(colours=sys.stderr.isatty()) if as_text(settings) else _json())]
     level = int(logging.getLevelName(settings.log_level.value.upper()))
-    stream = cast("TextIO", LogStream(sys.stderr, lost_as_text if as_text else lost_as_json))
+    stream = cast("TextIO", LogStream(sys.stderr, lost_as_text if as_text(settings) else lost_as_json))
     handler = logging.StreamHandler(stream)
-    handler.setLevel(level)  # uvicorn's logger lets more through: see _dead_worker_is_a_warning
+    handler.setLevel(level)
     handler.addFilter(repeats)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -164,7 +166,6 @@ def configure_logs(settings: Settings) -> None:
     server = logging.getLogger("uvicorn.error")
     server.addFilter(_is_new)
     server.addFilter(_is_true)
-    server.addFilter(_dead_worker_is_a_warning)
     structlog.configure(
         processors=[*begin, *end],
         wrapper_class=structlog.make_filtering_bound_logger(level),
@@ -216,13 +217,6 @@ def _readable(value: object) -> object:
 def _without_colours(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     event.pop("color_message", None)  # uvicorn repeats its message there, with colours
     return event
-
-
-def _dead_worker_is_a_warning(record: logging.LogRecord) -> bool:
-    """Log the unexpected end of a worker as a warning: uvicorn logs it at level info, but its connections are lost."""
-    if died := _WORKER_DIED.fullmatch(record.getMessage()):
-        log.warning("worker_died", pid=int(died[1]))
-    return died is None
 
 
 def _is_true(record: logging.LogRecord) -> bool:

@@ -1,5 +1,6 @@
 """The `gateway` command."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,18 +14,21 @@ from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.hooks import PluginFailed
 from gateway.logs import LogStream, lost_as_text
-from gateway.plugins import commands_of, hooks, installed, listings
+from gateway.plugins import commands_of, environment_of, hooks, installed, listings
 from gateway.settings import LogFormat, Settings
 from gateway_cli.addresses import WrongAddress, advice_for_triton
 from gateway_cli.classify import classify
 from gateway_cli.log import log_app
 from gateway_cli.model import model_app
+from gateway_cli.model.spec_options import takes_spec
+from gateway_cli.service import detached, next_steps, reload, running_on, status, stop
 from gateway_cli.stream import stream
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_client.bulk import BulkError
 from gateway_client.visible import visible
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.runtime.wheel import ensure_runtime
+from gateway_models.repository.spec import ModelSpec
 
 if TYPE_CHECKING:
     from gateway.findings import Finding
@@ -33,7 +37,8 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="gateway",
     help="Classify images over HTTP: a FastAPI gateway in front of a Triton ensemble.\n\n"
-    "Start with `gateway up`. Every setting is a GATEWAY_ variable; options take precedence over variables.",
+    "Start with `gateway up`, or `gateway up best.pt --labels labels.txt` for a model of yours.\n\n"
+    "Every setting is a GATEWAY_ variable; options take precedence over variables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -81,7 +86,7 @@ def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
         yield JsonLines()
         return
     if verbose or not console.is_terminal:
-        yield Lines(print_status, _print_line)
+        yield Lines(print_status, _print_line, tables=verbose)
         return
     from gateway_cli.live import LiveDisplay, log_path
 
@@ -94,9 +99,7 @@ def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
 
 
 def _settings(**options: object) -> Settings:
-    from gateway.server.serve import export_environment
-
-    export_environment(options)
+    os.environ.update(environment_of({name: value for name, value in options.items() if value is not None}))
     settings = load_settings()
     # An invalid file must fail here, before Triton and the workers start.
     hooks(settings).check(settings)
@@ -122,8 +125,9 @@ def _root(
     pass
 
 
-@app.command()
 def up(
+    spec: ModelSpec | None = None,
+    *,
     host: Host = None,
     port: Port = None,
     workers: Workers = None,
@@ -132,7 +136,7 @@ def up(
         str | None,
         typer.Option(
             "--model",
-            help="Model that answers when a request names none (GATEWAY_MODEL); by default the repository's only one.",
+            help="Model that answers when a request names none (GATEWAY_MODEL); by default SOURCE, or the only one.",
             show_default=False,
         ),
     ] = None,
@@ -142,23 +146,52 @@ def up(
             help="Triton's gRPC port, for the --triton of `gateway model`; 0 takes a free one.", min=0, max=LAST_PORT
         ),
     ] = 0,
-    *,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Run in the background: gateway status, reload and stop.")
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """Start Triton and the API in front of it; Ctrl-C stops both.
 
+    With SOURCE, as of `gateway model add`, whose options all apply, that model is added and answers. The same files
+    again change nothing; changed ones become the next version, also while the service runs.
+
+        gateway up
+
+        gateway up best.pt --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2
+
+        gateway up hugging_face_folder --detach
+
     The first start fetches Triton from its wheel (55 MB), and exports the default model if the repository has none.
     """
     from gateway.findings import Level
+    from gateway.server.serve import check_address
+    from gateway_cli.model.add import add_to_serve
     from gateway_local.doctor.repository import models
     from gateway_local.up import up as run_up
 
-    settings = _settings(host=host, port=port, workers=workers, model=model)
+    settings = _settings(host=host, port=port, workers=workers, model=model or (spec and spec.name))
+    if spec is not None:
+        service = running_on(settings.port, model_repository)
+        add_to_serve(spec, model_repository, service["triton"] if service else None)
+        if service:
+            emit(*next_steps(settings, service, f"?model={spec.name}"))
+            return
+    if detach:
+        check_address(settings)
+        # What the options say is in the environment.
+        words = ["up", f"--model-repository={model_repository}", f"--triton-port={triton_port}", "--verbose"]
+        emit(*next_steps(settings, detached(settings.port, words)))
+        return
     with _display(settings, verbose=verbose) as display:
         configs, found = models(model_repository)
         if configs and found.level is not Level.OK:  # a warning only: Triton decides about the models
             display.say(f"warning: {found.text.replace(chr(10), ', ')}: {found.advice}")
-        run_up(settings, model_repository, display=display, triton_port=triton_port)
+        log = getattr(display, "log_file", None)
+        run_up(settings, model_repository, display=display, triton_port=triton_port, log=log)
+
+
+app.command()(takes_spec(up, optional=True))
 
 
 @app.command()
@@ -187,7 +220,8 @@ def plugins() -> None:
                 emit(f"  {title}: {', '.join(names)}")
 
 
-app.command()(classify)
+for command in (status, stop, reload, classify):
+    app.command()(command)
 app.command()(stream)
 
 

@@ -1,109 +1,119 @@
-"""The API as a child process: its supervisor and its workers, started, watched and stopped as a whole."""
+"""The API as workers of this process: started, watched, reloaded and stopped as a whole."""
 
 import json
-import os
-import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from gateway.errors import UserError
 from gateway.plugins import hooks
-from gateway.settings import Settings, variable
-from gateway_local.children import Child, Waited, get, wait_ready
+from gateway.server.serve import bound, plan_of
+from gateway.server.workers import Plan, Reloads, Workers
+from gateway.settings import Settings
+from gateway_local.children import Waited, get, wait_ready
 from gateway_local.hosts import reachable
 
-SERVE = (sys.executable, "-m", "gateway_cli", "serve")
+Say = Callable[[str], None]
+
 START_TIMEOUT_SECONDS = 120.0
 ANSWER_TIMEOUT_SECONDS = 5.0
-LIVENESS_TIMEOUT_SECONDS = 2.0
-HANG_SECONDS = 60.0
-"""An API that has not answered for this long is restarted. A restart ends requests, and a busy machine is slow."""
-EXIT_SECONDS = 5.0
-"""Time for the process to end after its last request."""
+READY_TIMEOUT_SECONDS = 2.0
 
 
 class ApiFailed(UserError):
-    """The API ended while it started, or was not ready in time; the message has the reason."""
+    """The API ended while it started, was not ready in time, or keeps ending; the message has the reason."""
 
 
-class ApiProcess(Child):
-    """`gateway serve`; its workers die with it (`gateway.server.workers`). `load_models` replaces that setting."""
+class ApiProcess:
+    """The workers of the API, which die with this process. `load_models` replaces that setting."""
 
     name = "the API"
 
-    def __init__(
-        self,
-        settings: Settings,
-        triton_url: str,
-        *,
-        load_models: str = "",
-        command: Sequence[str] = SERVE,
-        hang_seconds: float = HANG_SECONDS,
-    ) -> None:
-        super().__init__()
-        # Time for load balancers to notice, then time for requests.
-        self.grace_seconds = settings.shutdown_delay_seconds + settings.shutdown_grace_seconds + EXIT_SECONDS
+    def __init__(self, settings: Settings, triton_url: str, *, say: Say = print, load_models: str = "") -> None:
         self._settings = settings
-        self._environment = {
-            **os.environ,
-            variable("triton_url"): triton_url,
-            variable("port"): str(settings.port),
-            **{variable(port.setting): str(port.number) for port in hooks(settings).ports(settings)},
-            variable("model"): settings.model,
-            variable("load_models"): load_models or ",".join(settings.load_models),
+        self._triton_url = triton_url
+        self._load_models = load_models
+        self._say = say
+        self._workers: Workers | None = None
+
+    def plan(self, settings: Settings, changed: Mapping[str, object]) -> Plan:
+        """What workers with these settings run with; `changed` has those that their environment has not."""
+        own = {
+            "triton_url": self._triton_url,
+            "port": settings.port,
+            **{port.setting: port.number for port in hooks(settings).ports(settings)},
+            "model": settings.model,
+            "load_models": self._load_models or ",".join(settings.load_models),
         }
-        self._command = command
-        self._hang_seconds = hang_seconds
-        self._answered_at = time.monotonic()
+        return plan_of(settings, {**changed, **own})
 
-    def start(self) -> None:
-        """See Child."""
-        self._run(self._command, self._environment)
-        self._answered_at = time.monotonic()
+    def start(self, changed: Mapping[str, object] | None = None) -> None:
+        """Start the workers and return at once; raises AddressUnusable."""
+        self._workers = Workers(bound(self._settings), lambda _, text, __: self._say(text))
+        self._workers.start(self.plan(self._settings, changed or {}))
 
-    def ready(self) -> bool:
-        """Whether the API is alive. Its readiness also depends on Triton, which has its own supervisor."""
-        return self._get("/health/live")[0]
+    def reloads(self, replan: Callable[[], Plan], done: Callable[[str | None], None]) -> Reloads:
+        """Reloads of these workers."""
+        assert self._workers is not None
+        return Reloads(self._workers, replan, done)
 
-    def answers(self) -> bool:
-        """Whether the API has answered within `hang_seconds`, with any status; waits for two seconds at most.
+    @property
+    def pids(self) -> list[int]:
+        """The processes that serve."""
+        return self._workers.pids if self._workers else []
 
-        The API's own supervisor ends workers that hang; this check is for the API as a whole.
-        """
-        answered, _ = self._get("/health/live", LIVENESS_TIMEOUT_SECONDS, any_status=True)
-        if answered:
-            self._answered_at = time.monotonic()
-        return time.monotonic() - self._answered_at < self._hang_seconds
+    @property
+    def alive(self) -> bool:
+        """Whether the workers run, or will be replaced."""
+        return self._workers is not None and self._workers.failure is None
+
+    def check(self) -> None:
+        """Replace workers that died or hang; raises ApiFailed if they keep dying. Call this periodically."""
+        assert self._workers is not None
+        self._workers.check()
+        if not self.alive:
+            raise ApiFailed(f"the API ended with code {self._workers.failure} several times; its log may say why")
 
     def readiness(self) -> tuple[bool, str]:
         """Whether images are classified, and the reason if they are not; waits for two seconds at most."""
         host, port = reachable(self._settings.host), self._settings.port
         try:
-            status, body = get(host, port, "/health/ready", timeout_seconds=LIVENESS_TIMEOUT_SECONDS)
+            status, body = get(host, port, "/health/ready", timeout_seconds=READY_TIMEOUT_SECONDS)
         except OSError:
             return False, f"the API does not answer on port {port}"
         return status == HTTPStatus.OK, _reason(body, self._settings.model)
 
     def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
         """Wait until images are classified; raises ApiFailed if the API ends before, or is not ready in time."""
-        match wait_ready(lambda: self._get("/health/ready")[0], lambda: self.alive, timeout_seconds):
-            case Waited.ENDED:
-                raise ApiFailed(f"the API ended with code {self.poll()} while it started; its log above says why")
-            case Waited.LATE:
-                _, reason = self._get("/health/ready")
-                raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {reason}")
+        workers = self._workers
+        assert workers is not None
 
-    def _get(
-        self, path: str, timeout_seconds: float = ANSWER_TIMEOUT_SECONDS, *, any_status: bool = False
-    ) -> tuple[bool, str]:
-        """Whether the status is 200 (or, with `any_status`, whether there is a response), and the reason if not."""
+        def alive() -> bool:
+            workers.check()
+            return workers.failure is None
+
+        match wait_ready(lambda: workers.ready, alive, timeout_seconds):
+            case Waited.ENDED:
+                raise ApiFailed(f"the API ended with code {workers.failure} while it started; its log above says why")
+            case Waited.LATE:
+                raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {self._late()}")
+
+    def stop(self, grace_seconds: float | None = None) -> None:
+        """Stop in order; what runs after the grace period, by default that of the settings, is killed."""
+        if self._workers is not None:
+            self._workers.stop(grace_seconds)
+
+    def kill(self) -> None:
+        """Kill all workers at once, also while `stop` waits; for signal handlers."""
+        if self._workers is not None:
+            self._workers.kill()
+
+    def _late(self) -> str:
         host, port = reachable(self._settings.host), self._settings.port
         try:
-            status, body = get(host, port, path, timeout_seconds=timeout_seconds)
+            _, body = get(host, port, "/health/ready", timeout_seconds=ANSWER_TIMEOUT_SECONDS)
         except OSError as exc:
-            return False, f"it does not answer on port {port}: {exc}"
-        return any_status or status == HTTPStatus.OK, f"it reports: {_detail(body)}"
+            return f"it does not answer on port {port}: {exc}"
+        return f"it reports: {_detail(body)}"
 
 
 def _reason(body: bytes, model: str) -> str:

@@ -69,6 +69,10 @@ class Child:
         """Whether the process accepts connections and does not answer them, also before it is ready."""
         return False
 
+    def has_finished(self) -> bool:
+        """Whether a process that stops has answered every request, so that nothing is lost if it is killed."""
+        return False
+
     def stop(self, grace_seconds: float | None = None) -> None:
         """Stop the process: requests in flight may finish within the grace period, then the group is killed.
 
@@ -78,8 +82,10 @@ class Child:
             return
         grace_seconds = self.grace_seconds if grace_seconds is None else grace_seconds
         if grace_seconds and self.alive:
+            deadline = time.monotonic() + grace_seconds
             self._process.terminate()
-            self.wait(grace_seconds)
+            while self.alive and not self.has_finished() and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
         kill_group(self._process)
         self._stopped = True
         self._clean_up()

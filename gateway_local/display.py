@@ -92,17 +92,19 @@ class Reminders:
 
 
 class Lines:
-    """Passes on every line as it is: for log collectors, and for `--verbose`."""
+    """Passes on every line as it is: for log collectors, and for `--verbose`. Triton's wide tables may be left out."""
 
-    def __init__(self, say: Say, log: Say) -> None:
+    def __init__(self, say: Say, log: Say, *, tables: bool = True) -> None:
         self.say = say
         self._log = log
+        self._tables = tables
         self._reminders = Reminders(say)
 
     def log(self, line: str) -> None:
         """Pass on a line of Triton's log."""
         self._reminders.log(line)
-        self._log(line)
+        if self._tables or not line.removeprefix(LOG_PREFIX).startswith(("+--", "| ")):
+            self._log(line)
 
     def waiting(self, text: str) -> AbstractContextManager[object]:
         """Report the step at once and periodically; nothing else shows that it is in progress."""

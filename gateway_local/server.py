@@ -34,6 +34,8 @@ SHM_BYTES = 16 * MIB
 SHM_GROWTH_BYTES = 16 * MIB
 
 EXIT_TIMEOUT_SECONDS = 5
+FINISHED = "All models are stopped, unloading models"
+"""What Triton logs during its exit when no inference is in progress any more."""
 RESPONSE_TIMEOUT_SECONDS = 2.0
 
 
@@ -106,6 +108,7 @@ class EmbeddedTriton(Child):
         self._log_thread: threading.Thread | None = None
         self._lines: deque[str] = deque(maxlen=KEPT_LOG_LINES)
         self._was_ready = False
+        self._finished = threading.Event()
 
     @property
     def url(self) -> str:
@@ -147,6 +150,7 @@ class EmbeddedTriton(Child):
         compile_models(self.model_repository)
         self._take_ports()
         self._lines.clear()
+        self._finished.clear()
         command = [str(self.runtime.tritonserver), *self._arguments()]
         try:
             self._run(command, {**self.runtime.environment(), **self._environment}, stdout=subprocess.PIPE)
@@ -162,6 +166,8 @@ class EmbeddedTriton(Child):
         for line in process.stdout:
             self._lines.append(line.rstrip("\n"))
             self._on_log(f"{LOG_PREFIX}{self._lines[-1]}")
+            if FINISHED in line:
+                self._finished.set()
         process.stdout.close()
         process.wait()
 
@@ -191,6 +197,10 @@ class EmbeddedTriton(Child):
         except OSError:
             return False
         return False
+
+    def has_finished(self) -> bool:
+        """See Child. What it does then, unloading its models, takes seconds."""
+        return self._finished.is_set()
 
     def _is_ok(self, path: str) -> bool:
         return is_ok(reachable(self.host), self.http_port, path, timeout_seconds=RESPONSE_TIMEOUT_SECONDS)

@@ -6,19 +6,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 
+from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.plugins import hooks, needs_key
-from gateway.server.serve import check_address, export_environment
-from gateway.settings import Settings, variable
+from gateway.server.serve import check_address
+from gateway.server.workers import Plan, Refused, Reloads, hung_up
+from gateway.settings import LocalTritonSettings, Settings, variable
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.health.expected import ALL
 from gateway_local import elastic
-from gateway_local.api_process import START_TIMEOUT_SECONDS, ApiProcess
+from gateway_local.api_process import ApiProcess
 from gateway_local.children import Child
 from gateway_local.default_model import default_model
 from gateway_local.devices import choose_devices
@@ -35,24 +37,26 @@ from gateway_local.supervisor import Readiness, Supervisor
 from gateway_local.tuning import runtimes
 from gateway_machine.gpus import Gpus, find_gpus
 from gateway_machine.memory import killed_for_memory
+from gateway_machine.service_record import ServiceRecord
 
 POLL_SECONDS = 0.2
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
 """Time between two checks of files and of processes killed by the kernel, and between two reports of these."""
 IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
-IDLE_GRACE_SECONDS = 0.5
-"""Grace period for a Triton without clients."""
 
 
 class UpFailed(UserError):
     """A step of the start failed, or Triton ended by itself; the message names the step."""
 
 
-def up(settings: Settings, model_repository: Path, *, display: Display, triton_port: int = 0) -> None:
+def up(
+    settings: Settings, model_repository: Path, *, display: Display, triton_port: int = 0, log: Path | None = None
+) -> None:
     """Start Triton and the API, print the URL, keep both running, and stop both cleanly on SIGINT or SIGTERM.
 
-    `display` gets the progress and Triton's log; `triton_port` is for gRPC, 0 takes a free one. Raises AddressUnusable,
-    NoDefaultModel, UpFailed, TritonRuntimeError, ApiFailed or GivenUp. A second signal ends everything at once.
+    SIGHUP replaces the API's workers; a second signal to stop ends everything at once. `display` gets the progress and
+    Triton's log, which goes to the file `log`; `triton_port` is for gRPC, 0 takes a free one. Raises AddressUnusable,
+    NoDefaultModel, UpFailed, TritonRuntimeError, ApiFailed or GivenUp.
     """
     started = time.monotonic()
     say = display.say
@@ -69,38 +73,67 @@ def up(settings: Settings, model_repository: Path, *, display: Display, triton_p
         settings = settings.model_copy(update={"model": name})
     gpus = find_gpus()
     triton, plan = _triton(settings, model_repository, display, gpus, ports=(triton_port, 0, 0))
-    if not triton_port:
-        triton.grace_seconds = IDLE_GRACE_SECONDS  # its only client, the API, has finished then
     settings = plan.settings
-    # The API, a child process, reads these settings from its environment.
-    export_environment({**plan.changed, "model_repository": model_repository.resolve()})
-    children: list[Child] = [triton]
-    with _stopping(children, display):
+    own = {"model_repository": model_repository.resolve()}
+    fields = {"model_repository": str(own["model_repository"]), **({"log": str(log)} if log else {})}
+    record = ServiceRecord(settings.port, command="up", host=settings.host, ready=False, **fields)
+    children: list[Child | ApiProcess] = [triton]
+    with _recorded(record), _stopping(children, display):
 
         def start_api() -> None:
             # Beside Triton, whose address is known once its process runs.
-            api = ApiProcess(settings, triton.url, load_models=",".join(triton.load_models))
+            api = ApiProcess(settings, triton.url, say=say, load_models=",".join(triton.load_models))
             children.append(api)
-            api.start()
+            api.start({**plan.changed, **own})
 
         _start(triton, model_repository, display, settings, meanwhile=start_api)
         api = children[-1]
         assert isinstance(api, ApiProcess)
         with display.waiting("starting the API"):
             api.wait_ready()
+        record.update(ready=True, triton=triton.url)
         address = f"http://{authority(settings.host, settings.port)}"
         say(f"ready after {time.monotonic() - started:.1f} s: open {address}/ or try")
         say(f"  {request(settings, address)}")
         for port in hooks(settings).ports(settings):
             say(f"{port.purpose}: {authority(settings.host, port.number)}")
-        say(
-            f"next: every request with a form at {address}/docs; `{program()} model add --help` serves a model of yours"
-        )
+        say(f"next: every request with a form at {address}/docs; `{program()} up FILE --labels FILE` adds a model")
         for text in runtimes(model_repository, settings.model, gpus=gpus.usable):
             say(text)
         say("Ctrl-C stops everything")
-        supervisor = Supervisor(api, say, start_timeout_seconds=START_TIMEOUT_SECONDS)
-        _keep_running(triton, settings, say, supervisor, Readiness(api.readiness, say))
+
+        def replanned() -> Plan:
+            try:
+                new, changed = _reread(settings, plan.changed)
+                return api.plan(new, {**changed, **own})
+            except (UserError, OSError) as exc:
+                raise Refused("; ".join(map(str, exc.args))) from exc
+
+        reloads = api.reloads(replanned, record.reloaded)
+        terminal = sys.stderr.isatty()
+
+        def hang_up(number: int, frame: FrameType | None) -> None:
+            if hung_up(terminal):
+                _interrupt(number, frame)
+            reloads.ask()
+
+        signal.signal(signal.SIGHUP, hang_up)
+        _keep_running(triton, settings, say, api, Readiness(api.readiness, say), reloads)
+
+
+TRITONS = (*LocalTritonSettings.model_fields, "cores", "costs", "load_models", "max_image_pixels")
+"""Settings with which Triton is started."""
+
+
+def _reread(old: Settings, computed: Mapping[str, object]) -> tuple[Settings, Mapping[str, object]]:
+    """The settings as they are now, and those of `computed` that are not set; raises UserError or Refused."""
+    new = load_settings()
+    hooks(new).check(new)
+    changed = new.unset(computed)
+    new = new.model_copy(update={"model": old.model, **changed})
+    if fixed := [variable(field) for field in TRITONS if getattr(new, field) != getattr(old, field)]:
+        raise Refused(f"{', '.join(fixed)} concerns Triton, and needs a restart: gateway stop, then gateway up")
+    return new, changed
 
 
 def run_triton(
@@ -183,7 +216,7 @@ def _start(
 
 
 @contextmanager
-def _stopping(children: Sequence[Child], display: Display) -> Iterator[None]:
+def _stopping(children: "Sequence[Child | ApiProcess]", display: Display) -> Iterator[None]:
     """Stop the children, the last one first, when the block ends, by a signal or an error."""
     # SIGINT too: a shell starts background jobs with SIGINT ignored, and Python would keep ignoring it.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -208,7 +241,17 @@ def _stopping(children: Sequence[Child], display: Display) -> Iterator[None]:
         display.say(f"stopped after {time.monotonic() - stopping:.1f} s")
 
 
-def _keep_running(triton: EmbeddedTriton, settings: Settings, say: Say, *checks: "Supervisor | Readiness") -> None:
+@contextmanager
+def _recorded(record: ServiceRecord) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        record.remove()
+
+
+def _keep_running(
+    triton: EmbeddedTriton, settings: Settings, say: Say, *checks: "ApiProcess | Readiness | Reloads"
+) -> None:
     """Apply the checks until one raises GivenUp, or a signal interrupts."""
     supervisor = Supervisor(triton, say, start_timeout_seconds=settings.triton_start_timeout_seconds)
     memory, sizes_at = KillReports(say), 0.0

@@ -34,6 +34,8 @@ PACKAGES = (
 START_SECONDS = 180
 """Longest time in which a gateway starts: each of several workers imports everything, on a busy machine."""
 SERVE = "import sys; from gateway_cli.main import main; sys.argv[1:] = ['serve']; main()"
+ALONE = "from gateway.worker import main; main()"
+"""The API without the supervisor of `gateway serve`, which would start it in a cold process."""
 
 
 def python(*arguments: object, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -127,22 +129,27 @@ def running_gateway(
     *,
     port: int | None = None,
     wait_ready: bool = True,
-    program: str = SERVE,
+    program: str = ALONE,
     workers: int = 1,
+    supervised: bool = False,
+    directory: Path = PROJECT,
     **settings: object,
 ) -> Iterator[Gateway]:
-    """`gateway serve` on a port, by default a free one, with its log in a file.
+    """The API on a port, by default a free one, with its log in a file: `gateway serve` if it is `supervised`.
+
+    Several workers are. A supervised one runs in a directory, which may have a file .env.
 
     It is stopped at the end, and then its exit code must be 0, unless it was killed (SIGKILL) before.
     """
     port = port or free_port()
     variables = environment(port=port, log_format="json", workers=workers, **settings)
+    variables["XDG_STATE_HOME"] = str(log.parent)  # for the service's record
     process: subprocess.Popen[bytes] | warm.Process
     with log.open("wb") as stderr:
-        if workers == 1:
+        if workers == 1 and not supervised:
             process = warm.start(program, environment=variables, stderr=stderr.fileno())
-        else:  # the client of Prometheus reads at its import whether there are several processes
-            process = subprocess.Popen([sys.executable, "-c", program], env=variables, cwd=PROJECT, stderr=stderr)
+        else:
+            process = subprocess.Popen([sys.executable, "-c", SERVE], env=variables, cwd=directory, stderr=stderr)
     gateway = Gateway(f"http://127.0.0.1:{port}", process, log)
     try:
         path = "/health/ready" if wait_ready else "/health/live"

@@ -25,7 +25,7 @@ NEEDED = (
     "tests.services",
     "gateway_cli.main",
     "gateway.app",
-    "gateway.server.serve",
+    "gateway.worker",
     "gateway.triton.client",
     "gateway_predictions.writer",
     "uvicorn.loops.uvloop",

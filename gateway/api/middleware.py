@@ -96,7 +96,7 @@ class RequestContextMiddleware:
                 ]
                 if context.charges.caller is not ANYONE:
                     message["headers"] += context.charges.caller.headers()
-                if (draining := scope["state"].get("draining")) is not None and draining.begun:
+                if (draining := scope["state"].get("draining")) is not None and draining.closes:
                     message["headers"].append((b"connection", b"close"))
             elif method == "HEAD":
                 message = {**message, "body": b""}

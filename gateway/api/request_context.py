@@ -38,6 +38,8 @@ class State(TypedDict):
     responses: Pool
     connections: "Connections"
     draining: "Draining"
+    is_ready: Callable[[], bool]
+    """Whether images are classified."""
     streams: Pool
     plugins: "Plugins"
     error_formats: "Sequence[ErrorFormat]"

@@ -14,16 +14,25 @@ log = structlog.get_logger("gateway")
 
 
 class Draining:
-    """`begun` is True from the first SIGTERM or SIGINT on."""
+    """`begun` is True from the first SIGTERM or SIGINT on.
+
+    `closes` is True then as well, and while this process leaves new connections to others: each response asks the
+    client to close its connection.
+    """
 
     def __init__(self) -> None:
-        self.begun = False
+        self.begun = self.closes = False
         self._began_at = 0.0
 
     def begin(self) -> None:
         """Turn readiness off and ask clients to close their connections."""
         if not self.begun:
             self.begun, self._began_at = True, time.monotonic()
+        self.closes = True
+
+    def retire(self) -> None:
+        """Ask clients to close their connections; the service goes on, in other processes."""
+        self.closes = True
 
     def left_seconds(self, seconds: float) -> float:
         """How much of a time from the first signal on is left; all of it without a signal."""

@@ -1,52 +1,339 @@
-"""Worker processes: they end with their supervisor, and share a folder."""
+"""The worker processes that serve the API: started, watched, replaced without a refused request, and stopped.
 
+Standard library only, since the process that supervises them lives as long as the service: `gateway serve`
+(`gateway.server.supervisor`) or `gateway up`. A worker is `gateway.worker`.
+"""
+
+import contextlib
 import ctypes
-import multiprocessing
 import os
+import secrets
 import shutil
 import signal
+import socket
+import struct
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from gateway.errors import UserError
-from gateway.metrics import SHARED_FOLDER
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
-METRICS_BYTES = 8 * 2**20
-"""Space for one worker's files of metrics, 1 MiB for each kind of metric, and as many of a worker that replaces it."""
+SO_ATTACH_FILTER = 26  # socket(7)
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+CACHE_SECRET = "GATEWAY_CACHE_SECRET"  # noqa: S105  # the name of a variable
+START_FAILED = 3
+"""The exit code of a service that could not start, as uvicorn's."""
+
+STARTED, READY, BEAT, CLOSING = b"s", b"r", b".", b"c"
+"""What a worker writes to its pipe: it listens; it classifies images; its event loop runs; it will accept no more."""
+BEAT_SECONDS = 5.0
+HANG_SECONDS = 30.0
+"""Longest time without a beat, after which a worker is killed and replaced."""
+START_SECONDS = 120.0
+"""Longest time until a worker listens, and until the workers of a reload classify images."""
+FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, STEADY_SECONDS, MAX_DEATHS = 0.5, 30.0, 60.0, 5
+"""Pauses before a worker is replaced. They grow with each death within STEADY_SECONDS of a start, up to MAX_DEATHS."""
+EXIT_SECONDS = 5.0
+"""Time for a worker to end after its last request."""
+POLL_SECONDS = 0.02
+
+Report = Callable[[str, str, Mapping[str, object]], None]
+"""Reports an event by its name in the log, as a sentence, and with fields."""
 
 
-class NoSpaceForWorkers(UserError):
-    """The disk is too full for what several workers share; the message names the folder."""
+class Plan(NamedTuple):
+    """What workers run with, computed from the settings."""
+
+    address: tuple[str, int]
+    """Host and port of the API."""
+    variables: Mapping[str, str]
+    """Environment variables that differ from those of this process."""
+    workers: int
+    stop_seconds: float
+    """Longest time of an orderly stop."""
+    has_secret: bool
+    """Whether the settings name a secret of the cache; if not, all workers get a random one."""
+    log_as_text: bool
+
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> Self:
+        """A plan from the list that JSON makes of it."""
+        (host, port), *others = values
+        return cls((host, port), *others)
 
 
-def die_with_supervisor() -> None:
-    """Have the kernel kill this worker when its supervisor dies, however it dies; elsewhere do nothing.
+class Worker:
+    """One process."""
+
+    def __init__(self, listener: socket.socket, variables: Mapping[str, str]) -> None:
+        self._pipe, theirs = os.pipe()
+        os.set_blocking(self._pipe, False)
+        handles = (listener.fileno(), theirs)
+        command = [sys.executable, "-m", "gateway.worker", *map(str, handles), str(os.getpid())]
+        try:
+            # In a session of its own: Ctrl-C on a terminal reaches the supervisor alone.
+            self.process = subprocess.Popen(
+                command, env=dict(variables), stdin=subprocess.DEVNULL, pass_fds=handles, start_new_session=True
+            )
+        finally:
+            os.close(theirs)
+        self.heard: set[bytes] = set()
+        self.replaced_at: float | None = None
+        """When its successor starts, after it has died."""
+        self.started_at = self._heard_at = time.monotonic()
+
+    def alive(self) -> bool:
+        """Whether it runs; reads what it has written."""
+        with contextlib.suppress(OSError):  # nothing was written, or the pipe is closed
+            while data := os.read(self._pipe, 4096):
+                self.heard.update(bytes([each]) for each in data)
+                self._heard_at = time.monotonic()
+        return self.process.poll() is None
+
+    def hangs(self) -> bool:
+        """Whether it has been silent for too long."""
+        return time.monotonic() - self._heard_at > (HANG_SECONDS if STARTED in self.heard else START_SECONDS)
+
+    def send(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        """Kill it with its children, and wait for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+
+class Generation:
+    """Workers with the same settings; several share a folder of metrics."""
+
+    def __init__(self, listener: socket.socket, plan: Plan, secret: str) -> None:
+        self.plan = plan
+        self._listener = listener
+        self._folder = tempfile.mkdtemp(prefix="gateway-workers-") if plan.workers > 1 else None
+        secrets_of = {} if plan.has_secret else {CACHE_SECRET: secret}
+        shared = {SHARED_FOLDER: self._folder} if self._folder else {}
+        self._variables = {**os.environ, **secrets_of, **plan.variables, **shared}
+        self.workers = [self.new() for _ in range(plan.workers)]
+
+    def new(self) -> Worker:
+        """Start a worker."""
+        return Worker(self._listener, self._variables)
+
+    def all_heard(self, what: bytes) -> bool:
+        """Whether each worker has written something."""
+        return all(what in each.heard for each in self.workers)
+
+    def alive(self) -> list[Worker]:
+        """The workers that run; reads what each has written."""
+        return [each for each in self.workers if each.alive()]
+
+    def send(self, number: int) -> None:
+        """Send a signal to each worker."""
+        for each in self.workers:
+            each.send(number)
+
+    def end(self) -> None:
+        """Kill what still runs, and remove the folder."""
+        for each in self.workers:
+            each.end()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class Workers:
+    """Keeps the workers of a plan running on a socket; call `check` periodically, it never waits for long."""
+
+    def __init__(self, listener: socket.socket, report: Report) -> None:
+        self._listener = listener
+        self._report = report
+        self._secret = secrets.token_hex(32)
+        self._serving: Generation | None = None
+        self._starting: Generation | None = None
+        """The successor of `_serving`, of which not every worker classifies images yet."""
+        self._retiring: list[Generation] = []
+        self._late_at = 0.0
+        self._was_up = False
+        """Whether any worker has ever listened: if not, the settings are wrong, and another one would fail as well."""
+        self._deaths = 0
+        self.failure: int | None = None
+        """The exit code of a worker, if it is not worth replacing."""
+        self.fault: str | None = None
+        """Why the last reload failed."""
+
+    @property
+    def reloading(self) -> bool:
+        """Whether new workers are starting."""
+        return self._starting is not None
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that serve."""
+        return [each.process.pid for each in self._serving.workers] if self._serving else []
+
+    @property
+    def ready(self) -> bool:
+        """Whether each worker has classified an image."""
+        return self._serving is not None and self._serving.all_heard(READY)
+
+    def start(self, plan: Plan) -> None:
+        """Start the first workers; returns at once."""
+        self._serving = Generation(self._listener, plan, self._secret)
+        self.failure, self._deaths = None, 0
+
+    def reload(self, plan: Plan) -> None:
+        """Start workers with another plan beside the present ones, which `check` retires when new ones are ready."""
+        assert self._serving is not None
+        self.fault = None
+        if plan.address != self._serving.plan.address:
+            self.refuse("another host or port needs a restart")
+            return
+        for each in self._retiring:  # of an earlier reload: a third generation would take memory
+            each.send(signal.SIGTERM)
+        if self._starting:
+            self._starting.end()
+        self._starting = Generation(self._listener, plan, self._secret)
+        self._late_at = time.monotonic() + START_SECONDS
+
+    def refuse(self, fault: str) -> None:
+        """Report that a reload failed; the present workers go on."""
+        if self._starting:
+            self._starting.end()
+            self._starting = None
+        self.fault = fault
+        self._report("reload_failed", f"not reloaded, and the workers go on as before: {fault}", {"reason": fault})
+
+    def check(self) -> None:
+        """Replace workers that died or hang, complete a reload, and clean up after workers that have retired."""
+        for each in list(self._retiring):
+            if not each.alive():
+                each.end()
+                self._retiring.remove(each)
+        if self._starting:
+            self._check_reload(self._starting)
+        if self._serving and self.failure is None:
+            for worker in list(self._serving.workers):
+                self._check_worker(self._serving, worker)
+
+    def _check_reload(self, new: Generation) -> None:
+        if len(new.alive()) < len(new.workers):
+            self.refuse("a new worker ended; the log has its reason")
+        elif new.all_heard(READY):
+            assert self._serving is not None
+            self._serving.send(signal.SIGUSR1)
+            self._retiring.append(self._serving)
+            self._serving, self._starting = new, None
+            self._deaths = 0
+            self._report("reloaded", "reloaded: new workers serve, the old ones finish", {"pids": self.pids})
+        elif time.monotonic() > self._late_at:
+            self.refuse(f"the new workers were not ready after {START_SECONDS:g} s; GET /health/ready may say why")
+
+    def _check_worker(self, serving: Generation, worker: Worker) -> None:
+        now = time.monotonic()
+        if worker.replaced_at is not None:
+            if now >= worker.replaced_at:
+                serving.workers[serving.workers.index(worker)] = serving.new()
+            return
+        alive = worker.alive()
+        self._was_up |= STARTED in worker.heard
+        if alive and not worker.hangs():
+            return
+        worker.end()
+        code = worker.process.returncode
+        self._deaths = 1 if now - worker.started_at > STEADY_SECONDS else self._deaths + 1
+        if self._deaths > MAX_DEATHS or not self._was_up:
+            self.failure = code
+            return
+        pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._deaths - 1), LAST_PAUSE_SECONDS)
+        how = f"did not answer for {HANG_SECONDS:g} s" if alive else f"ended with code {code}"
+        text = f"a worker of the API {how}; starting another one in {pause:g} s"
+        self._report("worker_died", text, {"pid": worker.process.pid, "code": code})
+        worker.replaced_at = now + pause
+
+    def stop(self, grace_seconds: float | None = None) -> None:
+        """Stop in order: requests are answered, the port is closed; what remains after the grace period is killed."""
+        generations = [each for each in (self._serving, self._starting, *self._retiring) if each]
+        if self._serving and grace_seconds != 0:
+            seconds = self._serving.plan.stop_seconds + EXIT_SECONDS if grace_seconds is None else grace_seconds
+            deadline = time.monotonic() + seconds
+            for each in generations:
+                each.send(signal.SIGTERM)
+            workers = [worker for each in generations for worker in each.workers]
+            while sum(worker.alive() for worker in workers) and time.monotonic() < deadline:
+                if self._listener.fileno() >= 0 and any(CLOSING in worker.heard for worker in workers):
+                    accept_no_more(self._listener)
+                    self._listener.close()
+                time.sleep(POLL_SECONDS)
+        self._listener.close()
+        for each in generations:
+            each.end()
+        self._serving, self._starting, self._retiring = None, None, []
+
+    def kill(self) -> None:
+        """Kill all workers at once; for signal handlers."""
+        for each in filter(None, (self._serving, self._starting, *self._retiring)):
+            for worker in each.workers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.process.pid, signal.SIGKILL)
+
+
+class Refused(Exception):
+    """The settings do not allow a reload; the message is the reason."""
+
+
+class Reloads:
+    """Reloads on request: `replan` returns the new plan or raises Refused; `done` gets what failed, or None."""
+
+    def __init__(self, workers: Workers, replan: Callable[[], Plan], done: Callable[[str | None], None]) -> None:
+        self._workers, self._replan, self._done = workers, replan, done
+        self._asked = self._under_way = False
+
+    def ask(self) -> None:
+        """Reload at the next check."""
+        self._asked = True
+
+    def check(self) -> None:
+        """Begin a reload, or report the end of one; call this periodically."""
+        if self._asked and not self._workers.reloading:
+            self._asked, self._under_way = False, True
+            try:
+                self._workers.reload(self._replan())
+            except Refused as exc:
+                self._workers.refuse(str(exc))
+        elif self._under_way and not self._workers.reloading:
+            self._under_way = False
+            self._done(self._workers.fault)
+
+
+def hung_up(had_terminal: bool) -> bool:  # noqa: FBT001
+    """Whether SIGHUP means that this process's terminal is gone, and not that its settings are to be read again."""
+    return had_terminal and not os.isatty(2)
+
+
+def die_with(supervisor: int) -> None:
+    """Have the kernel kill this process when its supervisor dies, however it dies; elsewhere do nothing.
 
     A worker whose supervisor was killed would keep the port, and whatever is started next could not have it.
     """
-    supervisor = multiprocessing.parent_process()
-    if supervisor is None:
-        return
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # It may have died before the call, and then no signal comes.
-    if os.getppid() != supervisor.pid:
+    if os.getppid() != supervisor:
         os._exit(1)
 
 
-@contextmanager
-def sharing(workers: int) -> Iterator[None]:
-    """A temporary folder in which several workers share metrics; none for one worker."""
-    if workers == 1:
-        yield
-        return
-    with tempfile.TemporaryDirectory(prefix="gateway-workers-") as folder:
-        wanted = workers * METRICS_BYTES
-        if (free := shutil.disk_usage(folder).free) < wanted:
-            raise NoSpaceForWorkers(
-                f"{folder} has {free // 2**20} MiB of free space, and the metrics of {workers} workers need "
-                f"{wanted // 2**20} MiB: free some, set TMPDIR to another folder, or run one worker (GATEWAY_WORKERS=1)"
-            )
-        os.environ[SHARED_FOLDER] = folder
-        yield
+def accept_no_more(listener: socket.socket) -> None:
+    """Have the kernel ignore new connections of a socket, so that those it has accepted can still be served.
+
+    A connection that waits to be accepted is reset when the last process closes the socket. Clients that connect
+    meanwhile try again, and are refused then.
+    """
+    drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # one BPF instruction: return 0 bytes
+    program = struct.pack("HP", 1, ctypes.addressof(drop_all))
+    with contextlib.suppress(OSError):  # no such filter on this kernel: a connection in that moment is reset
+        listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)

@@ -1,7 +1,8 @@
 """`gateway model export|add`: from a trained network to Triton's model repository."""
 
 from dataclasses import replace
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +21,9 @@ from gateway_models.networks.functions import is_function
 from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.option import SERVING
 from gateway_models.repository.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from gateway_models.repository.entry import Entry
 
 
 @model_app.command("export")
@@ -52,6 +56,7 @@ def add(
     ] = False,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print the names of its folders.")] = False,
 ) -> None:
     """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
 
@@ -75,9 +80,6 @@ def add(
 
         gateway model add torchvision:resnet50 --name pets --after pets.yaml
     """
-    from gateway.triton.footprint import check_load
-    from gateway_local import elastic
-    from gateway_machine.memory import usable_memory
     from gateway_models.networks.add import add as add_model
     from gateway_models.repository.manage import provide_stateful
     from gateway_models.repository.summary import added
@@ -89,25 +91,50 @@ def add(
         reload(address, load=(stateful,))
     spec = replace(spec, trust=spec.trust or _trusts(spec))
     entry = add_model(spec, model_repository, print_status)
-    elastic.update(model_repository)
-    # For the streams of every model. One that is there may be the user's own: --stream checks it.
-    stateful_models = () if (model_repository / SEQUENCE_MODEL).exists() else (SEQUENCE_MODEL,)
-    for name in stateful_models:
-        provide_stateful(name, model_repository)
+    _load(entry, model_repository, address, is_new=spec.version is None)
     settings = load_settings()
+    service = f"http://{authority(settings.host, settings.port)}"
+    added(entry, model_repository, spec.version or entry.in_use, service, address, verbose=verbose)
+    explain_how_to_load(spec.name, address)
+
+
+def add_to_serve(spec: ModelSpec, repository: Path, address: str | None) -> None:
+    """Add the model of `gateway up SOURCE` unless it is there, and load it into a running Triton; raises UserError."""
+    from gateway_local.paths import install_models
+    from gateway_models.networks.add import add_changed
+
+    install_models(repository, print_status)
+    entry, number, changed = add_changed(spec, repository, print_status, _trusts)
+    print_status(
+        f"{entry.name} version {number} {'answers now' if changed else 'has these files and options already'}"
+        f"{f'; the others are {sorted(entry.versions)}' if len(entry.versions) > 1 else ''}"
+    )
+    if changed:
+        _load(entry, repository, address, is_new=False)
+
+
+def _load(entry: "Entry", repository: Path, address: str | None, *, is_new: bool) -> None:
+    """Load a model that was written into a Triton that runs, if there is an address; raises UserError."""
+    from gateway.triton.footprint import check_load
+    from gateway_local import elastic
+    from gateway_machine.memory import usable_memory
+    from gateway_models.repository.manage import provide_stateful
+
+    elastic.update(repository)
+    # For the streams of every model. One that is there may be the user's own: --stream checks it.
+    stateful_models = () if (repository / SEQUENCE_MODEL).exists() else (SEQUENCE_MODEL,)
+    for name in stateful_models:
+        provide_stateful(name, repository)
     if address is not None and is_loopback(address):
         try:
-            check_load(spec.name, model_repository, usable_memory())
+            check_load(entry.name, repository, usable_memory())
         except LoadFailed as exc:
             raise UserError(
-                f"{spec.name} is in {model_repository}, and Triton has not loaded it:", *str(exc).splitlines()
+                f"{entry.name} is in {repository}, and Triton has not loaded it:", *str(exc).splitlines()
             ) from exc
     # Loading a new ensemble loads its steps; an existing step must be reloaded to get its new version.
-    models = entry.ensembles if spec.version is None else (entry.classifier, *entry.ensembles)
+    models = entry.ensembles if is_new else (entry.classifier, *entry.ensembles)
     reload(address, load=(*stateful_models, *models))
-    service = f"http://{authority(settings.host, settings.port)}"
-    added(entry, model_repository, spec.version or entry.in_use, service, address)
-    explain_how_to_load(spec.name, address)
 
 
 def _trusts(spec: ModelSpec) -> bool:

@@ -1,6 +1,7 @@
 """The options of `gateway model add`, read from the fields of ModelSpec."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
@@ -16,12 +17,17 @@ from gateway_models.repository.preprocessing_sources import from_file, from_opti
 from gateway_models.repository.spec import ModelSpec, Serving
 
 _Declared = tuple[type, "Field[Any]", Option, inspect.Parameter]
+SHOWN = ("source", "name", "labels", "like", "trust")
+"""The options in the help of a command that may get a model; the help of `gateway model add` has all."""
 
 
-def takes_spec(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command `(spec, …)`: its options are those of ModelSpec, and of its own other parameters."""
+def takes_spec(command: Callable[..., None], *, optional: bool = False) -> Callable[..., None]:
+    """Decorate a command `(spec, …)`: its options are those of ModelSpec, and of its own other parameters.
+
+    With `optional`, the spec of a command without SOURCE is None, and its name is by default the source's.
+    """
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    options = list(_options(ModelSpec))
+    options = list(_options(ModelSpec, optional=optional))
 
     @wraps(command)
     def run(*, context: typer.Context, **values: Any) -> None:  # noqa: ANN401  # of the options
@@ -29,9 +35,16 @@ def takes_spec(command: Callable[..., None]) -> Callable[..., None]:
         for owner, field, option, parameter in options:
             value = values.pop(parameter.name)
             required = parameter.default is inspect.Parameter.empty
-            if required or (value is not None and value is not False and value != ""):
+            if required or (value is not None and value is not False and value != parameter.default):
                 found[owner][field.name] = option.read(value) if option.read else value
-        command(_spec(found[ModelSpec], found[Serving], found[Preprocessing], _named(options, context)), **values)
+        given, named = found[ModelSpec], list(_named(options, context))
+        if optional and "source" not in given:
+            if named:
+                raise typer.BadParameter(f"--{named[0].replace('_', '-')} describes a model: name its file as well")
+            command(None, **values)
+            return
+        given.setdefault("name", name_of(given["source"]))
+        command(_spec(given, found[Serving], found[Preprocessing], named), **values)
 
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     parameters = [context, *(parameter for *_, parameter in options), *own]
@@ -51,7 +64,13 @@ def _named(options: Iterable[_Declared], context: typer.Context) -> Iterator[str
             yield field.name
 
 
-def _options(owner: type) -> Iterator[_Declared]:
+def name_of(source: str) -> str:
+    """A model's name by its source: the last part of a path, without its suffix, or of huggingface:OWNER/NAME."""
+    last = re.split(r"[/:]", re.sub(r"(\.py):\w+$", r"\1", source).rstrip("/"))[-1]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(last).stem).strip("-_")[:64]
+
+
+def _options(owner: type, *, optional: bool = False) -> Iterator[_Declared]:
     """The options of a data class and of the data classes in it, in the order of their fields."""
     hints = get_type_hints(owner, include_extras=True)
     for field in fields(owner):
@@ -59,14 +78,21 @@ def _options(owner: type) -> Iterator[_Declared]:
         kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         for inner in (kind, *get_args(kind)):
             if is_dataclass(inner) and isinstance(inner, type):
-                yield from _options(inner)
+                yield from _options(inner, optional=optional)
         for option in (each for each in metadata if isinstance(each, Option)):
-            yield owner, field, option, _parameter(owner, field, kind, option)
+            yield owner, field, option, _parameter(owner, field, kind, option, optional=optional)
 
 
-def _parameter(owner: type, field: "Field[Any]", kind: Any, option: Option) -> inspect.Parameter:  # noqa: ANN401
+def _parameter(
+    owner: type,
+    field: "Field[Any]",
+    kind: Any,  # noqa: ANN401
+    option: Option,
+    *,
+    optional: bool,
+) -> inspect.Parameter:
     kind = option.type or kind
-    required = owner is ModelSpec and field.default is MISSING
+    required = owner is ModelSpec and field.default is MISSING and not optional
     default = None if field.default is MISSING or option.type else field.default
     if kind is bool:
         default = False
@@ -74,6 +100,8 @@ def _parameter(owner: type, field: "Field[Any]", kind: Any, option: Option) -> i
         kind |= None
     flag = f"--{field.name.replace('_', '-')}" if option.flag is None else option.flag
     how: dict[str, Any] = {"help": option.help, "show_default": default is not False and default not in {None, ""}}
+    if optional and field.name not in SHOWN:
+        how["hidden"] = True
     if Path in (kind, *get_args(kind)):
         how["dir_okay"] = False
     declared = typer.Argument(**how) if not flag else typer.Option(flag, rich_help_panel=option.panel, **how)

@@ -1,5 +1,6 @@
 """`gateway model add`: from a trained network to a model repository entry."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,9 +37,10 @@ from gateway_models.networks.model_source import (
 )
 from gateway_models.networks.served_memory import with_memory
 from gateway_models.repository.after import FunctionStep
-from gateway_models.repository.entry import Entry, EntryError, Version, check_name
-from gateway_models.repository.manage import user
+from gateway_models.repository.entry import Entry, EntryError, Version, check_name, entry_names, read_entry
+from gateway_models.repository.manage import use, user
 from gateway_models.repository.preprocessing import AS_PIXELS
+from gateway_models.repository.retired import retired
 from gateway_models.repository.spec import Format, ModelSpec
 from gateway_models.repository.writing import extend, staging, write
 
@@ -113,6 +115,51 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         entry = replace(old, versions={**old.versions, number: version})
         extend(old, entry, file, repository, step, labels)
         return entry
+
+
+def add_changed(
+    spec: ModelSpec, repository: Path, report: Report, trusts: Callable[[ModelSpec], bool]
+) -> tuple[Entry, int, bool]:
+    """Add a model, or its next version if its files or options have changed, and put that version into use.
+
+    `trusts` is called before code of the source runs. Returns the entry, the version that has these files, and whether
+    anything was written; raises UserError.
+    """
+    check_name(spec.name)
+    if spec.version is None and spec.name in entry_names(repository):
+        old = read_entry(repository, spec.name)
+        number = _version_like(spec, old, repository, report)
+        if number == old.in_use:
+            return old, number, False
+        if number is not None:
+            return _used(repository, spec.name, number), number, True
+        spec = replace(spec, version=max({*old.versions, *retired(repository, spec.name)}) + 1)
+    entry = add(replace(spec, trust=spec.trust or trusts(spec)), repository, report)
+    number = spec.version or entry.in_use
+    return entry if number == entry.in_use else _used(repository, spec.name, number), number, True
+
+
+def _used(repository: Path, name: str, version: int) -> Entry:
+    use(repository, name, Rollout.of([str(version)], by=user()))
+    return read_entry(repository, name)
+
+
+def _version_like(spec: ModelSpec, old: Entry, repository: Path, report: Report) -> int | None:
+    """The newest version of a model that was added from the same files with the same options; None if there is none."""
+    source = find_source(fetched(spec, report))
+    wanted = _described(completed(source, old))
+    if spec.after or spec.zero_shot:
+        return None
+    if spec.labels and find_labels(source, spec.labels) != network_labels(old, repository):
+        return None  # `add` refuses other labels
+    return next((n for n, each in sorted(old.versions.items(), reverse=True) if _described(each.spec) == wanted), None)
+
+
+def _described(spec: ModelSpec) -> tuple[object, ...]:
+    """What the answers of a version depend on; a source with a checksum may have another path."""
+    source = None if spec.sha256 and not spec.weights else spec.source
+    options = (spec.preprocessing, spec.precision, spec.tensor, spec.format, spec.features, spec.input, spec.output)
+    return (spec.sha256, source, options, spec.after)
 
 
 def completed(source: Source, old: Entry | None) -> ModelSpec:

@@ -101,7 +101,7 @@ def is_function(text: str) -> bool:
 
 
 def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
-    """Parse FILE.py:NAME without running it; raises FunctionSourceError."""
+    """Parse FILE.py:NAME, or a FILE.py with one function, without running it; raises FunctionSourceError."""
     match = _SOURCE.fullmatch(text)
     assert match is not None
     path = Path(match["path"]).expanduser().absolute()
@@ -110,12 +110,13 @@ def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
     if not path.stem.isidentifier():
         raise FunctionSourceError(f"{path.name} cannot be imported: name it with letters, digits and _ only")
     defined, others = _callables(path)
-    if match["name"] not in {*defined, *others}:
+    found = match["name"] or (defined[0] if len(defined) == 1 else None)
+    if found not in {*defined, *others}:
         what = f"{path.name} has no function {match['name']!r}:" if match["name"] else "which of its functions is it?"
         ways = " or ".join(f"{path.name}:{name}" for name in defined[:OFFERED] or ["NAME"])
         raise FunctionSourceError(f"{what} Use {ways}")
     check_requirements(path.parent / REQUIREMENTS)
-    return FunctionSource(path, match["name"], tuple(each.expanduser().absolute() for each in include))
+    return FunctionSource(path, found, tuple(each.expanduser().absolute() for each in include))
 
 
 def offered(path: Path) -> list[str]:

@@ -102,8 +102,8 @@ class Service:
     def cpu_seconds(self) -> dict[str, float]:
         """Processor time so far of the API, of Triton's server, and of each model's processes, by name."""
         found: dict[str, float] = {}
-        for name, process in ((API, self.api), (TRITON, self.triton)):
-            for each in processes(process.pid or 0):
+        for name, pid in (*((API, pid) for pid in self.api.pids), (TRITON, self.triton.pid or 0)):
+            for each in processes(pid):
                 key = each.model.name if each.model else name
                 found[key] = found.get(key, 0.0) + each.cpu_seconds
         return found

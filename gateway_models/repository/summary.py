@@ -51,23 +51,25 @@ class Report:
             out.print(self.verdict, style="green" if self.passed else "red")
 
 
-def added(entry: Entry, repository: Path, version: int, service: str, triton: str | None = None) -> None:
+def added(
+    entry: Entry, repository: Path, version: int, service: str, triton: str | None = None, *, verbose: bool = False
+) -> None:
     """Print what `gateway model add` wrote, and how to call the model of the service at this URL.
 
-    `triton` is the address of the running Triton that has loaded it, if any.
+    `triton` is the address of the running Triton that has loaded it, if any; `verbose` adds the names of its folders.
     """
     out = console()
-    _print(f"{entry.name} version {version} is in {repository}", _facts(entry, version))
-    out.print("to call it:")
+    facts = _facts(entry, version)
+    _print(f"{entry.name} version {version} is in {repository}", facts if verbose else {**facts, "folders": ""})
     where = "" if version == entry.in_use else f"&version={version}"
     call = f"  curl -F files=@{sample_image()} '{service}/predict?model={entry.name}{where}'"
-    parity = f"  gateway model parity {entry.name}{at(repository)}"
     if triton is None:
-        out.print(f"{parity}   # the served answers against the original's")
-        out.print(f"  {'' if at(repository) == '' else f'GATEWAY_MODEL={entry.name} '}gateway up{at(repository)}")
+        out.print("to serve it:")
+        out.print(f"  gateway up --model {entry.name}{at(repository)}")
         out.print(call)
     else:
-        out.print(f"{parity} --triton {triton}   # the served answers against the original's")
+        out.print("to prove and to call it:")
+        out.print(f"  gateway model parity {entry.name}{at(repository)} --triton {triton}")
         out.print(f"{call}   # with the address of the gateway of that Triton")
     if version != entry.in_use:
         out.print(
@@ -135,7 +137,8 @@ def _facts(entry: Entry, version: int) -> dict[str, str]:
 def _print(heading: str, facts: Mapping[str, str]) -> None:
     table = Table.grid(padding=(0, 2))
     for name, fact in facts.items():
-        table.add_row(f"  {name}", fact)
+        if fact:
+            table.add_row(f"  {name}", fact)
     console().print(heading, style="bold")
     console().print(table)
 

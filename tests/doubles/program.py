@@ -12,7 +12,7 @@ from gateway.app import create_app, prepare
 from gateway.environment import load_settings
 from gateway.logs import configure_logs
 from gateway.server.allocator import keep_freed_memory
-from gateway.server.serve import run
+from gateway.server.server import run
 from gateway.time_slices import freeze_garbage
 from tests.doubles.backend import StubBackend, ranked
 
@@ -35,7 +35,7 @@ def main() -> None:
     settings = load_settings()
     configure_logs(settings)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # as gateway.server.serve
+        signal.signal(number, lambda *_: None)  # as gateway.worker
     app = create_app(settings, backend())
     prepare(app)
     freeze_garbage()

@@ -84,34 +84,6 @@ def test_traceback_is_a_field_of_its_line(logger):
     assert event["exception"].endswith("ZeroDivisionError: division by zero")
 
 
-WORKER_THAT_DIED = """
-import threading
-from types import SimpleNamespace
-import uvicorn
-from uvicorn.supervisors import multiprocess
-from gateway.server.serve import server_options
-settings = Settings(_env_file=None, log_format=sys.argv[1], log_level=sys.argv[2])
-configure_logs(settings)
-config = uvicorn.Config("nothing:app", workers=1, **server_options(settings))
-do_nothing = lambda *_: None
-dead = SimpleNamespace(pid=17, exitcode=-9, is_alive=lambda timeout: False, kill=do_nothing, join=do_nothing)
-multiprocess.Process = lambda config, sockets: SimpleNamespace(start=do_nothing)
-supervisor = multiprocess.Multiprocess.__new__(multiprocess.Multiprocess)
-supervisor.config, supervisor.sockets, supervisor.processes = config, [], [dead]
-supervisor.should_exit = threading.Event()
-supervisor.keep_subprocess_alive()
-logging.getLogger("uvicorn.error").info("Started")
-"""
-
-
-def test_dead_worker_is_logged_as_a_warning():
-    """In text and at level warning as well."""
-    died, started = events(write(WORKER_THAT_DIED, "json", "info"))
-    assert (died["level"], died["event"], died["pid"], started["event"]) == ("warning", "worker_died", 17, "Started")
-    (line,) = write(WORKER_THAT_DIED, "text", "warning").splitlines()
-    assert re.fullmatch(TEXT_LINE.pattern + r"worker_died .*pid=17.*", line)
-
-
 def test_server_does_not_repeat_logged_exceptions():
     code = """
 try:
@@ -168,7 +140,6 @@ def test_gateway_with_workers_logs_json_lines_only(tmp_path):
     told = events(gateway.log.read_text())
     said = [event["event"] for event in told]
     assert not any(event.startswith("Uvicorn running on") for event in said)  # before anything can be classified
-    assert any(event.startswith("Stopping parent process") for event in said)
     assert all(list(event)[:3] == ["timestamp", "level", "event"] for event in told)
     (request,) = [event for event in told if event["event"] == "request"]
     assert (request["path"], request["status"]) == ("/nothing", 404)

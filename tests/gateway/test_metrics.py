@@ -67,8 +67,8 @@ def test_killed_worker_keeps_its_counters_but_not_its_gauges(tmp_path):
 
 
 def workers(gateway: Gateway) -> set[int]:
-    """The process ids of the living workers; the tracker of shared resources is a child, too."""
-    return {child.pid for child in children(gateway.process.pid, "spawn_main")}
+    """The process ids of the living workers."""
+    return {child.pid for child in children(gateway.process.pid, "gateway.worker")}
 
 
 def test_metrics_cover_all_workers_after_one_has_died(light_triton, tmp_path):

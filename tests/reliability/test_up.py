@@ -39,16 +39,10 @@ class Up:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def find(self, name: str) -> psutil.Process | None:
-        """A running process: `triton`, the API's `supervisor`, a `worker` of it, or the stub of a model."""
-        supervisor = next((each for each in self.family() if has(each, ["-m gateway_cli serve"])), None)
-        if name == "supervisor":
-            return supervisor
-        if name == "worker":
-            children: list[psutil.Process] = []
-            with contextlib.suppress(psutil.NoSuchProcess):
-                children = supervisor.children() if supervisor else []
-            return next((each for each in children if has(each, ["spawn_main"])), None)
-        wanted = ["tritonserver"] if name == "triton" else ["triton_python_backend_stub", f"/{name}/"]
+        """A running process: `triton`, a `worker` of the API, or the stub of a model."""
+        wanted = {"triton": ["tritonserver"], "worker": ["-m gateway.worker"]}.get(
+            name, ["triton_python_backend_stub", f"/{name}/"]
+        )
         return next((each for each in self.family() if has(each, wanted)), None)
 
     def says(self, pattern: str) -> bool:
@@ -85,7 +79,7 @@ def running_command(log: Path, ready: str, *words: str, url: str = "", **setting
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "gateway_cli", *words],
-            env={**variables, **SURROUNDINGS, "MODEL_COLOUR": "red"},
+            env={**variables, **SURROUNDINGS, "MODEL_COLOUR": "red", "XDG_STATE_HOME": str(log.parent)},
             cwd=PROJECT,
             stdout=output,
             stderr=output,
@@ -129,12 +123,12 @@ def test_no_process_but_the_services_own_has_its_secrets(shared_up):
     own, others = [], {}
     for process in shared_up.family():
         line = " ".join(process.cmdline())
-        if "gateway_cli serve" in line or "multiprocessing" in line:
+        if "gateway.worker" in line:
             own.append(process)
         elif line:
             others[line] = process.environ()
     assert any(SECRET in process.environ().values() for process in own)
-    for kind in ("tritonserver", "triton_python_backend_stub", "gateway_decoder", "predictions.writer", "reaper"):
+    for kind in ("tritonserver", "triton_python_backend_stub", "gateway_decoder", "reaper"):
         assert any(kind in line for line in others), kind
     for line, variables in others.items():
         assert SECRET not in variables.values(), line
@@ -165,7 +159,7 @@ def test_no_process_inherits_what_the_service_has_open(shared_up):
         elif line:
             others[line] = open_objects(process)
     assert any("socket:" in name for name in own.values())
-    for kind in ("tritonserver", "triton_python_backend_stub", "gateway_decoder", "predictions.writer", "reaper"):
+    for kind in ("tritonserver", "triton_python_backend_stub", "gateway_decoder", "reaper"):
         assert any(kind in line for line in others), kind
     for line, held in others.items():
         common = {own[each] for each in own.keys() & held.keys()}
@@ -202,9 +196,8 @@ def test_model_process_ignores_sigterm(shared_up, step):
         *(
             pytest.param(name, number, marks=pytest.mark.long)
             for name, number in (
-                ("supervisor", signal.SIGKILL),
                 ("triton", signal.SIGSTOP),
-                *((name, signal.SIGTERM) for name in ("supervisor", "worker", "triton")),
+                *((name, signal.SIGTERM) for name in ("worker", "triton")),
             )
         ),
     ],

@@ -4,73 +4,62 @@ import asyncio
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
-import psutil
 import pytest
-import uvicorn
 import uvloop
 
 from gateway.limits.connections import RESERVED
-from gateway.metrics import SHARED_FOLDER, reserve_space
-from gateway.server import serve as serving
+from gateway.metrics import reserve_space
+from gateway.server import serve
 from gateway.server.allocator import VARIABLES
 from gateway.server.draining import Draining
 from gateway.server.open_files import OWN_FILES
-from gateway.server.serve import ACCEPTED, listening_sockets
-from gateway.server.workers import METRICS_BYTES, NoSpaceForWorkers, sharing
+from gateway.server.serve import METRICS_BYTES, NoSpaceForWorkers, plan_of, plan_to_serve
+from gateway.server.server import ACCEPTED, listening_sockets
+from gateway.server.workers import accept_no_more
 from gateway.settings import variable
-from gateway_local.children import is_ok
-from gateway_local.hosts import LOOPBACK, free_port
+from gateway_local.hosts import LOOPBACK
 from gateway_machine.capacity import plan
-from tests.processes import PROJECT, children, environment, wait_for
+from tests.processes import PROJECT, children, is_gone, running_gateway, wait_for
 from tests.settings import Settings
-
-SUPERVISOR = """
-import multiprocessing, time
-from gateway.server.workers import die_with_supervisor
-
-def work(pipe):
-    die_with_supervisor()
-    pipe.send("ready")
-    time.sleep(600)
-
-if __name__ == "__main__":
-    ours, theirs = multiprocessing.Pipe()
-    worker = multiprocessing.get_context("spawn").Process(target=work, args=(theirs,))
-    worker.start()
-    ours.recv()
-    print(worker.pid, flush=True)
-    time.sleep(600)
-"""
 
 
 def test_worker_ends_when_its_supervisor_is_killed(tmp_path):
-    script = tmp_path / "supervisor.py"
-    script.write_text(SUPERVISOR)
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment) as process:
-        worker = psutil.Process(int(process.stdout.readline()))
-        process.send_signal(signal.SIGKILL)
-        wait_for(lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE, timeout_seconds=20)
+    with running_gateway(tmp_path / "log", wait_ready=False, supervised=True, triton_url="127.0.0.1:9") as gateway:
+        (worker,) = children(gateway.process.pid, "gateway.worker")
+        gateway.process.kill()
+        wait_for(lambda: is_gone(worker), timeout_seconds=20)
+
+
+def test_connections_that_the_kernel_has_accepted_are_served_after_it_accepts_no_more():
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        listener.listen()
+        with socket.create_connection(listener.getsockname()) as early, socket.socket() as late:
+            accept_no_more(listener)
+            late.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                late.connect(listener.getsockname())
+            accepted, _ = listener.accept()
+            with accepted:
+                early.sendall(b"request")
+                assert accepted.recv(100) == b"request"
 
 
 @pytest.mark.parametrize(("missing", "starts"), [(0, True), (1, False)])
-def test_workers_start_only_with_space_for_their_metrics(tmp_path, monkeypatch, missing, starts):
-    monkeypatch.setenv(SHARED_FOLDER, "")
+def test_workers_start_only_with_space_for_their_metrics(monkeypatch, missing, starts):
     usage = type("usage", (), {"free": 2 * METRICS_BYTES - missing})
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    settings = Settings(_env_file=None, workers=2)
     if starts:
-        with sharing(2):
-            assert Path(os.environ[SHARED_FOLDER]).is_dir()
+        assert plan_of(settings, {}).workers == 2
     else:
-        with pytest.raises(NoSpaceForWorkers, match=r"the metrics of 2 workers need 16 MiB.*TMPDIR"), sharing(2):
-            pass
+        with pytest.raises(NoSpaceForWorkers, match=r"the metrics of 2 workers need 16 MiB.*TMPDIR"):
+            plan_of(settings, {})
 
 
 def test_metrics_have_their_blocks_before_the_first_write(tmp_path):
@@ -100,7 +89,9 @@ class Counted(asyncio.Protocol):
 async def iterations_to_accept(count: int) -> int:
     """How many iterations of the event loop it takes to accept `count` clients that have connected already."""
     loop = asyncio.get_running_loop()
-    sockets = listening_sockets(uvicorn.Config("nothing:app", host=LOOPBACK, port=0, log_config=None))
+    listener = socket.socket()
+    listener.bind((LOOPBACK, 0))
+    sockets = listening_sockets(listener)
     servers = [await loop.create_server(Counted, sock=each) for each in sockets]
     iterations, expected = 0, Counted.made + count
     with ExitStack() as stack:
@@ -120,38 +111,21 @@ def test_many_connections_are_accepted_in_an_iteration():
         assert runner.run(iterations_to_accept(3 * ACCEPTED)) <= 3 * ITERATIONS
 
 
-@pytest.fixture
-def served(monkeypatch):
-    """The settings of a service that is started with some settings, and the environment of its workers."""
-    found = []
-    monkeypatch.setattr(serving, "run", lambda _app, settings, **_: found.append(settings))
-    monkeypatch.setattr(serving, "configure_logs", lambda _: None)
-    monkeypatch.setattr(serving, "memory_limit", lambda: None)
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-
-    def started(**fields: object) -> tuple[Settings, dict[str, str]]:
-        serving.serve(Settings(_env_file=None, port=free_port(), **fields))
-        return found[-1], dict(os.environ)
-
-    return started
-
-
 @pytest.mark.parametrize(("beside", "gpus"), [("cpu", 0), ("gpu", 16)])
-def test_settings_beside_a_triton_are_those_of_the_plan(served, beside, gpus):
-    settings, environment = served(beside_triton=beside, cores=16)
+def test_settings_beside_a_triton_are_those_of_the_plan(monkeypatch, beside, gpus):
+    monkeypatch.setattr(serve, "memory_limit", lambda: None)
     wanted = plan(16, gpus).settings()
-    assert {field: getattr(settings, field) for field in wanted} == wanted
-    assert {field: environment[variable(field)] for field in wanted} == {field: str(wanted[field]) for field in wanted}
+    found = plan_to_serve(Settings(_env_file=None, beside_triton=beside, cores=16))
+    assert found.workers == wanted["workers"]
+    assert found.variables == {variable(field): str(value) for field, value in wanted.items()}
 
 
-def test_settings_that_are_set_and_those_of_a_gateway_alone_stay(served):
-    settings, environment = served(beside_triton="gpu", cores=16, workers=3)
-    assert settings.workers == 3
-    assert settings.max_images_in_flight == plan(16, 16).images_in_flight
-    assert environment.get(variable("workers")) is None
-    alone, _ = served(cores=16)
-    assert alone.workers == Settings.model_fields["workers"].default
+def test_settings_that_are_set_and_those_of_a_gateway_alone_stay(monkeypatch):
+    monkeypatch.setattr(serve, "memory_limit", lambda: None)
+    found = plan_to_serve(Settings(_env_file=None, beside_triton="gpu", cores=16, workers=3))
+    assert found.workers == 3
+    assert variable("workers") not in found.variables
+    assert plan_to_serve(Settings(_env_file=None, cores=16)).variables == {}
 
 
 CONNECTIONS = 20
@@ -230,42 +204,3 @@ def test_time_is_left_from_the_first_signal_on():
     draining.begin()
     assert draining.left_seconds(60) <= first
     assert draining.left_seconds(0) == 0
-
-
-SLOW_START = """
-import multiprocessing, sys, time
-
-if multiprocessing.parent_process() is not None:
-    time.sleep(float(sys.argv[1]))  # in each worker, before it can answer its supervisor
-
-from gateway_cli.main import main
-
-if __name__ == "__main__":
-    del sys.argv[1]
-    main()
-"""
-UVICORNS_SECONDS = uvicorn.Config("app").timeout_worker_healthcheck
-
-
-@pytest.mark.slow
-def test_workers_that_start_slowly_are_not_replaced(tmp_path):
-    """On a loaded machine the imports of a worker take longer than uvicorn's default: each was killed at its start."""
-    script, port = tmp_path / "slow_start.py", free_port()
-    script.write_text(SLOW_START)
-    settings = environment(port=port, workers=2, triton_url=f"127.0.0.1:{free_port()}")
-    command = [sys.executable, str(script), str(UVICORNS_SECONDS + 1), "serve"]
-    with subprocess.Popen(
-        command, env={**settings, "PYTHONPATH": str(PROJECT)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-
-        def workers() -> set[psutil.Process]:
-            return set(children(process.pid, "spawn_main"))
-
-        try:
-            wait_for(lambda: len(workers()) == 2, process=process)
-            first = workers()
-            wait_for(lambda: is_ok(LOOPBACK, port, "/health/live", timeout_seconds=60), process=process)
-            assert workers() == first
-        finally:
-            process.terminate()
-            process.wait(60)

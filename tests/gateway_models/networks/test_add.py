@@ -8,7 +8,7 @@ import torch
 
 from gateway.errors import UserError
 from gateway.triton.contract import breaches, parameters, read_model_config
-from gateway_models.networks.add import add
+from gateway_models.networks.add import add, add_changed
 from gateway_models.networks.add_checks import check_gpus
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import WorkFailed
@@ -25,6 +25,7 @@ from tests.gateway_models.networks.builders import (
     outputs,
     probabilities,
     save_labels,
+    save_onnx,
     save_torchscript,
     spec_of,
 )
@@ -271,3 +272,25 @@ def test_network_that_would_fail_on_a_gpu_is_added_with_a_warning_and_refused_fo
     ):
         add(wanted, tmp_path / "models", print)
     assert not (tmp_path / "models" / "refused").exists()
+
+
+def test_same_file_changes_nothing_and_a_changed_one_is_the_next_version(tmp_path):
+    """As `gateway up FILE` adds it; a file of before puts its version into use again."""
+    repository, file = tmp_path / "models", save_onnx(Head(), tmp_path / "head.onnx")
+    spec, first = spec_of(file, tmp_path), file.read_bytes()
+
+    def up(spec: ModelSpec = spec) -> tuple[int, int, bool]:
+        entry, number, changed = add_changed(spec, repository, lambda _: None, lambda _: False)
+        return entry.in_use, number, changed
+
+    assert up() == (1, 1, True)
+    assert up() == (1, 1, False)
+    save_onnx(Head(seed=1), file)
+    assert up() == (2, 2, True)
+    file.write_bytes(first)
+    assert up() == (1, 1, True)
+    with pytest.raises(UserError, match="prepares its images differently"):
+        up(replace(spec, preprocessing=replace(SMALL, resize_size=(41,))))
+    save_labels(tmp_path / "labels.txt", 4)
+    with pytest.raises(UserError, match="labels"):
+        up()

@@ -134,7 +134,7 @@ def test_openvino_is_an_accelerator_of_onnx_on_cpus():
 
 def test_service_is_to_be_started_unless_its_triton_runs(tmp_path, capsys):
     added(entry(), tmp_path, 1, "http://127.0.0.1:8080")
-    assert f"GATEWAY_MODEL=head gateway up --model-repository {tmp_path}" in capsys.readouterr().out
+    assert f"gateway up --model head --model-repository {tmp_path}" in capsys.readouterr().out
     added(entry(), tmp_path, 1, "http://127.0.0.1:8080", "gpu:8001")
     printed = capsys.readouterr().out
     assert f"gateway model parity head --model-repository {tmp_path} --triton gpu:8001" in printed

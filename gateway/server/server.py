@@ -1,0 +1,106 @@
+"""uvicorn's server with a stop and a hand-over that lose no request."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway.limits.connections import RESERVED
+from gateway.server.connection import KEEP_ALIVE_SECONDS
+from gateway.server.serve import bound, server_options
+from gateway.server.workers import BEAT, BEAT_SECONDS, CLOSING, READY, START_FAILED, STARTED, accept_no_more
+from gateway.settings import Settings
+
+ACCEPTED = RESERVED // 4
+"""How many connections are accepted in one iteration of the event loop. uvloop accepts one of each listening socket:
+with a single one, a client behind a thousand that connect at once would wait for a thousand iterations. Fewer than
+RESERVED, so that a request that has come already is read before its connection has to leave the reserve."""
+CLOSING_SECONDS = 0.1
+"""Time between the kernel's last new connection and the closing of the port, in which the others are accepted."""
+IDLE_SECONDS = 1.0
+"""How long a stop waits for the next request on connections that are idle; its response closes the connection."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server. Its stop answers every request that has come, and so does its retirement.
+
+    A worker retires (SIGUSR1) when others serve the same socket: it stops accepting, and serves its connections until
+    each has had one more response or was idle for as long as connections may be.
+    """
+
+    def __init__(self, config: uvicorn.Config, pipe: int | None = None) -> None:
+        super().__init__(config)
+        self._pipe = pipe
+        self._told_ready = False
+        self._beat_at = 0.0
+        self._retires_by: float | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and tell the supervisor."""
+        await super().startup(sockets)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGUSR1, lambda *_: self.retire())
+        self._tell(STARTED)
+
+    def retire(self) -> None:
+        """Leave new connections to other workers, and end when the present ones have ended."""
+        self.lifespan.state["draining"].retire()
+        self._retires_by = time.monotonic() + KEEP_ALIVE_SECONDS + (self.config.timeout_graceful_shutdown or 0)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Report to the supervisor; returns whether to stop."""
+        ready = not self._told_ready and self.lifespan.state["is_ready"]()
+        if ready or time.monotonic() >= self._beat_at:
+            self._told_ready |= ready
+            self._tell(READY if ready else BEAT)
+            self._beat_at = time.monotonic() + BEAT_SECONDS
+        if await super().on_tick(counter):
+            return True
+        if self._retires_by is None:
+            return False
+        for server in self.servers:
+            server.close()
+        return not self.server_state.connections or time.monotonic() > self._retires_by
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept what the kernel has accepted, and answer the next request of each idle connection, then stop."""
+        if self._retires_by is None:
+            self._tell(CLOSING)  # the supervisor calls `accept_no_more`, if all workers stop
+            if self._pipe is None and sockets:
+                accept_no_more(sockets[0])
+            await asyncio.sleep(CLOSING_SECONDS)
+        for server in self.servers:
+            server.close()
+        ends_at = time.monotonic() + IDLE_SECONDS
+        while self.server_state.connections and time.monotonic() < ends_at and not self.force_exit:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
+
+    def _tell(self, what: bytes) -> None:
+        if self._pipe is not None:
+            with contextlib.suppress(OSError):  # the supervisor has died
+                os.write(self._pipe, what)
+
+
+def run(app: ASGIApp | str, settings: Settings, listener: socket.socket | None = None, pipe: int | None = None) -> None:
+    """Run an application, or what the function of this name returns, until SIGTERM or SIGINT.
+
+    `listener` is the socket to accept from, by default one of the configured address.
+    """
+    config = uvicorn.Config(app, factory=isinstance(app, str), **server_options(settings))
+    server = Server(config, pipe)
+    server.run(listening_sockets(listener or bound(settings)))
+    if not server.started:
+        sys.exit(START_FAILED)
+
+
+def listening_sockets(listener: socket.socket) -> list[socket.socket]:
+    """The socket, ACCEPTED times."""
+    return [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
