@@ -124,13 +124,22 @@ def image_steps(
         *((charge,) if has_keys else ()),
         recognise,
         *((load_model,) if on_demand else ()),
-        *plugin_steps,
+        *map(bounded, plugin_steps),
         expand,
         plan,
         wait_for_permit,
         decode,
         queue,
     )
+
+
+def bounded(step: Step) -> Step:
+    """The step of a plug-in, which is cancelled at the image's deadline."""
+
+    async def run(image: Image) -> bool | None:
+        return await within(image.deadline, step(image))
+
+    return run
 
 
 async def charge(image: Image) -> None:

@@ -303,6 +303,24 @@ def test_step_that_fails_is_named_and_costs_its_request_only():
     assert [event["plugin"] for event in logs if event["event"] == "unexpected_error"] == ["Raises"]
 
 
+class Waits(Plugin):
+    """Has a step that never ends for one image."""
+
+    def steps(self) -> Sequence[Step]:
+        return (self.wait,)
+
+    async def wait(self, image: Image) -> None:
+        if image.upload.filename == "b":
+            await asyncio.Event().wait()
+
+
+def test_step_that_never_ends_has_the_deadline_of_its_image():
+    files = [("files", (name, PNG)) for name in ("a", "b", "c")]
+    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [Waits])) as client:
+        results = client.post("/predict?timeout=0.3", files=files).json()["results"]
+    assert [result["error"] and result["error"]["code"] for result in results] == [None, "deadline_exceeded", None]
+
+
 class Absent(Plugin):
     """Would add a header."""
 
