@@ -39,7 +39,7 @@ from gateway_machine.gpus import Gpus, find_gpus
 from gateway_machine.memory import killed_for_memory
 from gateway_machine.service_record import ServiceRecord
 
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.5
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0
 """Time between two checks of files and of processes killed by the kernel, and between two reports of these."""
 IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
