@@ -193,7 +193,7 @@ async def _charge(scope: Scope, context: RequestContext) -> None:
     route = context.route
     if route is None:
         return
-    context.caller.check_route(route.path)
+    context.caller.check_route(route.path, takes_images=route.traits.takes_images)
     if not (route.traits.takes_images and scope.get("method") == "POST"):
         return
     context.charges = charges = Charges(context.caller)

@@ -186,6 +186,7 @@ def request_spec(
         request_id=context.request_id,
         split=split,
         expansion=expansion,
+        route=context.route.path if context.route else "",
         key=context.log_fields.get("key", ""),
         address=request.client.host if request.client else "",
         fields=fields,

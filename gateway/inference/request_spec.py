@@ -45,6 +45,8 @@ class RequestSpec:
     """Whether the model's rollout has chosen the version, and not the client."""
     expansion: Expansion | None = None
     """What makes several images of each file; None: a file is one image."""
+    route: str = ""
+    """The path of the route, such as /predict; "" if it is not known."""
     key: str = ""
     """The name of the client's API key; "" without one."""
     address: str = ""

@@ -28,8 +28,8 @@ class Caller:
     has_rate: bool = True
     """Whether `charge` may wait or refuse. If so, it is called before a further image of a file is decoded."""
 
-    def check_route(self, path: str) -> None:
-        """Raise Forbidden if it may not use a route, by its template such as /models/{name}."""
+    def check_route(self, path: str, *, takes_images: bool) -> None:
+        """Raise Forbidden if it may not use a route, by its template such as /models/{name}, and what it takes."""
 
     def check_model(self, name: str) -> None:
         """Raise Forbidden if it may not use a model."""

@@ -64,7 +64,7 @@ class Tenant(Caller):
         """Images that one process lets be in flight at once."""
         return self._images.most
 
-    def check_route(self, path: str) -> None:
+    def check_route(self, path: str, *, takes_images: bool) -> None:  # noqa: ARG002  # see Caller
         """Raise Forbidden if the key may not be used for a path."""
         if path != LIMITS_PATH and not self.quota.allows_route(path):
             raise self._forbidden(f"{path}: its quota allows {', '.join(self.quota.routes)}")

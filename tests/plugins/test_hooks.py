@@ -117,7 +117,8 @@ class SmallImages(Plugin):
 
     async def refuse_large(self, image: Image) -> None:
         if image.info.width > 100:
-            raise ImageTooLarge(f"{image.upload.filename} is {image.info.width} pixels wide.")
+            route = image.request.spec.route
+            raise ImageTooLarge(f"{route}: {image.upload.filename} is {image.info.width} pixels wide.")
 
 
 def test_step_refuses_one_image_and_costs_no_other():
@@ -125,7 +126,7 @@ def test_step_refuses_one_image_and_costs_no_other():
     with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [SmallImages])) as client:
         answer = client.post("/predict", files=[("f", ("a.png", large)), ("f", ("b.png", small))])
     refused, classified = answer.json()["results"]
-    assert refused["error"] == {"code": "image_too_large", "message": "a.png is 101 pixels wide."}
+    assert refused["error"] == {"code": "image_too_large", "message": "/predict: a.png is 101 pixels wide."}
     assert (classified["status"], refused["width"]) == ("ok", 101)
 
 
