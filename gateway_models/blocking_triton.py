@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import InferenceServerClient, InferInput
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.utils import InferenceServerException
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from gateway.errors import UserError
 from gateway.triton.client import channel_options
@@ -103,6 +103,26 @@ class BlockingTriton:
     def preprocess(self, preprocessor: str, images: Sequence[bytes]) -> Answers:
         """The input of the classifier for encoded images: [N, 3, height, width], fp32, or uint8 for pixels."""
         return self._ask_images(preprocessor, images, PREPROCESSED_IMAGE)
+
+    def infer_zeros(self, model: str, config: ModelConfig, batch_size: int) -> None:
+        """Have a model compute one batch of zeros, which are its only input; the answer is dropped."""
+        (tensor,) = config.input
+        datatype = DataType.Name(tensor.data_type).removeprefix("TYPE_")
+        shape = [batch_size, *(max(1, int(dim)) for dim in tensor.dims)]
+        given = InferInput(tensor.name, shape, datatype)
+        given.set_data_from_numpy(np.zeros(shape, triton_to_np_dtype(datatype)))
+        with self._translated():
+            self._client.infer(model, [given], client_timeout=TIMEOUT_SECONDS)
+
+    def spent(self, model: str, batch_size: int) -> tuple[int, int]:
+        """The executions of a model with this batch size so far, and their nanoseconds with all copies."""
+        with self._translated():
+            (*_, found) = self._client.get_inference_statistics(model, client_timeout=TIMEOUT_SECONDS).model_stats
+        for each in found.batch_stats:
+            if each.batch_size == batch_size:
+                parts = (each.compute_input, each.compute_infer, each.compute_output)
+                return each.compute_infer.count, sum(part.ns for part in parts)
+        return 0, 0
 
     def config(self, model: str) -> ModelConfig:
         """A model's configuration."""

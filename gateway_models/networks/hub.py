@@ -99,8 +99,8 @@ class ModelFolder:
         return hasher.hexdigest()
 
 
-def read_folder(path: Path) -> ModelFolder:
-    """Inspect a folder; raises HubError or PreprocessingError."""
+def read_folder(path: Path, *, zero_shot: bool = False) -> ModelFolder:
+    """Inspect a folder, with `zero_shot` one of two towers; raises HubError or PreprocessingError."""
     config = read_config(path / CONFIG)
     _check_files(path)
     if not weights_in(path):
@@ -110,14 +110,23 @@ def read_folder(path: Path) -> ModelFolder:
             f"{path} has {there}: model.safetensors is expected, which model.save_pretrained(folder) of transformers "
             "and timm.models.save_for_hf(model, folder, safe_serialization=True) write"
         )
-    if "pretrained_cfg" in config and "architecture" in config:
+    if "pretrained_cfg" in config and "architecture" in config and not zero_shot:
         return _timm_folder(path, config)
     architectures = config.get("architectures")
     architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    if code := _names_code(config):
+    tokenizer = path / "tokenizer_config.json"
+    for file in (path / CONFIG, *([tokenizer] if zero_shot and tokenizer.is_file() else [])):
+        if code := _names_code(read_config(file)):
+            raise HubError(
+                f"{path} contains or references code ({code} in {file.name}), which is not run. If you trust it, "
+                "load it in Python and export it: `gateway model add model.pt2`"
+            )
+    if zero_shot:
+        if architecture in ZERO_SHOT:
+            return ModelFolder(path, "transformers", architecture, (), _preprocessing(path))
         raise HubError(
-            f"{path} contains or references code ({code} in config.json), which is not run. If you trust it, "
-            "load it in Python and export it: `gateway model add model.pt2`"
+            f"{path} has {architecture or 'no architecture'}, and --zero-shot needs {' or '.join(ZERO_SHOT)}, as CLIP, "
+            "OpenCLIP and SigLIP have them on Hugging Face"
         )
     if architecture in ZERO_SHOT:
         raise HubError(
@@ -142,27 +151,6 @@ def read_folder(path: Path) -> ModelFolder:
         _preprocessing(path),
         multi_label=config.get("problem_type") == MULTI_LABEL,
     )
-
-
-def read_zero_shot_folder(path: Path) -> ModelFolder:
-    """Inspect a folder with a network of two towers; raises HubError or PreprocessingError."""
-    config = read_config(path / CONFIG)
-    _check_files(path)
-    architectures = config.get("architectures")
-    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
-    if architecture not in ZERO_SHOT:
-        raise HubError(
-            f"{path} has {architecture or 'no architecture'}, and --zero-shot needs {' or '.join(ZERO_SHOT)}, as CLIP, "
-            "OpenCLIP and SigLIP have them on Hugging Face"
-        )
-    for part in (config, *(read_config(each) for each in [path / "tokenizer_config.json"] if each.is_file())):
-        if code := _names_code(part):
-            raise HubError(f"{path} contains or references code ({code}), which is not run")
-    if not weights_in(path):
-        raise HubError(
-            f"{path} has no weights in safetensors, which model.save_pretrained(folder) of transformers writes"
-        )
-    return ModelFolder(path, "transformers", architecture, (), _preprocessing(path))
 
 
 def _preprocessing(path: Path) -> Preprocessing | None:

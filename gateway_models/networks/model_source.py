@@ -16,7 +16,6 @@ from gateway_models.networks.hub import (
     TIMM,
     fetch_folder,
     read_folder,
-    read_zero_shot_folder,
     timm_config,
     timm_preprocessing,
 )
@@ -173,7 +172,7 @@ def _timm(spec: ModelSpec) -> Source:
 def _folder(spec: ModelSpec, path: Path) -> Source:
     if spec.weights:
         raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a folder contains its weights")
-    folder = read_zero_shot_folder(path) if spec.zero_shot or spec.texts else read_folder(path)
+    folder = read_folder(path, zero_shot=bool(spec.zero_shot or spec.texts))
     if folder.multi_label and not spec.multi_label:
         raise SourceError(
             f"{path} was trained to give an image several labels (problem_type in config.json): add --multi-label"

@@ -14,7 +14,7 @@ from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM, FileKind, ModelFileError, kind_of
 from gateway_models.networks.function_process import NetworkCall, OriginalProcess, function_process, network_process
 from gateway_models.networks.functions import find_function, is_function
-from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder, read_zero_shot_folder
+from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder
 from gateway_models.networks.model_source import AS_ONNX, RECIPE, TORCHVISION, digest, framework_of, source_kind
 from gateway_models.networks.probe import Ending, activation
 from gateway_models.networks.torchscript import load_torchscript
@@ -134,8 +134,8 @@ def _unchanged(spec: ModelSpec) -> Path:
     if not path.exists():
         raise EntryError(f"the original, {path}, no longer exists: put it back, or add the model again")
     hugging_face = spec.source.startswith(HUGGING_FACE)
-    read = read_zero_shot_folder if spec.texts else read_folder
-    if (read(path).digest() if hugging_face else digest(path)) != spec.sha256:
+    found = read_folder(path, zero_shot=bool(spec.texts)).digest() if hugging_face else digest(path)
+    if found != spec.sha256:
         raise EntryError(f"{path} has changed since it was added: add it again as a new version")
     return path
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.hub import CONFIG, EXTRA, read_config, read_zero_shot_folder
+from gateway_models.networks.hub import CONFIG, EXTRA, read_config, read_folder
 from gateway_models.networks.job_checks import report
 
 TEXTS_AT_ONCE = 256
@@ -35,8 +35,8 @@ class ZeroShot(nn.Module):
 
 
 def zero_shot_network(folder: Path, labels: Sequence[str], prompts: Sequence[str]) -> ZeroShot:
-    """The network of a folder that hub.read_zero_shot_folder accepts, with these labels; raises UserError."""
-    read_zero_shot_folder(folder)  # again, since it may have changed after it was added
+    """The network of a folder that hub.read_folder accepts as zero-shot, with these labels; raises UserError."""
+    read_folder(folder, zero_shot=True)  # again, since it may have changed after it was added
     try:
         from transformers import AutoModel, AutoTokenizer
         from transformers.utils import logging as transformers_logging

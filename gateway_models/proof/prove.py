@@ -5,8 +5,6 @@ throughput and the costs of an image by stage, its memory, and a killed process 
 """
 
 import contextlib
-import json
-import math
 import os
 import signal
 import statistics
@@ -23,10 +21,10 @@ from gateway.errors import UserError
 from gateway.findings import Finding, Level, ok, warn
 from gateway.plugins import hooks, needs_key
 from gateway.settings import LogLevel, Settings, variable
-from gateway.triton.contract import DataType, ModelConfig
+from gateway.triton.contract import ModelConfig
 from gateway_local.api_process import ApiProcess
 from gateway_local.cost_record import record_costs
-from gateway_local.devices import choose_devices, item_bytes
+from gateway_local.devices import choose_devices
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_plan import machine_plan, sized_configs
@@ -167,7 +165,8 @@ def prove(
         yield _throughput(times, failed, took)
         with display.waiting("sending batches to the network"):
             size = GPU_BATCH if gpus.usable else CALL_IMAGES
-            batch_ms = batch_milliseconds(triton.http_url, networks[0], configs[networks[0]], size)
+            with BlockingTriton(triton.url) as client:
+                batch_ms = batch_milliseconds(client, networks[0], configs[networks[0]], size)
         spent = {name: 1e3 * (value - before.get(name, 0.0)) / max(1, len(times)) for name, value in after.items()}
         costs = _costs(spent, preprocessors, networks, batch_ms if gpus.usable else None)
         if enough := len(times) >= LEAST_IMAGES:
@@ -195,67 +194,31 @@ def steps_of(repository: Path, model: str) -> tuple[list[str], list[str]]:
     return preprocessors, networks
 
 
-def batch_milliseconds(server: str, name: str, config: ModelConfig, size: int) -> float:
+def batch_milliseconds(triton: BlockingTriton, name: str, config: ModelConfig, size: int) -> float:
     """Milliseconds of one image in batches of up to `size` in a network, from Triton's own statistics.
 
     One call at a time, so that no other instance shares the GPU: its copies to the device, its computation and the
-    copies back. `server` is the HTTP endpoint, a URL without a path. Raises NotMeasured.
+    copies back. Raises NotMeasured or TritonRefused.
     """
     size = min(size, config.max_batch_size) or 1
-    (given,) = config.input
-    shape = [size, *(max(1, int(dim)) for dim in given.dims)]
-    content = bytes(math.prod(shape) * item_bytes(given.data_type))
-    tensor = {
-        "name": given.name,
-        "shape": shape,
-        "datatype": DataType.Name(given.data_type).removeprefix("TYPE_"),
-        "parameters": {"binary_data_size": len(content)},
-    }
-    header = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
-    connection = HTTPConnection(server.removeprefix("http://"), timeout=60)
-
-    def spent() -> tuple[int, int]:
-        """Executions of this batch size, and their nanoseconds."""
-        (model,) = json.loads(_asked(connection, "GET", f"/v2/models/{name}/stats"))["model_stats"][-1:]
-        parts = ("compute_input", "compute_infer", "compute_output")
-        for each in model["batch_stats"]:
-            if each["batch_size"] == size:
-                return each["compute_infer"]["count"], sum(each[part]["ns"] for part in parts)
-        return 0, 0
 
     def spent_after(executions: int) -> tuple[int, int]:
-        """`spent` once it has these executions: Triton counts a batch shortly after its answer."""
+        """Executions of this size and their nanoseconds: Triton counts a batch shortly after its answer."""
         until = time.monotonic() + COUNTED_SECONDS
-        while (now := spent())[0] < executions and time.monotonic() < until:
+        while (now := triton.spent(name, size))[0] < executions and time.monotonic() < until:
             time.sleep(0.01)
         return now
 
-    with contextlib.closing(connection):
-        after = spent()
-        for sent in (WARM_UP_BATCHES, BATCHES):
-            before = after
-            for _ in range(sent):
-                _asked(connection, "POST", f"/v2/models/{name}/infer", header + content, len(header))
-            after = spent_after(before[0] + sent)
+    after = triton.spent(name, size)
+    for sent in (WARM_UP_BATCHES, BATCHES):
+        before = after
+        for _ in range(sent):
+            triton.infer_zeros(name, config, size)
+        after = spent_after(before[0] + sent)
     executions, nanoseconds = after[0] - before[0], after[1] - before[1]
     if executions < BATCHES:
         raise NotMeasured(f"{name} ran {executions} of {BATCHES} batches of {size}")
     return nanoseconds / executions / size / 1e6
-
-
-def _asked(
-    connection: HTTPConnection, method: str, path: str, body: bytes | None = None, header_bytes: int = 0
-) -> bytes:
-    headers = {"Inference-Header-Content-Length": str(header_bytes)} if header_bytes else {}
-    try:
-        connection.request(method, path, body, headers)
-        response = connection.getresponse()
-        content = response.read()
-    except (OSError, HTTPException) as exc:
-        raise NotMeasured(f"Triton did not answer {method} {path}: {exc}") from exc
-    if response.status != HTTPStatus.OK:
-        raise NotMeasured(f"Triton answered {method} {path} with {response.status}: {content[:300].decode()}")
-    return content
 
 
 def _passed(check: str, text: str, *, passed: bool) -> Finding:

@@ -12,7 +12,6 @@ from pathlib import Path
 from textwrap import shorten
 
 import numpy as np
-from rich.table import Table
 
 from gateway.errors import UserError
 from gateway_local import cpu_network
@@ -30,7 +29,7 @@ from gateway_models.proof.variants import NetworkRuntime, Variant, variants_of
 from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import Format, Precision, Serving
-from gateway_models.repository.summary import console
+from gateway_models.repository.summary import Report as Table
 from gateway_models.repository.writing import rewrite
 
 CALLERS, CALL_IMAGES = 4, 8
@@ -290,22 +289,16 @@ def _key(variant: Variant) -> tuple[Format, Precision, CpuRuntime | None]:
 
 def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: float) -> None:
     """Print the table of variants, fastest first."""
-    columns = ("variant", "images/s", "CPU ms/image", "largest |Δp|", "same top-1", "")
-    table = Table(*columns, box=None, pad_edge=False)
+    rows = []
     for each in sorted(measured, key=lambda each: each.images_per_second, reverse=True):
         if each.reason:
             # Errors are shortened, but not the command that installs what is missing: it has to be copied.
             whole = each.variant.missing() == each.reason
             reason = each.reason if whole else shorten(each.reason, REASON_WIDTH, placeholder=" …")
-            table.add_row(each.variant.described(), *"----", reason)
+            rows.append((each.variant.described(), *"----", reason))
             continue
         note = "" if each.fits(tolerance) else "beyond the tolerance"
-        table.add_row(
-            each.variant.described(),
-            f"{each.images_per_second:.1f}",
-            f"{each.cpu_ms:.2f}",
-            f"{each.difference:.1e}",
-            f"{100 * each.same_top1:.4g} %",
-            "chosen" if each == chosen else note,
-        )
-    console().print(table)
+        figures = f"{each.images_per_second:.1f}", f"{each.cpu_ms:.2f}", f"{each.difference:.1e}"
+        agreed = f"{100 * each.same_top1:.4g} %"
+        rows.append((each.variant.described(), *figures, agreed, "chosen" if each == chosen else note))
+    Table(("variant", "images/s", "CPU ms/image", "largest |Δp|", "same top-1", ""), rows).print()

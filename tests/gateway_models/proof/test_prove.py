@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gateway.findings import Level
@@ -11,6 +10,7 @@ from gateway_local.cost_record import recorded_costs
 from gateway_local.display import Lines
 from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES
 from gateway_machine.capacity import GPU_BATCH, Costs
+from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.proof.prove import BATCHES, WARM_UP_BATCHES, NotMeasured, batch_milliseconds, prove
 from tests.settings import Settings
 
@@ -49,10 +49,9 @@ def test_what_cannot_be_run_is_refused(model_repository, runtime, fields, reason
 def test_time_of_a_batch_is_that_of_tritons_statistics(light_triton, light_repository):
     """The way in which a network's time on a GPU is measured, with a network on the CPU."""
     config = read_model_configs(light_repository)["classifier"]
-    milliseconds = batch_milliseconds(light_triton.http_url, "classifier", config, GPU_BATCH)
-    assert 0 < milliseconds < 100
-    statistics = httpx.get(f"{light_triton.http_url}/v2/models/classifier/stats", timeout=60).json()["model_stats"][0]
-    (of_size,) = [each for each in statistics["batch_stats"] if each["batch_size"] == GPU_BATCH]
-    assert of_size["compute_infer"]["count"] == WARM_UP_BATCHES + BATCHES
-    with pytest.raises(NotMeasured, match="other"):
-        batch_milliseconds(light_triton.http_url, "other", config, GPU_BATCH)
+    with BlockingTriton(light_triton.url) as triton:
+        before, _ = triton.spent("classifier", GPU_BATCH)
+        assert 0 < batch_milliseconds(triton, "classifier", config, GPU_BATCH) < 100
+        assert triton.spent("classifier", GPU_BATCH)[0] - before == WARM_UP_BATCHES + BATCHES
+        with pytest.raises(TritonRefused, match="other"):
+            batch_milliseconds(triton, "other", config, GPU_BATCH)
