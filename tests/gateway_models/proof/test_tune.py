@@ -75,7 +75,6 @@ def in_onnx(entry: Entry, **spec: Any) -> Entry:
 
 ONE = entry()
 TWO = Entry("head", {1: ONE.versions[1], 2: ONE.versions[1]})
-BY_OPENVINO = with_serving(in_onnx(ONE), openvino=OpenVino.BF16)
 WITHOUT_BF16 = [way for way in EVERY if way != "openvino bf16"]
 ON_GPU = ["torchscript fp32", "torchscript bf16", "torchscript fp16"]
 
