@@ -29,7 +29,7 @@ from gateway.ingest.decode_budget import Size
 from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
-from gateway.ingest.masking import Masking, Method
+from gateway.ingest.masking import Masking
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway_decoder.damage import DamageDetector
 from gateway_decoder.decoding import Ppm, decode
@@ -134,7 +134,7 @@ class _Decoder:
 
     def _mask(self, job: dict[str, Any]) -> dict[str, Any]:
         options = job["options"]
-        masking = Masking(**{**options["masking"], "method": Method(options["masking"]["method"])})
+        masking = Masking(**options["masking"])
         # A copy: the result is written to where the image came from.
         pixels = read_ppm(_input(self._memory, job["nbytes"]).tobytes())
         copy, visible = masked_copy(pixels, masking, options["number"])

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.ingest.masking import OVERLAY_SIDE, SEED, Masking, Method
+from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, SEED, Masking
 from gateway_decoder.decoding import Ppm
 from gateway_decoder.opencv import cv2
 
@@ -25,42 +25,26 @@ def read_ppm(data: bytes) -> NDArray[np.uint8]:
 def masked_copy(pixels: NDArray[np.uint8], masking: Masking, number: int) -> tuple[Ppm, Mask]:
     """Copy `number` of an image, of which 0 is the image itself, and how visible each cell of the heat map is in it.
 
-    What is hidden has the mean colour of the image. The cells are fp32 [map_side, map_side], from 0 to 1.
+    What is hidden has the mean colour of the image. The cells are fp32 [MAP_SIDE, MAP_SIDE], from 0 to 1.
     """
     if number == 0:
-        return Ppm(pixels), np.ones((masking.map_side, masking.map_side), np.float32)
-    make = _window if masking.method is Method.OCCLUSION else _random
-    mask, visible = make(masking, number - 1, *pixels.shape[:2])
+        return Ppm(pixels), np.ones((MAP_SIDE, MAP_SIDE), np.float32)
+    mask, visible = _random(masking.grid, number - 1, *pixels.shape[:2])
     mean = np.array(cv2.mean(pixels)[:3], np.float32)
     copy = mean + (pixels - mean) * mask[:, :, np.newaxis]
     return Ppm(np.rint(copy).astype(np.uint8)), visible
 
 
-def _window(masking: Masking, number: int, height: int, width: int) -> tuple[Mask, Mask]:
-    """A mask that hides 2 × 2 cells, or the part of them that is within the image."""
-    grid = masking.grid
-    first_row, first_column = (each - 1 for each in divmod(number, grid + 1))
-    top, bottom = max(first_row, 0), min(first_row + 2, grid)
-    left, right = max(first_column, 0), min(first_column + 2, grid)
-    visible = np.ones((grid, grid), np.float32)
-    visible[top:bottom, left:right] = 0
-    rows, columns = (np.rint(np.linspace(0, side, grid + 1)).astype(int) for side in (height, width))
-    mask = np.ones((height, width), np.float32)
-    mask[rows[top] : rows[bottom], columns[left] : columns[right]] = 0
-    return mask, visible
-
-
-def _random(masking: Masking, number: int, height: int, width: int) -> tuple[Mask, Mask]:
+def _random(grid: int, number: int, height: int, width: int) -> tuple[Mask, Mask]:
     """A mask of RISE: cells, half of them visible at random, enlarged bilinearly and shifted by up to one cell."""
     generator = np.random.default_rng((SEED, number))
-    grid, side = masking.grid, masking.map_side
     cell_height, cell_width = -(-height // grid), -(-width // grid)
     cells = (generator.random((grid, grid)) < 0.5).astype(np.float32)
     size = (grid + 1) * cell_width, (grid + 1) * cell_height
     large = cv2.resize(cells, size, interpolation=cv2.INTER_LINEAR)
     top, left = generator.integers(0, cell_height), generator.integers(0, cell_width)
     mask = np.ascontiguousarray(large[top : top + height, left : left + width], np.float32)
-    return mask, np.asarray(cv2.resize(mask, (side, side), interpolation=cv2.INTER_AREA), np.float32)
+    return mask, np.asarray(cv2.resize(mask, (MAP_SIDE, MAP_SIDE), interpolation=cv2.INTER_AREA), np.float32)
 
 
 def overlay_of(values: NDArray[np.float32], height: int, width: int) -> bytes:

@@ -29,7 +29,7 @@ from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.scope import Scope
-from gateway.ingest.masking import DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking, Method
+from gateway.ingest.masking import DEFAULT_GRID, DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking
 from gateway.ingest.media_types import Uploads
 from gateway_plugins.media.explaining import ExplainedResult, MaskedCopies
 from gateway_plugins.media.schemas import ExplainResponse, ExplanationOut, ProgressOut, StreamedProgress
@@ -50,12 +50,10 @@ class ExplainParameters(BaseModel):
     """The class to explain, by its label; default: the likeliest one."""
     class_id: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
     """The class to explain, instead of its label."""
-    method: Method = Method.RISE
-    """rise: random parts of the image are hidden; occlusion: one window after the other."""
-    masks: Annotated[int | None, Field(ge=1)] = None
-    """Masked copies to classify, for rise only; more give a smoother map. The largest value is a setting."""
-    grid: Annotated[int | None, Field(ge=MIN_GRID, le=MAX_GRID)] = None
-    """Cells of a mask on each side; default 8 for rise and 14 for occlusion."""
+    masks: Annotated[int, Field(ge=1)] = DEFAULT_MASKS
+    """Masked copies to classify; more give a smoother map."""
+    grid: Annotated[int, Field(ge=MIN_GRID, le=MAX_GRID)] = DEFAULT_GRID
+    """Cells of a mask on each side."""
     model: ModelName = None
     """A model of `GET /models`; the default is a setting."""
     version: ModelVersion = None
@@ -110,18 +108,12 @@ async def explain(request: Request) -> Response:
 
 async def _masked_copies(context: RequestContext, spec: RequestSpec, parameters: ExplainParameters) -> MaskedCopies:
     """How the image is masked, and the class to explain; raises InvalidParameter."""
-    if parameters.masks is not None and parameters.method is not Method.RISE:
-        raise InvalidParameter("'masks': only rise takes a number; that of occlusion follows from 'grid'.")
     if parameters.label is not None and parameters.class_id is not None:
         raise InvalidParameter("'class_id': send it or 'label', not both.")
-    masking = Masking.of(parameters.method, parameters.grid, parameters.masks or DEFAULT_MASKS)
+    masking = Masking(parameters.grid, parameters.masks)
     if masking.count > MAX_MASKS:
-        name = "masks" if parameters.method is Method.RISE else "grid"
-        raise InvalidParameter(
-            f"{name!r}: an explanation has at most {MAX_MASKS:,} masks, and this one would have {masking.count:,}.",
-            limit="max_masks",
-            value=MAX_MASKS,
-        )
+        sentence = f"'masks': an explanation has at most {MAX_MASKS:,} masks."
+        raise InvalidParameter(sentence, limit="max_masks", value=MAX_MASKS)
     label, class_id = await named_class(
         context.service.backend, spec.model_name, spec.model_version, parameters.label, parameters.class_id
     )
@@ -159,8 +151,7 @@ async def _document(context: RequestContext, spec: RequestSpec, result: Result) 
             label=labels[explanation.class_id] if explanation.class_id < len(labels) else "",
             class_id=explanation.class_id,
             score=explanation.score,
-            method=explanation.masking.method,
-            masks=explanation.masks,
+            masks=explanation.masking.count,
             values=_rounded(heat),
             overlay=b64encode(heat.overlay).decode(),
             warning="damaged" if result.damaged else None,

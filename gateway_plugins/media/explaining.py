@@ -25,13 +25,15 @@ from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_li
 from gateway.ingest.decoders.worker import DecoderJob
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.inspection import DecodePolicy, encoded
-from gateway.ingest.masking import OVERLAY_SIDE, HeatMap, Masking
+from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, HeatMap, Masking
 from gateway.ingest.resizing import TensorInput
 from gateway.ingest.upload import Upload
 from gateway.values.variables import DecodeMode, variable
 
 MAX_SIDE = 384
 """Shorter side in pixels of a masked image, if the input size of its model is unknown."""
+CELLS_BYTES = 4 * MAP_SIDE**2
+"""Bytes that say how visible each cell of the heat map is in a copy."""
 WORK_BYTES = 16
 """Bytes of memory for each byte of the decoded image while a copy is made: arithmetic is in fp32."""
 MAX_OVERLAY_BYTES = 4 * OVERLAY_SIDE**2 + 64 * 1024
@@ -65,8 +67,6 @@ class Explanation:
     score: float
     """The score of the class for the image itself."""
     masking: Masking
-    masks: int
-    """Masked copies that the heat map was drawn from."""
     heat: HeatMap
 
 
@@ -139,7 +139,7 @@ class MaskedCopies:
         values = await scores.wait(most_missing=0)
         heat = await copies.draw(values)
         assert scores.class_id is not None
-        explanation = Explanation(scores.class_id, float(values[0]), masking, masking.count, heat)
+        explanation = Explanation(scores.class_id, float(values[0]), masking, heat)
         file = image.file
         return ExplainedResult(
             file.index,
@@ -159,7 +159,6 @@ class Copies:
 
     def __init__(self, image: ExpandedUpload, ppm: bytes, size: Size, masking: Masking) -> None:
         self._image, self._ppm, self._size, self._masking = image, ppm, size, masking
-        self._cells_bytes = 4 * masking.map_side**2
         self._visible: list[bytes] = []
         """For each copy so far, how visible each cell of the heat map is."""
 
@@ -175,13 +174,13 @@ class Copies:
         number, size = len(self._visible), self._size
         image_bytes = size.nbytes if isinstance(size, TensorInput) else len(self._ppm)
         options = {"masking": self._masking, "number": number, "size": size}
-        made = await self._run("mask", self._ppm, image_bytes + self._cells_bytes, options)
-        self._visible.append(made[-self._cells_bytes :])
-        return OpenedImage(number, 0.0, made[: -self._cells_bytes])
+        made = await self._run("mask", self._ppm, image_bytes + CELLS_BYTES, options)
+        self._visible.append(made[-CELLS_BYTES:])
+        return OpenedImage(number, 0.0, made[:-CELLS_BYTES])
 
     async def draw(self, scores: NDArray[np.float32]) -> HeatMap:
         """The heat map of a class with these scores, fp32 [images]; raises what `Decoders.decode` raises."""
-        shape = (self._masking.count, self._masking.map_side, self._masking.map_side)
+        shape = (self._masking.count, MAP_SIDE, MAP_SIDE)
         cells = np.frombuffer(b"".join(self._visible[1:]), np.float32)
         if cells.size != math.prod(shape):
             raise UndecodableImage  # the decoder was taken over
@@ -189,7 +188,7 @@ class Copies:
         if not np.isfinite(values).all():
             raise UndecodableImage
         width, height = map(int, self._ppm.split(b"\n", 2)[1].split())
-        options = {"side": self._masking.map_side, "width": width, "height": height}
+        options = {"side": MAP_SIDE, "width": width, "height": height}
         return HeatMap(values, await self._run("heat map", values.tobytes(), MAX_OVERLAY_BYTES, options))
 
     async def _run(self, kind: str, data: bytes, most_bytes: int, options: dict[str, Any]) -> bytes:

@@ -3,7 +3,6 @@
 from typing import Literal
 
 from gateway.api.schemas import ModelOut, Schema
-from gateway.ingest.masking import Method
 
 
 class ExplanationOut(Schema):
@@ -18,7 +17,6 @@ class ExplanationOut(Schema):
     class_id: int
     score: float
     """The score of the class for the image itself."""
-    method: Method
     masks: int
     """Masked copies that were classified."""
     values: list[list[float]]

@@ -64,7 +64,7 @@ REQUESTS = [
     ),
     _post("/predict", JSON, f'{{"inputs": "{IMAGE}", "parameters": {{"top_k": 1, "function_to_apply": "softmax"}}}}'),
     _post("/embed?encoding_format=base64&format=openai", JSON, f'{{"images": [{{"b64": "{IMAGE}"}}]}}'),
-    _post("/explain?method=occlusion&grid=2&class_id=0", "image/bmp", "x"),
+    _post("/explain?masks=9&grid=2&class_id=0", "image/bmp", "x"),
     _post("/explain?masks=2&label=a", JSON, f'{{"images": [{{"b64": "{IMAGE}"}}]}}'),
     _post("/predict?timeout=1.5&labels=a,b&threshold=0.1&frames=2&version=1&model=m", "image/bmp", "x"),
     _post(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gateway.ingest.masking import Masking, Method
+from gateway.ingest.masking import MAP_SIDE, Masking
 from gateway_decoder.decoding import Ppm
 from gateway_decoder.masking import masked_copy, overlay_of, read_ppm
 
@@ -22,7 +22,7 @@ def test_image_is_read_back():
 
 
 def test_first_copy_is_the_image_itself_and_each_number_has_its_mask():
-    masking = Masking.of(Method.RISE, GRID, 3)
+    masking = Masking(GRID, 3)
     first, *others = copies(masking)[0]
     assert np.array_equal(first, PIXELS)
     assert len(others) == 3
@@ -30,25 +30,14 @@ def test_first_copy_is_the_image_itself_and_each_number_has_its_mask():
     assert np.array_equal(others[2], masked_copy(PIXELS, masking, 3)[0].pixels)
 
 
-def test_windows_hide_each_cell_four_times():
-    first, *others = copies(Masking.of(Method.OCCLUSION, GRID, 0))[0]
-    mean = np.rint(first.mean(axis=(0, 1)))
-    hidden = np.stack([(each == mean).all(axis=2) for each in others])
-    assert len(others) == (GRID + 1) ** 2
-    assert (hidden.sum(axis=0) >= 4).all()
-    assert np.median(hidden.sum(axis=0)) == 4
-    top_left = hidden[0]
-    assert top_left[: HEIGHT // GRID, : WIDTH // GRID].all()
-    assert top_left.mean() == pytest.approx(1 / GRID**2, abs=0.01)
-
-
 def test_map_is_the_difference_of_mean_scores():
-    """The score falls by 1 if the first window, which is the cell at the top left, is hidden, and by no other."""
-    masking = Masking.of(Method.OCCLUSION, GRID, 0)
-    scores = np.ones(masking.count)
-    scores[0] = 0
-    values = masking.values(scores, copies(masking)[1])
-    expected = np.full((GRID, GRID), 20 / 21 - 1)
-    expected[0, 0] = 1 - 3 / 4
-    assert values == pytest.approx(expected, abs=1e-6)
+    """The score falls by 1 where the centre is hidden."""
+    masking = Masking(GRID, 60)
+    visible = copies(masking)[1]
+    values = masking.values(visible[:, MAP_SIDE // 2, MAP_SIDE // 2], visible)
+    assert values.shape == (MAP_SIDE, MAP_SIDE)
+    assert values[MAP_SIDE // 2, MAP_SIDE // 2] > max(0.9 * values.max(), 0.3)
+    shown, hidden = visible[:, 0, 0], 1 - visible[:, 0, 0]
+    scores = visible[:, MAP_SIDE // 2, MAP_SIDE // 2]
+    assert values[0, 0] == pytest.approx(scores @ shown / shown.sum() - scores @ hidden / hidden.sum(), abs=1e-6)
     assert overlay_of(values, HEIGHT, WIDTH).startswith(b"\x89PNG")

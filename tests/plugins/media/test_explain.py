@@ -66,24 +66,17 @@ def lines_of(monkeypatch) -> Callable[..., list[dict]]:
     return lines
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "side", "masks"),
-    [
-        ("occlusion", {}, 14, 225),
-        ("rise", {"masks": 100}, 28, 100),
-        pytest.param("rise", {}, 28, 500, marks=pytest.mark.long),
-    ],
-)
-def test_map_is_hot_where_the_class_is(client, method, options, side, masks):
-    found = explanation(client, method=method, **options)
-    assert (found["label"], found["class_id"], found["method"], found["masks"]) == ("top left", 0, method, masks)
+@pytest.mark.parametrize(("options", "masks"), [({"masks": 100}, 100), pytest.param({}, 500, marks=pytest.mark.long)])
+def test_map_is_hot_where_the_class_is(client, options, masks):
+    found = explanation(client, **options)
+    assert (found["label"], found["class_id"], found["masks"]) == ("top left", 0, masks)
     assert found["score"] == pytest.approx(1)
     assert (found["width"], found["height"]) == (120, 60)
-    assert np.array(found["values"]).shape == (side, side)
+    assert np.array(found["values"]).shape == (28, 28)
     down, across = hottest(found["values"])
     assert down < 0.4
     assert across < 0.4
-    other = explanation(client, method=method, label="bottom right", **options)
+    other = explanation(client, label="bottom right", **options)
     assert other["class_id"] == 1
     down, across = hottest(other["values"])
     assert down > 0.5
@@ -91,7 +84,7 @@ def test_map_is_hot_where_the_class_is(client, method, options, side, masks):
 
 
 def test_overlay_is_a_transparent_png_in_the_proportions_of_the_image(client):
-    png = base64.b64decode(explanation(client, method="occlusion", grid=4)["overlay"])
+    png = base64.b64decode(explanation(client, masks=200)["overlay"])
     overlay = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
     assert overlay.shape == (224, 448, 4)
     assert overlay[40, 80, 3] > 150
@@ -99,7 +92,7 @@ def test_overlay_is_a_transparent_png_in_the_proportions_of_the_image(client):
 
 
 def test_progress_is_sent_in_lines(lines_of):
-    *lines, last = lines_of(method="occlusion", grid=8)
+    *lines, last = lines_of(masks=81)
     done = [line["progress"]["done"] for line in lines]
     assert done
     assert done == sorted(done)
@@ -110,7 +103,7 @@ def test_progress_is_sent_in_lines(lines_of):
 
 def test_error_after_the_first_line_is_a_line(lines_of):
     answers = chain(repeat(by_image(quarters), 5), repeat(InferenceFailed()))
-    lines = lines_of(answers, method="occlusion", grid=16)
+    lines = lines_of(answers, masks=280)
     assert lines[-1]["error"]["code"] == "inference_failed"
 
 
@@ -139,7 +132,7 @@ def test_request_that_cannot_be_explained_costs_at_most_one_image(answer, settin
         ({"label": "twin"}, 422, "send 'class_id' instead"),
         ({"class_id": 4}, 422, "the classes 0 to 3"),
         ({"class_id": 1, "label": "twin"}, 422, "not both"),
-        ({"masks": 10, "method": "occlusion"}, 422, "only rise takes a number"),
+        ({"method": "occlusion"}, 422, "not a parameter of this request"),
         ({"grid": 1}, 422, "'grid'"),
         ({"grid": 33}, 422, "'grid'"),
         ({"masks": 0}, 422, "'masks'"),
@@ -158,11 +151,9 @@ def test_number_of_masks_is_limited(monkeypatch):
     monkeypatch.setattr("gateway_plugins.media.explain_route.MAX_MASKS", 25)
     with client_of(quarters_backend()) as client:
         assert explanation(client, masks=25)["masks"] == 25
-        assert explanation(client, method="occlusion", grid=4)["masks"] == 25
-        for parameters in ({"masks": 26}, {"method": "occlusion", "grid": 5}):
-            answer = post(client, **parameters)
-            assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
-            assert (answer.json()["limit"], answer.json()["value"]) == ("max_masks", 25)
+        answer = post(client, masks=26)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+        assert (answer.json()["limit"], answer.json()["value"]) == ("max_masks", 25)
 
 
 def test_bytes_of_masked_copies_are_limited(monkeypatch):

@@ -16,7 +16,7 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.selection import Selection
-from gateway.ingest.masking import Masking, Method
+from gateway.ingest.masking import Masking
 from gateway_plugins.media.explaining import MaskedCopies
 from gateway_plugins.rollouts import metrics
 from gateway_plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, difference
@@ -116,7 +116,7 @@ def test_shadows_get_their_shares(loop, shares, throws, versions):
         (query(), InferResult("m", "2", (CAT,))),
         (RequestSpec("other", "", None, 30, "r"), None),
         (RequestSpec("m", "", Selection(labels=("cat",)), 30, "r"), None),
-        (RequestSpec("m", "", None, 30, "r", expansion=MaskedCopies(Masking(Method.RISE, 8, 5), 2**20)), None),
+        (RequestSpec("m", "", None, 30, "r", expansion=MaskedCopies(Masking(8, 5), 2**20)), None),
         (query(), InferResult("m", "1", (Row(decoded=False),))),
         (query(), InferResult("m", "1", (Row(decoded=True),))),
         (query(), InferResult("m", "1", (Row(decoded=True, error=ImageCrashedModel()),))),
