@@ -44,8 +44,7 @@ FAULTS = (
             "the preprocessor's processes": ("triton_python_backend_stub", "/preprocessor/"),
             "the classifier's processes": ("triton_python_backend_stub", "/classifier/"),
             "Triton": ("bin/tritonserver",),
-            "the API's supervisor": ("-m gateway_cli serve",),
-            "the API's workers": ("spawn_main",),
+            "the API's workers": ("-m gateway.worker",),
             "the decoders": ("-m gateway_decoder",),
             "the watcher": ("reaper.py",),
         }.items()
@@ -53,7 +52,7 @@ FAULTS = (
     ),
     Fault("one preprocessor: SIGSTOP", ("triton_python_backend_stub", "/preprocessor/"), signal.SIGSTOP, one=True),
     Fault("Triton: SIGSTOP", ("bin/tritonserver",), signal.SIGSTOP),
-    Fault("one of the API's workers: SIGSTOP", ("spawn_main",), signal.SIGSTOP, one=True),
+    Fault("one of the API's workers: SIGSTOP", ("-m gateway.worker",), signal.SIGSTOP, one=True),
 )
 
 

@@ -73,7 +73,7 @@ class Service:
     @property
     def api(self) -> psutil.Process:
         """The process of the API's only worker."""
-        return next(process for process in self.tree() if "gateway_cli serve" in " ".join(process.cmdline()))
+        return next(process for process in self.tree() if "gateway.worker" in " ".join(process.cmdline()))
 
     def pause(self) -> None:
         """Stop all processes, parents first: a parent that runs on would miss its children."""

@@ -130,9 +130,12 @@ def next_steps(settings: Settings, record: Record, query: str = "") -> tuple[str
     from gateway_local.up import program, request
 
     url = url_of(record)
+    curl = request(settings, url)
+    if query:  # a shell would take it for a pattern
+        curl = curl.replace(f"{url}/predict", f"'{url}/predict{query}'")
     return (
         f"serving on {url}",
-        f"  {request(settings, url)}{query}",
+        f"  {curl}",
         f"page: {url}/; every request with a form: {url}/docs",
         f"{program()} status shows it; {program()} reload takes changed settings; log: {record['log']}",
         f"{program()} stop --port {record['port']} stops it",

@@ -96,6 +96,10 @@ class Worker:
         """Whether it has been silent for too long."""
         return time.monotonic() - self._heard_at > (HANG_SECONDS if STARTED in self.heard else START_SECONDS)
 
+    def excuse(self) -> None:
+        """Count its silence anew, since nothing ran meanwhile."""
+        self._heard_at = time.monotonic()
+
     def send(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         self.process.send_signal(number)
@@ -162,6 +166,7 @@ class Workers:
         self._was_up = False
         """Whether any worker has ever listened: if not, the settings are wrong, and another one would fail as well."""
         self._deaths = 0
+        self._checked_at = time.monotonic()
         self.failure: int | None = None
         """The exit code of a worker, if it is not worth replacing."""
         self.fault: str | None = None
@@ -211,6 +216,11 @@ class Workers:
 
     def check(self) -> None:
         """Replace workers that died or hang, complete a reload, and clean up after workers that have retired."""
+        now = time.monotonic()
+        if now - self._checked_at > HANG_SECONDS / 2:  # this process was stopped, and perhaps the workers with it
+            for worker in self._serving.workers if self._serving else ():
+                worker.excuse()
+        self._checked_at = now
         for each in list(self._retiring):
             if not each.alive():
                 each.end()

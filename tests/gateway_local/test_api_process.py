@@ -36,7 +36,7 @@ def test_worker_that_ends_while_it_starts_fails_the_start(api):
 
 
 @pytest.mark.slow
-def test_worker_that_dies_is_replaced_and_a_late_start_has_its_reason(api):
+def test_worker_that_dies_or_hangs_is_replaced_and_a_late_start_has_its_reason(api, monkeypatch):
     process, said = api(workers=2, shutdown_delay_seconds=100)
     port = process._settings.port
     wait_for(lambda: is_ok(LOOPBACK, port, "/health/live", timeout_seconds=60))
@@ -48,5 +48,9 @@ def test_worker_that_dies_is_replaced_and_a_late_start_has_its_reason(api):
     assert said == ["a worker of the API ended with code -9; starting another one in 0.5 s"]
     wait_for(lambda: process.check() or process.pids[0] != family[0].pid)
     family.append(psutil.Process(process.pids[0]))
+    os.kill(process.pids[1], signal.SIGSTOP)
+    monkeypatch.setattr("gateway.server.workers.HANG_SECONDS", 0.5)
+    wait_for(lambda: process.check() or len(said) > 1)
+    assert said[1].startswith("a worker of the API did not answer for 0.5 s; starting another one")
     process.stop(0.1)  # within the shutdown delay
     assert all(map(is_gone, family))
