@@ -159,8 +159,8 @@ class StreamSession(OrderedStream[StreamFrame]):
     async def _read(self, receive: Receive) -> None:
         time_slice = TimeSlice()
         while True:
-            await time_slice.pause_if_over()
             await self._pace()
+            await time_slice.pause_if_over()  # so that streams that have waited for the same time go on one by one
             message = await self.receive(receive)
             if message is None:
                 self._waiting.end()
