@@ -163,7 +163,7 @@ def read_labels(path: Path) -> list[dict[str, object]]:
         raise LabelsUnusable(f"{path} cannot be read: {exc}") from exc
     try:
         return list(_from_tasks(json.loads(text)) if path.suffix.lower() == ".json" else _from_table(text))
-    except (LookupError, TypeError, ValueError, AttributeError) as exc:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, csv.Error) as exc:
         raise LabelsUnusable(
             f"{path} is neither the {TABLE} of gateway log export with a column {TRUE_LABEL}, nor a JSON export of "
             f"Label Studio (the format JSON, not JSON-MIN): {type(exc).__name__} {exc}"

@@ -274,7 +274,20 @@ def test_refused_labels_are_named(circle):
     assert "r1, image 0: 'label': the model 'ensemble_model' has no label 'zebra'" in printed
 
 
-@pytest.mark.parametrize("text", ["a,b\n1,2\n", '{"a": 1}', "[1]", '[{"choice": "cat", "request_id": "r"}]'])
+TASK = {
+    "annotations": [{"result": [{"from_name": "choice", "value": {"choices": ["cat"]}}]}],
+    "data": {"request_id": "r", "index": float("inf"), "model": "m"},
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("a,b\n1,2\n", '{"a": 1}', "[1]", '[{"choice": "cat", "request_id": "r"}]'),
+        *("a\n" + "b" * 200_000, "[" * 100_000, json.dumps([TASK])),
+    ],
+    ids=lambda text: text[:9],
+)
 def test_other_files_of_labels_are_refused(tmp_path, text):
     path = tmp_path / ("labels.csv" if text[0] == "a" else "labels.json")
     path.write_text(text)
