@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway import __version__
 from gateway.app import create_app
 from gateway.environment import load_settings
 from gateway.hooks import PluginFailed
+from gateway.plugins import listings
 from gateway.settings import Settings
 from tests import warm
 from tests.doubles.backend import StubBackend
@@ -236,3 +238,22 @@ def test_setting_of_a_plug_in_is_checked_like_others(tmp_path):
     install(tmp_path, "result_lines", "ResultLines", CODE["result_lines"])
     program = "from gateway.environment import load_settings; load_settings()"
     assert "did you mean GATEWAY_RESULT_LINES_FILE?" in run(program, tmp_path, code=1, GATEWAY_RESULT_LINE_FILE="x")
+
+
+def test_plug_ins_are_listed_also_those_that_are_off_or_broken(monkeypatch, tmp_path):
+    install(tmp_path, "broken", "Broken", "import nothing_of_that_name")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("GATEWAY_PLUGINS_OFF", "page")
+    found = {each.name: each for each in listings()}
+    assert (found["page"].state, found["keys"].state) == ("off", "on")
+    assert "cannot be loaded: ModuleNotFoundError" in found["broken"].state
+    assert "authenticators" in found["keys"].hooks
+    assert "GATEWAY_API_KEYS_FILE" in found["keys"].settings
+    assert (found["keys"].version, found["broken"].version) == (__version__, "1")
+
+
+def test_plug_in_that_is_off_is_not_loaded(tmp_path):
+    install(tmp_path, "broken", "Broken", "import nothing_of_that_name")
+    program = "from gateway.environment import load_settings; load_settings()"
+    run(program, tmp_path, GATEWAY_PLUGINS_OFF="broken")
+    assert "names 'brokn'; installed are broken, " in run(program, tmp_path, code=1, GATEWAY_PLUGINS_OFF="brokn")
