@@ -17,8 +17,8 @@ READS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing; a browser lets no page of another origin read the response."""
 OWN_PAGE = frozenset({b"same-origin", b"none"})
 """Values of Sec-Fetch-Site for a page of this service, and for what the user does in the browser."""
-KNOWN_HOSTS = 256
-"""Values of the header Host whose check is kept."""
+KNOWN_HOSTS, MAX_HOST_BYTES = 256, 260
+"""Values of the header Host whose check is kept, and the longest one: a name of 253 characters and a port."""
 
 
 class OriginCheck:
@@ -38,7 +38,7 @@ class OriginCheck:
         """Raise Forbidden for a foreign Host and, unless the method only reads, for a page of another origin."""
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"")
-        if not self._is_own(host):
+        if len(host) > MAX_HOST_BYTES or not self._is_own(host):
             raise Forbidden(
                 f"The service does not know the host {shown(host.decode('latin-1'))}: add it to {variable('hosts')}, "
                 "or require API keys."
