@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -20,7 +20,6 @@ from gateway.errors import (
     UploadTimeout,
     UploadTooSlow,
 )
-from gateway.hooks import Fetcher
 from gateway.ingest.media_types import BodyReader, Form, Uploads, UploadsOrUrls, media_type_of, open_uploads
 from gateway.ingest.upload import Limits, Upload
 from gateway.limits.lease import Bound
@@ -30,9 +29,12 @@ from gateway.limits.pools import PoolLease
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 
+if TYPE_CHECKING:
+    from gateway.hooks import Fetcher
+
 
 async def _fetched(
-    images: UploadsOrUrls, *, fetchers: Sequence[Fetcher], key_bound: Bound | None, client: str
+    images: UploadsOrUrls, *, fetchers: "Sequence[Fetcher]", key_bound: Bound | None, client: str
 ) -> Uploads:
     """The images of a request, with uploads in place of references."""
     for fetch in fetchers:
