@@ -75,6 +75,8 @@ class ApiProcess:
 
     def readiness(self) -> tuple[bool, str]:
         """Whether images are classified, and the reason if they are not; waits for two seconds at most."""
+        if self._workers is not None and self._workers.reloading:
+            return True, ""  # a wait for an answer would delay the hand-over
         host, port = reachable(self._settings.host), self._settings.port
         try:
             status, body = get(host, port, "/health/ready", timeout_seconds=READY_TIMEOUT_SECONDS)

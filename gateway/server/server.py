@@ -41,9 +41,11 @@ class Server(uvicorn.Server):
         self._told_ready = False
         self._beat_at = 0.0
         self._retires_by: float | None = None
+        self._sockets: list[socket.socket] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and tell the supervisor."""
+        self._sockets = sockets or []
         await super().startup(sockets)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGUSR1, lambda *_: self.retire())
@@ -65,8 +67,8 @@ class Server(uvicorn.Server):
             return True
         if self._retires_by is None:
             return False
-        for server in self.servers:
-            server.close()
+        for each in (*self.servers, *self._sockets):  # new connections wait until both are closed
+            each.close()
         return not self.server_state.connections or time.monotonic() > self._retires_by
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
