@@ -121,8 +121,8 @@ def up(
         _keep_running(triton, settings, say, api, Readiness(api.readiness, say), reloads)
 
 
-TRITONS = (*LocalTritonSettings.model_fields, "cores", "costs", "load_models", "max_image_pixels")
-"""Settings with which Triton is started."""
+TRITONS = (*LocalTritonSettings.model_fields, "cores", "costs", "load_models", "max_image_pixels", "model")
+"""Settings with which Triton is started, and its default model."""
 
 
 def _reread(old: Settings, computed: Mapping[str, object]) -> tuple[Settings, Mapping[str, object]]:
@@ -130,7 +130,9 @@ def _reread(old: Settings, computed: Mapping[str, object]) -> tuple[Settings, Ma
     new = load_settings()
     hooks(new).check(new)
     changed = new.unset(computed)
-    new = new.model_copy(update={"model": old.model, **changed})
+    if "model" not in new.model_fields_set:  # then `old` has the repository's
+        new = new.model_copy(update={"model": old.model})
+    new = new.model_copy(update=changed)
     if fixed := [variable(field) for field in TRITONS if getattr(new, field) != getattr(old, field)]:
         raise Refused(f"{', '.join(fixed)} concerns Triton, and needs a restart: gateway stop, then gateway up")
     return new, changed

@@ -66,7 +66,7 @@ def test_event_table_has_every_event():
     known = {
         name
         for source in sources
-        for name in re.findall(r'(?:\b(?:log\.\w+|level|self\._failed)\(\s*|"event": )"(\w+)"', source)
+        for name in re.findall(r'(?:\b(?:log\.\w+|level|self\._failed|self\._report)\(\s*|"event": )"(\w+)"', source)
     }
     told = {row[0].strip("`") for row in rows(LOG_PAGE, "event")}
     assert told | {"request"} == known

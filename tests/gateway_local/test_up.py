@@ -1,7 +1,6 @@
 """`gateway up` around the start of Triton; where models are, and which one answers when a request names none."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -9,6 +8,7 @@ from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_model_repository, shipped
 from gateway_local.server import StartFailed
 from gateway_local.up import CHECK_SECONDS, REPORT_SECONDS, KillReports, program, request, start
+from gateway_plugins.keys.key_file import add_key
 from tests.processes import PROJECT
 from tests.settings import Settings
 
@@ -68,9 +68,10 @@ def test_the_api_starts_beside_triton():
     assert triton.did[:2] == ["start", "meanwhile"]
 
 
-def test_example_request_has_a_key_header_if_keys_are_set():
+def test_example_request_has_a_key_header_if_keys_are_set(tmp_path):
     address = "http://127.0.0.1:9000"
-    guarded = Settings(_env_file=None, api_keys_file=Path("keys.txt"))
+    add_key(tmp_path / "keys", "app")
+    guarded = Settings(_env_file=None, api_keys_file=tmp_path / "keys")
     assert request(DEFAULT, address) == f"curl -F files=@examples/cat.jpg {address}/predict"
     assert request(guarded, address) == f"curl -H 'X-API-Key: KEY' -F files=@examples/cat.jpg {address}/predict"
 

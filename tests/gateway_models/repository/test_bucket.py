@@ -88,7 +88,7 @@ def test_large_files_stay_in_the_bucket(bucket, nbytes):
 def updates(monkeypatch, follower: Follower, times: int, *calls) -> None:
     """Follow a bucket for some updates."""
     pauses = iter(range(times))
-    monkeypatch.setattr(follow.time, "sleep", lambda _: next(pauses))
+    monkeypatch.setattr("time.sleep", lambda _: next(pauses))
     with pytest.raises((StopIteration, RuntimeError)):
         follow.follow(follower, 1.0, *calls)
 
