@@ -105,4 +105,6 @@ def run(app: ASGIApp | str, settings: Settings, listener: socket.socket | None =
 
 def listening_sockets(listener: socket.socket) -> list[socket.socket]:
     """The socket, ACCEPTED times."""
+    # The workers share the socket and its flags: `dup` of one that blocks would let `accept` of all others block.
+    listener.setblocking(False)
     return [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]
