@@ -12,6 +12,8 @@ from http import HTTPStatus
 from gateway_local.groups import REAPER, kill_group, signal_group
 
 POLL_SECONDS = 0.05
+LAST_RESPONSES_SECONDS = 0.3
+"""Pause before a process that has finished is killed: what it has computed is on its way to the clients."""
 MAX_RESPONSE_BYTES = 10_000
 ANSWER_SECONDS = 5.0
 
@@ -86,6 +88,8 @@ class Child:
             self._process.terminate()
             while self.alive and not self.has_finished() and time.monotonic() < deadline:
                 time.sleep(POLL_SECONDS)
+            if self.alive and self.has_finished():
+                time.sleep(LAST_RESPONSES_SECONDS)
         kill_group(self._process)
         self._stopped = True
         self._clean_up()

@@ -34,8 +34,9 @@ SHM_BYTES = 16 * MIB
 SHM_GROWTH_BYTES = 16 * MIB
 
 EXIT_TIMEOUT_SECONDS = 5
-FINISHED = "All models are stopped, unloading models"
-"""What Triton logs during its exit when no inference is in progress any more."""
+FINISHED = "Found 0 live models"
+"""What Triton logs during its exit when all models are unloaded, each after its last inference. Its line "Found 0 model
+versions that have in-flight inferences" comes while models are still computing."""
 RESPONSE_TIMEOUT_SECONDS = 2.0
 
 
@@ -199,7 +200,7 @@ class EmbeddedTriton(Child):
         return False
 
     def has_finished(self) -> bool:
-        """See Child. What it does then, unloading its models, takes seconds."""
+        """See Child. What it does then takes seconds."""
         return self._finished.is_set()
 
     def _is_ok(self, path: str) -> bool:

@@ -21,7 +21,6 @@ CORE_COUNTS = (
 COUNTS = {
     "gateway.metrics": CORE_COUNTS,
     "gateway_plugins.urls.metrics": ("FETCHES",),
-    "gateway_predictions.metrics": ("PREDICTION_LOG_QUEUE_ROWS", "PREDICTION_LOG_QUEUE_BYTES"),
 }
 """Their names by module."""
 

@@ -22,8 +22,6 @@ _ENTRY = "read_entry has checked the names of an entry's folders"
 ALLOWED = {
     "gateway_local/doctor/repository.py": {
         "repository / name": "a folder that was listed",
-        "repository / name / version": "a setting",
-        "repository / pinned(name, version)": "a setting",
     },
     "gateway_models/networks/download.py": {
         "(cache or default_cache_dir() / 'sources') / wanted": "hexadecimal digits",
@@ -38,6 +36,16 @@ ALLOWED = {
     "gateway_models/networks/onnx_graph.py": {
         "-mean / std": "numbers",
         "1 / (PIXELS * std)": "numbers",
+        **dict.fromkeys(
+            (
+                "(1 - mean) / std",
+                "-shift / np.where(scale == 0, 1, scale)",
+                "1 / scale.max()",
+                "scale / value",
+                "shift / value",
+            ),
+            "numbers",
+        ),
     },
     "gateway_models/networks/torchscript.py": {
         "largest_difference(embeddings, wanted_embeddings) / scale": "numbers",

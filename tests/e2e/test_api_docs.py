@@ -61,8 +61,8 @@ def test_tutorial_code_prints_its_documented_output(real_gateway: Gateway):
     assert len(lines) == 2
 
 
-def test_readme_example_of_tritonclient_prints_its_documented_output(real_gateway: Gateway):
-    (code,) = re.findall(r"```python\n(.*?/infer.*?)```", README, re.DOTALL)
+def test_v2_example_prints_its_documented_output(real_gateway: Gateway):
+    (code,) = re.findall(r"```python\n(.*?)```", TEXT.partition("## /v2")[2], re.DOTALL)
     documented = re.search(r"print\(.*\)  # (.*)", code)
     assert documented
     assert python("-c", code.replace("http://127.0.0.1:8080", real_gateway.url)).stdout.strip() == documented[1]

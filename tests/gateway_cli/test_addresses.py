@@ -83,4 +83,4 @@ def test_one_name_for_each_kind():
     }  # fmt: skip
     assert shown["--url"] == []
     assert {"classify", "stream", "import"} <= set(shown["--gateway"])
-    assert {"add", "list", "remove", "versions", "parity", "evaluate", "compare", "drift"} <= set(shown["--triton"])
+    assert {"add", "list", "remove", "use", "parity", "evaluate", "compare", "drift"} <= set(shown["--triton"])

@@ -145,7 +145,8 @@ def test_requests_in_flight_keep_to_concurrency():
         most = max(most, out)
         if out == 3:
             full.set()
-        await asyncio.wait_for(full.wait(), 60)
+        if b"0" not in files:  # the first request is alone, for the version that answers
+            await asyncio.wait_for(full.wait(), 60)
         for _ in range(20):  # turns of the threads that read images, in which a fourth request would begin
             await asyncio.to_thread(int)
         out -= 1

@@ -189,6 +189,6 @@ def test_long_text_on_the_wire():
         for response in answers:
             assert response.count(b"Q") <= MOST, response[:300]
             assert not response.startswith(b"HTTP/1.1 5"), response[:300]
-        with opened(address) as client:
-            for message in (LINE, json.dumps({LINE: 1}), json.dumps({"model": LINE})):
+        for message in (LINE, json.dumps({LINE: 1}), json.dumps({"model": LINE})):
+            with opened(address) as client:
                 assert json.dumps(ask(client, message)).count("Q") <= MOST

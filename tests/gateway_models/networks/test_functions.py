@@ -51,7 +51,11 @@ def request(folder: Path, code: str = COLOURS, **changes) -> ModelSpec:
 @pytest.mark.parametrize(
     ("source", "files", "reason"),
     [
-        ("colours.py", {}, r"which of its functions is it\? Use colours\.py:classify"),
+        (
+            "colours.py",
+            {"colours.py": "def one(images): ...\ndef two(images): ..."},
+            r"which of its functions is it\? Use colours\.py:one or colours\.py:two",
+        ),
         ("colours.py:other", {}, r"colours\.py has no function 'other': Use colours\.py:classify"),
         ("colours.py:classify", {"colours.py": "def classify("}, "cannot be read as Python"),
         ("absent.py:classify", {}, "there is no file"),
