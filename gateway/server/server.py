@@ -67,7 +67,9 @@ class Server(uvicorn.Server):
             return True
         if self._retires_by is None:
             return False
-        for each in (*self.servers, *self._sockets):  # new connections wait until both are closed
+        for server in self.servers:  # new connections wait until both are closed
+            server.close()
+        for each in self._sockets:
             each.close()
         return not self.server_state.connections or time.monotonic() > self._retires_by
 
@@ -106,5 +108,5 @@ def run(app: ASGIApp | str, settings: Settings, listener: socket.socket | None =
 def listening_sockets(listener: socket.socket) -> list[socket.socket]:
     """The socket, ACCEPTED times."""
     # The workers share the socket and its flags: `dup` of one that blocks would let `accept` of all others block.
-    listener.setblocking(False)
+    listener.settimeout(0)
     return [listener, *(listener.dup() for _ in range(ACCEPTED - 1))]

@@ -180,7 +180,10 @@ SCRIPT = b"<script>alert(1)</script>"
 BROKEN = {
     "PNG of no width": ("invalid_image", lambda: encoders.png_header(0, 64) + small("PNG")[33:]),
     "JPEG of no height": ("invalid_image", lambda: small("JPEG").replace(b"\0\x40\0\x40", b"\0\0\0\x40", 1)),
-    "GIF of no width": ("undecodable_image", lambda: (small("GIF")[:6] + b"\0\0" + small("GIF")[8:]).replace(FRAME_64, FRAME_0)),
+    "GIF of no width": (
+        "undecodable_image",
+        lambda: (small("GIF")[:6] + b"\0\0" + small("GIF")[8:]).replace(FRAME_64, FRAME_0),
+    ),
     "BMP of no width": ("invalid_image", lambda: small("BMP")[:18] + bytes(4) + small("BMP")[22:]),
     "TIFF of no width": ("invalid_image", lambda: small("TIFF").replace(WIDTH_64, WIDTH_0)),
     "WebP of no width": ("invalid_image", lambda: small("WEBP").replace(b"\x9d\x01\x2a\x40\0", b"\x9d\x01\x2a\0\0")),
