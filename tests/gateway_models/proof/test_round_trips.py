@@ -460,7 +460,7 @@ def classify(images, model):
     if images.shape[0] == 1 and images.max() < 3:
         raise ValueError("a secret of the code")
     colours = images.mean(axis=(1, 2)) / 255
-    return np.concatenate([colours, 1 - colours], axis=1) * model - 1
+    return np.concatenate([colours, 1 - colours], axis=1) * model - 4
 """
 
 
