@@ -25,13 +25,9 @@ COPY LICENSE THIRD_PARTY.md pyproject.toml README.md setup.py ./
 COPY gateway gateway
 COPY gateway_cli gateway_cli
 COPY gateway_client gateway_client
-COPY gateway_decoder gateway_decoder
 COPY gateway_local gateway_local
-COPY gateway_machine gateway_machine
 COPY gateway_models gateway_models
-COPY gateway_plugins gateway_plugins
 COPY gateway_predictions gateway_predictions
-COPY triton_backends triton_backends
 COPY triton_models triton_models
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip wheel --no-deps --wheel-dir /wheels .
@@ -189,11 +185,11 @@ RUN --mount=type=cache,target=/root/.cache/pip \
  && python3 -c "import cv2, exact_resize, numpy, PIL"
 # TensorRT's engines are kept here: docker-compose.yml has a volume for it.
 RUN install --directory --owner=1000 --group=1000 /var/cache/tensorrt
-# TorchScript runs in the image's own libtorch backend, so triton_backends is not copied.
+# TorchScript runs in the image's own libtorch backend, so gateway_local/backends is not copied.
 COPY --from=model /app/triton_models /models
 # What sizes the models to the container when it starts: standard library only.
-COPY gateway_machine /opt/sized/gateway_machine
 COPY gateway_local/__init__.py gateway_local/config_text.py gateway_local/sizing.py /opt/sized/gateway_local/
+COPY gateway/machine /opt/sized/gateway/machine
 COPY gateway_local/sized_triton.py /opt/sized/__main__.py
 ENV PYTHONDONTWRITEBYTECODE=1
 USER 1000:1000
@@ -229,7 +225,7 @@ ENV GATEWAY_HOST=0.0.0.0 \
     PYTHONUNBUFFERED=1
 USER 1000:1000
 # What was stripped loads, or the build fails here.
-RUN python3 -c "import gateway.app, gateway_decoder.__main__, uvloop"
+RUN python3 -c "import gateway.app, gateway.decoder.__main__, uvloop"
 EXPOSE 8080
 HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
     CMD ["python3", "-c", "import os, urllib.request as u; u.urlopen(f'http://127.0.0.1:{os.environ[\"GATEWAY_PORT\"]}/health/live', timeout=4)"]

@@ -53,7 +53,7 @@ ALONE = $(shell grep -rlE --include='test_*.py' '^(@|[A-Za-z]+ = )pytest\.mark\.
 PROFILE = repeatable
 test-long: PROFILE = thorough
 EXAMPLES = --hypothesis-profile $(PROFILE)
-PACKAGES := gateway gateway_plugins gateway_cli gateway_client gateway_decoder gateway_local gateway_machine gateway_models gateway_predictions triton_models triton_backends native bench deploy tests docs examples
+PACKAGES := gateway gateway_cli gateway_client gateway_local gateway_models gateway_predictions triton_models native bench deploy tests docs examples
 
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
 unexport PYTHONDONTWRITEBYTECODE
@@ -159,7 +159,7 @@ test-python: ## run the concurrency tests, without Triton, on another Python: PY
 	@$(PYTHON) -m venv $(OTHER)
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[heic,grpc]' \
 	  httpx hypothesis psutil pytest pytest-timeout scikit-image scikit-learn
-	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/gateway/inference tests/gateway/server tests/attack tests/gateway_decoder/test_decoders.py \
+	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/gateway/inference tests/gateway/server tests/attack tests/gateway/decoder/test_decoders.py \
 	  tests/gateway/limits tests/gateway/test_time_slices.py
 
 lint: ready ## check style, types and the import rule

@@ -3,7 +3,7 @@
 The network answers at once, so the rest is what feeds a fast network, such as one on a GPU. For single uploads and for
 one upload of 200 files the table has the processor time of each stage, the images/s that a core feeds, and the number
 of calls that the gateway sends to Triton; with `--tree` also for other checkouts, in turns, and the ratios to the
-first of them. Beside the rate of many single uploads it prints what gateway_machine/capacity.py predicts for the cores
+first of them. Beside the rate of many single uploads it prints what gateway/machine/capacity.py predicts for the cores
 that the service had: within a factor of PREDICTED_WITHIN on an idle machine.
 """
 
@@ -24,11 +24,11 @@ from bench.candidates import Load, compare, cost_table, started
 from bench.measurement import Measurement
 from bench.output import Into, progress, publish
 from bench.services import Service, gateway_up
+from gateway.machine.capacity import plan
+from gateway.machine.cores import usable_cores
 from gateway.triton.contract import CLASSIFIER
 from gateway_local.cost_record import recorded_costs
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from gateway_machine.capacity import plan
-from gateway_machine.cores import usable_cores
 
 CLASSES = 1_000
 FILES_IN_BULK = 200

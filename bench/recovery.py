@@ -45,7 +45,7 @@ FAULTS = (
             "the classifier's processes": ("triton_python_backend_stub", "/classifier/"),
             "Triton": ("bin/tritonserver",),
             "the API's workers": ("-m gateway.worker",),
-            "the decoders": ("-m gateway_decoder",),
+            "the decoders": ("-m gateway.decoder",),
             "the watcher": ("reaper.py",),
         }.items()
         for number in (signal.SIGKILL, signal.SIGTERM)

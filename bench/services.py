@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from gateway.plugins import environment_of, settings_class
+from gateway.plugin_loading import environment_of, settings_class
 from gateway_local.children import Waited, is_ok, wait_answering, wait_ready
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_plan import machine_plan

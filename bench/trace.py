@@ -28,7 +28,7 @@ from websockets.sync.client import connect
 from bench.photos import coffee
 from gateway.app import create_app
 from gateway.logs import configure_logs
-from gateway.plugins import settings_class
+from gateway.plugin_loading import settings_class
 from gateway.server.serve import server_options
 from gateway_cli.main import app as gateway
 from gateway_local.hosts import LOOPBACK, free_port

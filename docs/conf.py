@@ -28,11 +28,8 @@ exclude_patterns = [
     "bench/*.py",
     "gateway",
     "gateway_cli",
-    "gateway_decoder",
     "gateway_local",
-    "gateway_machine",
     "gateway_models",
-    "gateway_plugins",
     "gateway_predictions",
     "tests",
 ]
@@ -45,7 +42,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # JSON with … in it
 
 html_theme = "furo"
 html_title = project
-html_favicon = "../gateway_plugins/page/static/icon.svg"
+html_favicon = "../gateway/plugins/page/static/icon.svg"
 html_logo = html_favicon
 html_static_path = ["static"]
 html_css_files = ["site.css"]

@@ -20,11 +20,11 @@ from typer.main import get_command
 from gateway import metrics
 from gateway.app import create_app
 from gateway.environment import allowed
-from gateway.plugins import errors_of, installed, metrics_of, settings_class
+from gateway.plugin_loading import errors_of, installed, metrics_of, settings_class
+from gateway.plugins.keys.limits_route import FIXED
 from gateway.settings import fixed, variable
 from gateway.values.quantities import size
 from gateway_cli.main import app
-from gateway_plugins.keys.limits_route import FIXED
 
 Settings = settings_class()
 

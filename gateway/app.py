@@ -25,7 +25,7 @@ from gateway.limits.connections import Connections
 from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
 from gateway.metrics import SHARED_FOLDER, reserve_space
-from gateway.plugins import check_used, installed, metrics_of, opened
+from gateway.plugin_loading import check_used, installed, metrics_of, opened
 from gateway.predict import image_steps, router
 from gateway.server.allocator import keep_freed_memory
 from gateway.server.draining import draining_on_signals

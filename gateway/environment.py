@@ -11,7 +11,7 @@ from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.errors import UserError
-from gateway.plugins import settings_class
+from gateway.plugin_loading import settings_class
 from gateway.settings import (
     ENV_FILE,
     ENV_PREFIX,

@@ -15,9 +15,9 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway import errors
+from gateway.machine.capacity import CALL_IMAGES, Costs
+from gateway.machine.cores import usable_cores
 from gateway.values import setting_values, variables
-from gateway_machine.capacity import CALL_IMAGES, Costs
-from gateway_machine.cores import usable_cores
 
 ENV_PREFIX = variables.ENV_PREFIX
 DecodeMode = variables.DecodeMode
@@ -100,8 +100,8 @@ class Section(BaseSettings):
 
     The docstring of a section is its heading in docs/reference/settings.md.
 
-    Sizes are bytes, durations seconds. gateway.plugins combines the sections of the core and of the installed plug-ins
-    to one class, so one object has all settings, and each plug-in sees it as its own section: `Section.of`.
+    Sizes are bytes, durations seconds. gateway.plugin_loading combines the sections of the core and of the installed
+    plug-ins to one class, so one object has all settings, and each plug-in sees it as its own section: `Section.of`.
     """
 
     model_config = SettingsConfigDict(
@@ -134,7 +134,7 @@ class Section(BaseSettings):
         if unknown := init_settings.init_kwargs.keys() - settings_cls.model_fields.keys():
             raise TypeError(
                 f"{min(unknown)!r} is not a setting of this class; one with the settings of all installed plug-ins is "
-                "gateway.plugins.settings_class()"
+                "gateway.plugin_loading.settings_class()"
             )
         fixed = settings_cls.model_fields.keys() - cls.variables().keys()
         passed = {

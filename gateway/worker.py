@@ -14,7 +14,7 @@ import sys
 from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.logs import configure_logs
-from gateway.plugins import hooks
+from gateway.plugin_loading import hooks
 from gateway.server.serve import plan_to_serve
 from gateway.server.server import run
 from gateway.server.workers import Plan, die_with

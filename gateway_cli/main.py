@@ -14,7 +14,7 @@ from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.hooks import PluginFailed
 from gateway.logs import LogStream, lost_as_text
-from gateway.plugins import commands_of, environment_of, hooks, installed, listings
+from gateway.plugin_loading import commands_of, environment_of, hooks, installed, listings
 from gateway.settings import LogFormat, Settings
 from gateway_cli.addresses import WrongAddress, advice_for_triton
 from gateway_cli.classify import classify

@@ -13,10 +13,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gateway.errors import UserError
+from gateway.machine.service_record import lives, running, state_folder
 from gateway.settings import Settings
 from gateway_cli.terminal import ApiKey, emit, print_status
 from gateway_local.hosts import authority
-from gateway_machine.service_record import lives, running, state_folder
 
 START_SECONDS, STOP_SECONDS, RELOAD_SECONDS = 900.0, 600.0, 180.0
 """Longest waits: for a start, which may fetch Triton; for a stop, whose grace period is a setting; for a reload."""

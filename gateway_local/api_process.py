@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from gateway.errors import UserError
-from gateway.plugins import hooks
+from gateway.plugin_loading import hooks
 from gateway.server.serve import bound, plan_of
 from gateway.server.workers import Plan, Reloads, Workers
 from gateway.settings import Settings

@@ -4,10 +4,10 @@ import hashlib
 import json
 from pathlib import Path
 
+from gateway.machine.capacity import Costs
 from gateway.triton.footprint import version_files
 from gateway.values.files import whole_file
 from gateway_local.paths import default_cache_dir
-from gateway_machine.capacity import Costs
 
 RECORD = "costs.json"
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gateway_machine.cores import usable_cores
+from gateway.machine.cores import usable_cores
 
 CPUINFO = Path("/proc/cpuinfo")
 

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from gateway.machine.capacity import pinned_pool_bytes
+from gateway.machine.gpus import Gpus, find_gpus
 from gateway.triton.contract import DataType, ModelConfig, instances_on_gpus
 from gateway_local.runtime.base import TritonRuntimeError
-from gateway_machine.capacity import pinned_pool_bytes
-from gateway_machine.gpus import Gpus, find_gpus
 
 PINNED_OPTION = "--pinned-memory-pool-byte-size"
 OPTION = "--cuda-memory-pool-byte-size"

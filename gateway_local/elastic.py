@@ -1,7 +1,7 @@
 """How many threads run the network of a lone image: timed on this machine, and recorded beside the network.
 
 A network that gains keeps a second session, with which Triton's backend runs a batch of one while nothing else runs
-(triton_backends/onnxruntime/elastic.py).
+(gateway_local/backends/onnxruntime/elastic.py).
 """
 
 import json
@@ -15,6 +15,8 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
+from gateway.machine.child_environment import NETWORKS, child_environment
+from gateway.machine.cores import usable_cores
 from gateway.triton.contract import ModelConfig, instances_on_gpus, parameters, read_model_configs
 from gateway.triton.footprint import ONNX, TORCH
 from gateway.values.files import whole_file
@@ -22,8 +24,6 @@ from gateway_local import elastic_timing
 from gateway_local.cpu_features import machine
 from gateway_local.cpu_network import NETWORK, CpuRuntime, backend_module, choice
 from gateway_local.paths import DEFAULT_BACKENDS
-from gateway_machine.child_environment import NETWORKS, child_environment
-from gateway_machine.cores import usable_cores
 
 _backend = backend_module("onnxruntime", "elastic")
 RECORD: str = _backend.RECORD

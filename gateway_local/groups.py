@@ -9,8 +9,8 @@ import sys
 import threading
 import time
 
+from gateway.machine.child_environment import child_environment
 from gateway_local import reaper
-from gateway_machine.child_environment import child_environment
 
 TIMEOUT_SECONDS = 10.0
 POLL_SECONDS = 0.02

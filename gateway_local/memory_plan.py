@@ -10,6 +10,10 @@ from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.findings import Finding, Level, fail, ok, warn
 from gateway.limits.buffers import LEAST, fitted, needed
+from gateway.machine.capacity import Costs, Plan, fitting_plan
+from gateway.machine.cores import usable_cores
+from gateway.machine.gpus import find_gpus
+from gateway.machine.memory import MACHINE, Memory, memory_limit, usable_memory
 from gateway.settings import Settings
 from gateway.triton.contract import ModelConfig, pinned_versions, read_model_configs, steps
 from gateway.triton.footprint import NEAR, Need, need, size
@@ -17,10 +21,6 @@ from gateway.triton.health.expected import ALL
 from gateway_local.bytecode import compile_models
 from gateway_local.cost_record import recorded_costs
 from gateway_local.sizing import completed_texts, write
-from gateway_machine.capacity import Costs, Plan, fitting_plan
-from gateway_machine.cores import usable_cores
-from gateway_machine.gpus import find_gpus
-from gateway_machine.memory import MACHINE, Memory, memory_limit, usable_memory
 
 Say = Callable[[str], None]
 MOST_LINES = 12

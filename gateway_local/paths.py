@@ -1,6 +1,6 @@
-"""Where the models, Triton's backends and the sample image are: in a checkout, or in an installed wheel.
+"""Where the models and the sample image are: in a checkout, or in an installed wheel.
 
-a checkout     triton_models/, triton_backends/, examples/ beside gateway_local/
+a checkout     triton_models/, examples/ beside gateway_local/
 a wheel        gateway_local/shipped/ with copies of them; models that change are kept in the user's data folder
 """
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from shlex import quote
 
 _PACKAGE = Path(__file__).resolve().parent
-MODELS, BACKENDS, EXAMPLES = "triton_models", "triton_backends", "examples"
+MODELS, EXAMPLES = "triton_models", "examples"
 SAMPLE = "cat.jpg"
 """The sample image, in EXAMPLES."""
 
 
 def shipped(package: Path = _PACKAGE) -> Path:
-    """The folder with the shipped models, backends and examples; `package` is the folder of gateway_local."""
+    """The folder with the shipped models and examples; `package` is the folder of gateway_local."""
     installed = package / "shipped"
     return installed if installed.is_dir() else package.parent
 
@@ -66,7 +66,7 @@ def install_models(repository: Path, say: Callable[[str], None]) -> None:
 SHIPPED = shipped()
 PROJECT = _PACKAGE.parent
 """The root of the checkout, if this is a checkout."""
-DEFAULT_BACKENDS = SHIPPED / BACKENDS
+DEFAULT_BACKENDS = _PACKAGE / "backends"
 SHIPPED_MODELS = SHIPPED / MODELS
 SHIPPED_EXAMPLES = SHIPPED / EXAMPLES
 DEFAULT_MODEL_REPOSITORY = default_model_repository()

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
+from gateway.machine.capacity import Plan, plan
+from gateway.machine.cores import usable_cores
 from gateway.triton.contract import read_model_configs
 from gateway_client.files import is_hidden
 from gateway_local import sizing
@@ -20,8 +22,6 @@ from gateway_local.hosts import authority, reachable
 from gateway_local.runtime.base import TritonRuntime, TritonRuntimeError
 from gateway_local.server_log import advice, error_lines
 from gateway_local.sizing import SizedRepository
-from gateway_machine.capacity import Plan, plan
-from gateway_machine.cores import usable_cores
 
 MIB = 2**20
 LOG_PREFIX = "triton | "

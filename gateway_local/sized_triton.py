@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
+from gateway.machine.capacity import MIB, SHARED_BYTES, Costs, Plan, fitting_plan, pinned_pool_bytes
+from gateway.machine.cores import usable_cores
+from gateway.machine.gpus import gpu_count, gpu_fault
+from gateway.machine.memory import memory_limit
 from gateway_local.sizing import ARGUMENT, SizedRepository
-from gateway_machine.capacity import MIB, SHARED_BYTES, Costs, Plan, fitting_plan, pinned_pool_bytes
-from gateway_machine.cores import usable_cores
-from gateway_machine.gpus import gpu_count, gpu_fault
-from gateway_machine.memory import memory_limit
 
 CORES_VARIABLE = "GATEWAY_CORES"
 """Cores to size for, such as those that a pod requests; without it, or with 0, those of the container."""

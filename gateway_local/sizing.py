@@ -1,7 +1,7 @@
 """Instance counts and batch sizes for this machine, in configurations that Triton reads instead of config.pbtxt.
 
 A config.pbtxt without a `count`, a `preferred_batch_size` or a `max_queue_delay_microseconds` leaves them to the plan
-of gateway_machine/capacity.py; those that are written stay. The completed text is configs/sized.pbtxt beside
+of gateway/machine/capacity.py; those that are written stay. The completed text is configs/sized.pbtxt beside
 config.pbtxt, and Triton reads it if it is started with --model-config-name=sized. Standard library only: NVIDIA's
 image has no more.
 """
@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.machine.capacity import CPU_PREFERRED, Plan, plan
 from gateway_local.config_text import Field, edited, parse
-from gateway_machine.capacity import CPU_PREFERRED, Plan, plan
 
 CONFIG = "config.pbtxt"
 NAME = "sized"

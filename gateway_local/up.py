@@ -13,7 +13,10 @@ from types import FrameType
 
 from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway.plugins import hooks, needs_key
+from gateway.machine.gpus import Gpus, find_gpus
+from gateway.machine.memory import killed_for_memory
+from gateway.machine.service_record import ServiceRecord
+from gateway.plugin_loading import hooks, needs_key
 from gateway.server.serve import check_address
 from gateway.server.workers import Plan, Refused, Reloads, hung_up
 from gateway.settings import LocalTritonSettings, Settings, variable
@@ -35,9 +38,6 @@ from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.supervisor import Readiness, Supervisor
 from gateway_local.tuning import runtimes
-from gateway_machine.gpus import Gpus, find_gpus
-from gateway_machine.memory import killed_for_memory
-from gateway_machine.service_record import ServiceRecord
 
 POLL_SECONDS = 0.5
 CHECK_SECONDS, REPORT_SECONDS = 1.0, 60.0

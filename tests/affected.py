@@ -27,7 +27,9 @@ DURATIONS = "seconds_by_file"
 UNKNOWN_SECONDS = 1.0
 """Counted for a test file that has not run yet."""
 ROOT_FIXTURES = "tests/conftest.py"
-LEFT_OUT = ("tests/browser/", "tests/e2e/", "tests/reliability/", "tests/triton_models/", "tests/triton_backends/")
+LEFT_OUT = tuple(
+    f"tests/{name}/" for name in ("browser", "e2e", "reliability", "triton_models", "gateway_local/backends")
+)
 """Folders whose tests start a browser or a Triton, or run what Triton runs, with torch."""
 HEAVY = ("torch", "torchvision", "onnx", "onnxruntime", "sklearn", "skimage", "scipy", "matplotlib", "jsonschema")
 HEAVY += ("efficientnet_lite_pytorch", "timm", "transformers", "ultralytics", "keras", "safetensors")
@@ -108,8 +110,8 @@ def named_by(path: str, sources: dict[str, str]) -> set[str]:
 def mirrored(path: str, sources: dict[str, str]) -> set[str]:
     """The tests of a file's folder: of the plug-in, or of the nearest folder that has tests under the same name."""
     top, _, rest = path.rpartition("/")[0].partition("/")
-    if top == "gateway_plugins":
-        return {each for each in sources if each.startswith(f"tests/plugins/{rest.partition('/')[0]}/")}
+    if rest.startswith("plugins/"):
+        return {each for each in sources if each.startswith(f"tests/gateway/plugins/{rest.split('/')[1]}/")}
     folder = f"tests/{top}/{rest}".replace("tests/tests/", "tests/").rstrip("/")
     while folder.count("/"):
         if found := {each for each in sources if each.rpartition("/")[0] == folder}:

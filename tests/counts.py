@@ -20,7 +20,7 @@ CORE_COUNTS = (
 )
 COUNTS = {
     "gateway.metrics": CORE_COUNTS,
-    "gateway_plugins.urls.metrics": ("FETCHES",),
+    "gateway.plugins.urls.metrics": ("FETCHES",),
 }
 """Their names by module."""
 

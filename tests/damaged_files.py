@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 from PIL import Image
 
-from gateway_decoder.damage import DamageDetector
-from gateway_decoder.opencv import cv2
+from gateway.decoder.damage import DamageDetector
+from gateway.decoder.opencv import cv2
 from tests.photos import PHOTOS, pixels
 
 KINDS = {

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.keys.quota import read_quota
+from gateway.plugins.keys.key_file import add_key
+from gateway.plugins.keys.quota import read_quota
 
 
 def key_of(file: Path, name: str = "app", **quota: str) -> dict[str, str]:

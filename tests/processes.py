@@ -19,18 +19,13 @@ from typing import Any
 import httpx
 import psutil
 
-from gateway.plugins import environment_of
+from gateway.plugin_loading import environment_of
 from gateway_local.children import is_ok
 from gateway_local.hosts import LOOPBACK
 from tests import warm
 
 PROJECT = Path(__file__).resolve().parents[1]
-PACKAGES = (
-    *("gateway", "gateway_cli", "gateway_client", "gateway_decoder", "gateway_local", "gateway_machine"),
-    "gateway_models",
-    "gateway_plugins",
-    "gateway_predictions",
-)
+PACKAGES = ("gateway", "gateway_cli", "gateway_client", "gateway_local", "gateway_models", "gateway_predictions")
 START_SECONDS = 180
 """Longest time in which a gateway starts: each of several workers imports everything, on a busy machine."""
 SERVE = "import sys; from gateway_cli.main import main; sys.argv[1:] = ['serve']; main()"

@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from gateway.plugins import settings_class
+from gateway.plugin_loading import settings_class
 
 if TYPE_CHECKING:
     from gateway import settings
-    from gateway_plugins.keys.settings import KeySettings
-    from gateway_plugins.media.settings import MediaSettings
-    from gateway_plugins.oip.settings import ProtocolSettings
-    from gateway_plugins.tensors.settings import TensorSettings
-    from gateway_plugins.urls.settings import UrlSettings
+    from gateway.plugins.keys.settings import KeySettings
+    from gateway.plugins.media.settings import MediaSettings
+    from gateway.plugins.oip.settings import ProtocolSettings
+    from gateway.plugins.tensors.settings import TensorSettings
+    from gateway.plugins.urls.settings import UrlSettings
     from gateway_predictions.settings import PredictionLogSettings
 
     class Settings(

@@ -9,8 +9,8 @@ import pytest
 import structlog
 
 from gateway import errors
-from gateway.plugins import errors_of
-from gateway_plugins.keys.key_file import add_key
+from gateway.plugin_loading import errors_of
+from gateway.plugins.keys.key_file import add_key
 from tests.deploy.test_alerts import RULES as BY_NAME
 from tests.deploy.test_dashboards import SERIES
 from tests.doubles.backend import PNG, StubBackend
@@ -61,7 +61,7 @@ def test_log_field_table_matches_the_code(tmp_path):
 
 
 def test_event_table_has_every_event():
-    packages = [PROJECT / "gateway", PROJECT / "gateway_plugins", PROJECT / "gateway_predictions"]
+    packages = [PROJECT / "gateway", PROJECT / "gateway_predictions"]
     sources = [path.read_text() for package in packages for path in package.rglob("*.py")]
     known = {
         name

@@ -11,7 +11,7 @@ OTHERS = (
     "gateway_local/doctor/repository.py",
     "gateway_models/networks/onnx_graph.py",
     "gateway_models/repository/entry.py",
-    "gateway_plugins/page/model_examples.py",
+    "gateway/plugins/page/model_examples.py",
     "gateway_predictions/forget.py",
     "gateway_predictions/labels.py",
     "gateway_predictions/layout.py",
@@ -61,7 +61,7 @@ ALLOWED = {
         "repository / self.classifier / str(self.network_of(version)) / self.format.filename": "one of a few names",
         "repository / (self.step_after(version) if has_own else self.classifier)": _ENTRY,
     },
-    "gateway_plugins/page/model_examples.py": {
+    "gateway/plugins/page/model_examples.py": {
         "folder / entry.file": "a name of _FILE",
         "repository / model_name": "a name of _MODEL",
     },

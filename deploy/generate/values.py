@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from deploy.generate import CHART
-from gateway.plugins import settings_class
+from gateway.plugin_loading import settings_class
 from gateway.settings import is_secret, variable
 
 Schema = dict[str, Any]

@@ -56,7 +56,7 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class UploadReference:
-    """A file of a request that is to be fetched: see gateway_plugins.urls. Its URL is the client's, unchecked."""
+    """A file of a request that is to be fetched: see gateway.plugins.urls. Its URL is the client's, unchecked."""
 
     index: int
     filename: str

@@ -1,7 +1,7 @@
 """Sizes of the gateway's memory buffers: their total, and defaults that fit a small machine."""
 
+from gateway.machine.capacity import WORKER_BYTES
 from gateway.settings import MIB, Settings
-from gateway_machine.capacity import WORKER_BYTES
 
 HELD = ("max_bytes_in_flight", "max_bytes_waiting", "max_bytes_unread")
 """Settings that limit the buffers of each gateway process."""

@@ -17,14 +17,14 @@ import structlog
 from gateway.errors import UserError
 from gateway.limits.buffers import fitted
 from gateway.logs import as_text, configure_logs
-from gateway.plugins import environment_of, hooks
+from gateway.machine.capacity import Costs, plan
+from gateway.machine.cores import usable_cores
+from gateway.machine.memory import memory_limit
+from gateway.plugin_loading import environment_of, hooks
 from gateway.server.connection import Connection
 from gateway.server.http import HttpHandler
 from gateway.server.workers import Plan
 from gateway.settings import BesideTriton, Settings, variable
-from gateway_machine.capacity import Costs, plan
-from gateway_machine.cores import usable_cores
-from gateway_machine.memory import memory_limit
 
 METRICS_BYTES = 8 * 2**20
 """Space for one worker's files of metrics, 1 MiB for each kind of metric, and as many of a worker that replaces it."""

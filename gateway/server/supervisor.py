@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from gateway.machine.service_record import ServiceRecord
 from gateway.server.workers import Plan, Refused, Reloads, Workers, hung_up
-from gateway_machine.service_record import ServiceRecord
 
 POLL_SECONDS = 0.2
 PLAN_SECONDS = 60.0

@@ -35,11 +35,11 @@ from gateway.inference.backend import (
 )
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize
+from gateway.machine.memory import usable_memory
 from gateway.triton.endpoint import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.triton.wire import RecentCodes, Seal
 from gateway.values.rollout import Rollout
-from gateway_machine.memory import usable_memory
 
 if TYPE_CHECKING:
     from gateway.inference.model_info import ModelInfo

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from gateway.errors import LoadFailed
+from gateway.machine.capacity import PROCESS_MEMORY, NetworkRuntime
+from gateway.machine.memory import Memory
 from gateway.settings import GIB, MIB
 from gateway.triton.contract import (
     PROCESS_MEMORY_PARAMETER,
@@ -24,8 +26,6 @@ from gateway.triton.contract import (
     read_model_configs,
     steps,
 )
-from gateway_machine.capacity import PROCESS_MEMORY, NetworkRuntime
-from gateway_machine.memory import Memory
 
 NEAR = 0.9
 """Share of the free memory above which a need is near the limit."""

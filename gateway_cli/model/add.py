@@ -115,9 +115,9 @@ def add_to_serve(spec: ModelSpec, repository: Path, address: str | None) -> None
 
 def _load(entry: "Entry", repository: Path, address: str | None, *, is_new: bool) -> None:
     """Load a model that was written into a Triton that runs, if there is an address; raises UserError."""
+    from gateway.machine.memory import usable_memory
     from gateway.triton.footprint import check_load
     from gateway_local import elastic
-    from gateway_machine.memory import usable_memory
     from gateway_models.repository.manage import provide_stateful
 
     elastic.update(repository)

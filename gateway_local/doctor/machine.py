@@ -11,7 +11,9 @@ from pathlib import Path
 from gateway.environment import SettingsError, load_settings
 from gateway.findings import Finding, fail, ok, warn
 from gateway.limits.buffers import needed
-from gateway.plugins import settings_class
+from gateway.machine.gpus import Gpus
+from gateway.machine.memory import usable_memory
+from gateway.plugin_loading import settings_class
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Need, size
@@ -25,8 +27,6 @@ from gateway_local.runtime.wheel import (
     is_fetched,
 )
 from gateway_local.server import SHARED_MEMORY, SHM_BYTES
-from gateway_machine.gpus import Gpus
-from gateway_machine.memory import usable_memory
 
 SHM_RECOMMENDED_BYTES = 256 * MIB
 """Shared memory for regions that grow with large batches; Docker gives a container 64 MiB by default."""

@@ -11,7 +11,8 @@ from rich.text import Text
 
 from gateway.errors import UserError
 from gateway.findings import Finding, Level, fail, ok
-from gateway.plugins import hooks, needs_key
+from gateway.machine.gpus import find_gpus
+from gateway.plugin_loading import hooks, needs_key
 from gateway.settings import Settings
 from gateway.triton.codec import Codecs
 from gateway.triton.footprint import need
@@ -21,7 +22,6 @@ from gateway_local.doctor import machine, repository
 from gateway_local.doctor.tritons import CURRENT, own_faults, tritons
 from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.paths import default_cache_dir
-from gateway_machine.gpus import find_gpus
 
 OPEN = "anyone who reaches the port can use the API, by an address, a local name or a name of GATEWAY_HOSTS"
 COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gateway.errors import ContractBroken
 from gateway.findings import Finding, fail, ok, warn
+from gateway.machine.capacity import Plan
 from gateway.triton.codec import Codecs
 from gateway.triton.contract import (
     CLASSIFIER,
@@ -17,7 +18,6 @@ from gateway.triton.contract import (
 )
 from gateway.values.labels import LabelsError, label_text
 from gateway.values.safe_path import SafePath, UnsafePath, safe_name
-from gateway_machine.capacity import Plan
 
 CONFIG = "config.pbtxt"
 LIMITED = "nothing, if they do not matter; gateway model add writes a model without them"

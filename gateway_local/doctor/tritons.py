@@ -4,7 +4,7 @@ from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, ModelNotFound
 from gateway.findings import Finding, fail, ok, warn
 from gateway.inference.backend import Call
-from gateway.plugins import hooks
+from gateway.plugin_loading import hooks
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
 from gateway.triton.client import CANCELLATION_SINCE, version_numbers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import UserError
-from gateway_machine.child_environment import NETWORKS, child_environment
+from gateway.machine.child_environment import NETWORKS, child_environment
 
 Say = Callable[[str], None]
 

@@ -3,7 +3,7 @@
 Only the wheel's binaries are used: not its Python API, nor its dependencies, which hold numpy below 2.
 
     CACHE/triton-0.7.0/                 what the wheel holds, checked against its hash
-    CACHE/backends-cp311-1a2b3c4d5e6f/  a backend directory for one Python version and one set of `triton_backends`
+    CACHE/backends-cp311-1a2b3c4d5e6f/  a backend directory for one Python version and one set of ../backends
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from gateway.machine.child_environment import PIP, child_environment
 from gateway.values.files import locked_where_writable, whole_folder
 from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_local.runtime.base import (
@@ -25,7 +26,6 @@ from gateway_local.runtime.base import (
     find_libpython,
     python_version,
 )
-from gateway_machine.child_environment import PIP, child_environment
 
 WHEEL_VERSION = "0.7.0"
 WHEEL_SHA256 = "21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df"

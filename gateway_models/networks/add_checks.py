@@ -5,8 +5,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from gateway.machine.gpus import gpu_count
 from gateway_local.paths import at
-from gateway_machine.gpus import gpu_count
 from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM
 from gateway_models.networks.isolation import Report
 from gateway_models.networks.model_source import (

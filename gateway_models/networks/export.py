@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
+from gateway.machine.capacity import MIB, NetworkRuntime
 from gateway.triton.contract import (
     CLASSIFIER,
     CPU_RUNTIME_PARAMETER,
@@ -24,7 +25,6 @@ from gateway.values.extras import install
 from gateway_local import cpu_network
 from gateway_local.config_text import with_parameter
 from gateway_local.cpu_network import CpuRuntime
-from gateway_machine.capacity import MIB, NetworkRuntime
 from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec

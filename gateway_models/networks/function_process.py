@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from gateway.errors import UserError
-from gateway_machine.child_environment import NETWORKS, child_environment
+from gateway.machine.child_environment import NETWORKS, child_environment
 from gateway_models.networks.adapted import Form, arranged
 from gateway_models.networks.after import STEP, load_step
 from gateway_models.networks.converters import open_network

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from gateway.errors import UserError
+from gateway.machine.child_environment import NETWORKS, child_environment
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime
-from gateway_machine.child_environment import NETWORKS, child_environment
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ModelSpec

@@ -19,7 +19,7 @@ NEARLY_ALL, NEARLY_EQUAL = 0.85, 0.01
 def photographs() -> Iterator[Image.Image]:
     """18 views in RGB: each photograph, its mirror image, and its quarters."""
     for name in PHOTOGRAPHS:
-        with files("gateway_plugins.page").joinpath("static", name).open("rb") as file, Image.open(file) as opened:
+        with files("gateway.plugins.page").joinpath("static", name).open("rb") as file, Image.open(file) as opened:
             photograph = opened.convert("RGB")
         yield photograph
         yield ImageOps.mirror(photograph)

@@ -10,12 +10,12 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 
+from gateway.machine.capacity import IN_FLIGHT_PER_CORE, MIB, NetworkRuntime
+from gateway.machine.child_environment import NETWORKS, child_environment
 from gateway.triton.contract import ModelConfig
 from gateway.triton.footprint import MemoryRecord, runtime_of
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.paths import DEFAULT_BACKENDS
-from gateway_machine.capacity import IN_FLIGHT_PER_CORE, MIB, NetworkRuntime
-from gateway_machine.child_environment import NETWORKS, child_environment
 from gateway_models.networks import served_process
 from gateway_models.networks.isolation import Job, Report
 from gateway_models.repository.entry import Entry, Outcome, Version

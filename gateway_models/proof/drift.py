@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.decoder.in_process import inspect_whole
 from gateway.environment import load_settings
 from gateway.errors import ImageError
 from gateway.ingest.upload import Limits
 from gateway_client.files import read_file
-from gateway_decoder.in_process import inspect_whole
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import NotCompared, image_files, resize_for

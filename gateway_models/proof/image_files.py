@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gateway.decoder.in_process import prepare
 from gateway.environment import load_settings
 from gateway.errors import ImageError, UserError
 from gateway.ingest.image_formats import SUFFIXES
@@ -11,7 +12,6 @@ from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload, file_too_large
 from gateway_client.files import files_below, read_file
-from gateway_decoder.in_process import prepare
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
 

@@ -19,7 +19,9 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.findings import Finding, Level, ok, warn
-from gateway.plugins import hooks, needs_key
+from gateway.machine.capacity import CALL_IMAGES, GPU_BATCH, MIB, Costs
+from gateway.machine.gpus import find_gpus
+from gateway.plugin_loading import hooks, needs_key
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.contract import ModelConfig
 from gateway_local.api_process import ApiProcess
@@ -32,8 +34,6 @@ from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import read, roles
-from gateway_machine.capacity import CALL_IMAGES, GPU_BATCH, MIB, Costs
-from gateway_machine.gpus import find_gpus
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.image_files import image_files
 from gateway_models.proof.parity import Parity, compare_served, runs_on_gpu

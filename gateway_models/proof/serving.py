@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.environment import load_settings
+from gateway.machine.gpus import find_gpus
 from gateway_local.devices import choose_devices
 from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime.wheel import ensure_runtime
 from gateway_local.server import EmbeddedTriton
-from gateway_machine.gpus import find_gpus
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.isolation import Report
 

@@ -5,10 +5,10 @@ from enum import StrEnum
 from importlib.util import find_spec
 
 from gateway.errors import UserError
+from gateway.machine.gpus import gpu_count
 from gateway.values.extras import install
 from gateway_local.cpu_features import has_bf16
 from gateway_local.cpu_network import CpuRuntime
-from gateway_machine.gpus import gpu_count
 from gateway_models.networks.model_source import AS_ONNX, framework_of, source_kind
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Format, OpenVino, Precision, Serving

@@ -3,8 +3,8 @@
 from importlib.resources import files
 from string import Template
 
+from gateway.machine.capacity import CPU_PREFERRED
 from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
-from gateway_machine.capacity import CPU_PREFERRED
 from gateway_models.repository import tensorrt
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Format, Serving

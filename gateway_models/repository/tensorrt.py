@@ -1,7 +1,7 @@
 """TensorRT for an ONNX model, as https://github.com/triton-inference-server/onnxruntime_backend configures it."""
 
+from gateway.machine.capacity import GPU_PREFERRED
 from gateway.triton.contract import CLASSIFIER_INPUT
-from gateway_machine.capacity import GPU_PREFERRED
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Precision
 

@@ -14,15 +14,15 @@ import httpcore2
 import pytest
 
 from gateway.ingest.multipart import MAX_PARAMETER_BYTES, MAX_PARAMETERS, MAX_PART_HEADERS
+from gateway.plugins.oip.grpc_api.server import MAX_DESCRIPTION_BYTES
+from gateway.plugins.streams.websockets import MAX_FRAGMENTS
+from gateway.plugins.urls.network import HEAD_READ_BYTES, MAX_OVERHEAD_BYTES, Wire
 from gateway.server.http import FRAMING_SHARE
 from gateway.server.offers import MAX_HEADERS, MAX_LINE_BYTES
-from gateway_plugins.oip.grpc_api.server import MAX_DESCRIPTION_BYTES
-from gateway_plugins.streams.websockets import MAX_FRAGMENTS
-from gateway_plugins.urls.network import HEAD_READ_BYTES, MAX_OVERHEAD_BYTES, Wire
 from tests.attack.target import MULTIPART, Target, receive, summary
 from tests.attack.websocket import BINARY, CONTINUATION, TEXT, Stream, frame, handshake
 from tests.doubles.backend import PNG, frame_backend
-from tests.plugins.oip.grpc_api.serving import METHODS, channel_to, serving
+from tests.gateway.plugins.oip.grpc_api.serving import METHODS, channel_to, serving
 from tests.services import stream_service
 from tests.settings import Settings
 
@@ -146,7 +146,7 @@ def test_bound_holds(target: Target, kept: Kept):
 
 
 async def test_bounds_of_grpc_hold():
-    """Those of connections and calls are in tests/plugins/oip/grpc_api/test_limits.py."""
+    """Those of connections and calls are in tests/gateway/plugins/oip/grpc_api/test_limits.py."""
     async with serving(max_file_bytes=FILE_BYTES) as address, channel_to(address) as channel:
         method = channel.unary_unary(f"{METHODS}/ModelInfer")
         most = FILE_BYTES + MAX_DESCRIPTION_BYTES

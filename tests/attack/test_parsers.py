@@ -17,7 +17,7 @@ from tests.costly_files import (
     progressive_jpeg_of_many_scans,
 )
 from tests.doubles.backend import PNG
-from tests.gateway_decoder.hostile_headers import heic_of_headers
+from tests.gateway.decoder.hostile_headers import heic_of_headers
 from tests.processes import Gateway
 
 pytestmark = pytest.mark.slow
@@ -65,7 +65,7 @@ IMAGES = cases(
     ),
     ("damaged-images", "Fifty images with valid headers and endings, and noise between", damaged_images),
 )
-"""Their decoding is bounded by the account of their request; see tests/gateway_decoder for each format."""
+"""Their decoding is bounded by the account of their request; see tests/gateway/decoder for each format."""
 
 
 def ask(gateway: Gateway) -> dict:

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from websockets.sync.client import connect
 
-from gateway_plugins.keys.key_file import add_key
+from gateway.plugins.keys.key_file import add_key
 from tests.browser.backend import picture
 from tests.browser.conftest import PATIENCE_MS, enter_key, file, page_of
 from tests.doubles.backend import StubBackend

@@ -67,7 +67,7 @@ def test_map_stays_with_its_picture(page: Page):
 
 
 def test_refused_explanation_says_why(context: BrowserContext, monkeypatch):
-    monkeypatch.setattr("gateway_plugins.media.explain_route.MAX_MASKED_BYTES", 2**20)
+    monkeypatch.setattr("gateway.plugins.media.explain_route.MAX_MASKED_BYTES", 2**20)
     with page_of(context) as page:
         open_picture(page)
         page.get_by_role("button", name="Why?").click()

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, Route, expect
 
-from gateway_plugins.keys.key_file import add_key
+from gateway.plugins.keys.key_file import add_key
 from tests.browser.backend import animation, colours_backend, picture
 from tests.browser.conftest import PATIENCE_MS, box, enter_key, file, page_of, read_download
 from tests.doubles.backend import StubBackend
@@ -327,7 +327,7 @@ def test_viewer_shows_the_frames_of_animations(page: Page, tmp_path):
 @pytest.mark.parametrize("most", [2, 8])
 def test_animation_with_too_many_frames_is_classified_as_a_still(context: BrowserContext, most: int, monkeypatch):
     film = animation(*("blue", "red", "green") * 2)
-    monkeypatch.setattr("gateway_plugins.media.plugin.MAX_FRAMES", most)
+    monkeypatch.setattr("gateway.plugins.media.plugin.MAX_FRAMES", most)
     with page_of(context) as page:
         add(page, [file("one.gif", film, "image/gif"), file("two.gif", film, "image/gif")])
         expect(page.locator("#tally")).to_have_text("2 classified")

@@ -8,16 +8,16 @@ import pytest
 
 from deploy.generate import CHART
 from deploy.generate.helm import Rendered, render
-from gateway.settings import variable
-from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
-from gateway_local.server import EXIT_TIMEOUT_SECONDS
-from gateway_machine.capacity import (
+from gateway.machine.capacity import (
     IN_FLIGHT_PER_CORE,
     IN_FLIGHT_PER_GPU,
     MIN_IN_FLIGHT,
     SHARED_BYTES,
     plan,
 )
+from gateway.settings import variable
+from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
+from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from tests.deploy.conftest import SETS
 from tests.deploy.kubernetes_schemas import container, find, pod
 from tests.settings import Settings

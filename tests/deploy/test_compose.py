@@ -3,8 +3,8 @@
 import pytest
 import yaml
 
+from gateway.machine.capacity import plan
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
-from gateway_machine.capacity import plan
 from tests.deploy.conftest import compose_file, faults_of, laid_over
 from tests.settings import Settings
 

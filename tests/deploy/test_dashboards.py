@@ -17,7 +17,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from deploy.generate import CHART
 from gateway import metrics
 from gateway.errors import ServiceError
-from gateway.plugins import installed, metrics_of
+from gateway.plugin_loading import installed, metrics_of
 from tests.deploy.prometheus import Prometheus, expression, needs_prometheus, promtool, running_prometheus
 from tests.deploy.test_alerts import RULES
 from tests.photos import photo, unlike_any

@@ -18,7 +18,7 @@ from typing import IO
 import pytest
 
 from tests.docs import test_own_repository, warm_commands
-from tests.plugins.tensors import test_on_triton
+from tests.gateway.plugins.tensors import test_on_triton
 
 PROJECT = Path(__file__).parents[2]
 TUTORIALS = [

@@ -94,7 +94,7 @@ OF_AN_ERROR = ("docs/reference/http-api.md", "docs/guides/embeddings.md", "docs/
     ("path", "joined"),
     [
         ("README.md", " and "),
-        ("gateway_plugins/page/static/index.html", ", "),
+        ("gateway/plugins/page/static/index.html", ", "),
         *((path, " or ") for path in OF_AN_ERROR),
     ],
 )
@@ -110,7 +110,7 @@ def test_guide_to_files_and_page_have_each_format():
     lines = (PROJECT / "docs/reference/images.md").read_text().splitlines()
     rows = {line.split("|")[1].strip().partition(" ")[0] for line in lines if line.startswith("| ")}
     assert {name.partition(" ")[0] for name in accepted_formats().replace(" or ", ", ").split(", ")} <= rows
-    page = (PROJECT / "gateway_plugins/page/static/index.html").read_text()
+    page = (PROJECT / "gateway/plugins/page/static/index.html").read_text()
     offered = page.partition('accept="')[2].partition('"')[0].split(",")
     always = [traits for traits in FORMATS.values() if traits.suffixes and not traits.package]
     decoded = {f".{traits.suffixes[0]}" for traits in always if not traits.passed_on}

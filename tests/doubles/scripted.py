@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from gateway.deadline import Deadline
+from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, InferResult, ModelLoader, Row
 from gateway.inference.expansion import OpenedImage
@@ -30,10 +31,9 @@ from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Admission
+from gateway.plugins.rollouts.shadow import Shadows
 from gateway.predict import image_steps
 from gateway.values.rollout import Rollout
-from gateway_decoder.headers import read_header
-from gateway_plugins.rollouts.shadow import Shadows
 from tests.doubles.backend import StubBackend
 from tests.settings import Settings
 

@@ -14,7 +14,7 @@ from tritonclient.http import InferRequestedOutput as HttpOutput
 from tritonclient.utils import InferenceServerException
 
 from tests.asking import encode
-from tests.plugins.oip.grpc_api.serving import images
+from tests.gateway.plugins.oip.grpc_api.serving import images
 from tests.processes import PROJECT, Gateway, free_port, python
 
 MODEL = "ensemble_model"

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from gateway.decoder.damage import DamageDetector
 from gateway.errors import ImageError
-from gateway.plugins import errors_of, installed
-from gateway_decoder.damage import DamageDetector
+from gateway.plugin_loading import errors_of, installed
 from tests import encoders
 from tests.damaged_files import damaged, outcome, refused_by_pillow
 from tests.gateway_client.bulk.running import rows_of, run

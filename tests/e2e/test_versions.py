@@ -18,12 +18,12 @@ import httpx
 import pytest
 from torch import nn
 
+from gateway.plugins.keys.key_file import add_key
 from gateway.values.rollout import FOLLOW_SECONDS
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.manage import user
-from gateway_plugins.keys.key_file import add_key
 from tests.commands import gateway, refusal
 from tests.gateway_models.networks.builders import add_head
 from tests.load import Load

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from examples.spark_classify import classifier
-from gateway_plugins.keys.key_file import add_key
+from gateway.plugins.keys.key_file import add_key
 from tests.deploy.kubernetes_schemas import VERSIONS, faults
 from tests.doubles.backend import PNG, StubBackend, frame, frame_backend
 from tests.gateway_client.bulk.running import folder_of

@@ -21,15 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.decoder.decoding import decode
+from gateway.decoder.headers import read_header
+from gateway.decoder.opencv import cv2
 from gateway.errors import ImageError
 from gateway.ingest.decode_budget import memory_limit, open_bytes
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, needs_decoding
 from gateway.ingest.upload import Limits, Upload
 from gateway.settings import DecodeMode
-from gateway_decoder.decoding import decode
-from gateway_decoder.headers import read_header
-from gateway_decoder.opencv import cv2
 
 LIMITS = Limits(
     max_files=1_000,

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from gateway_plugins.streams.options import StreamParameters
+from gateway.plugins.streams.options import StreamParameters
 from tests.attack.parsers import SMALL_BMP
 from tests.fuzz.http import damage, split
 from tests.fuzz.service import BATCH, SECONDS_TO_END, Case, Report, Server, run_cases

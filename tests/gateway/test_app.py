@@ -10,17 +10,17 @@ from gateway.errors import clear_frames
 from tests.processes import PROJECT
 
 OPTIONAL = (
-    *("gateway_plugins.oip.grpc_api", "gateway_plugins.urls.fetcher", "gateway_plugins.otlp.exporter"),
+    *("gateway.plugins.oip.grpc_api", "gateway.plugins.urls.fetcher", "gateway.plugins.otlp.exporter"),
     *("grpc_reflection.", "gateway_predictions.service_log", "httpcore2", "pyarrow"),
     *("opentelemetry.sdk", "opentelemetry.instrumentation"),
-    *("gateway_decoder", "exact_resize", "cv2", "PIL", "pillow_heif", "torch"),
+    *("gateway.decoder", "exact_resize", "cv2", "PIL", "pillow_heif", "torch"),
 )
 """Packages of optional parts, and of what decodes, which other processes import."""
 
 
 def test_parts_that_are_off_are_not_imported():
     code = (
-        "import sys; from gateway.app import create_app; from gateway.plugins import settings_class; "
+        "import sys; from gateway.app import create_app; from gateway.plugin_loading import settings_class; "
         "create_app(settings_class()(_env_file=None)); "
         f"print([name for name in sys.modules if name.startswith({OPTIONAL})])"
     )

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field, SecretStr, ValidationError
 
 from gateway.environment import SettingsError, allowed, load_settings
-from gateway.plugins import environment_of
+from gateway.plugin_loading import environment_of
 from gateway.settings import MIB, is_secret, variable
 from tests.processes import PROJECT
 from tests.settings import Settings

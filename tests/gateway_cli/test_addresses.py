@@ -5,10 +5,10 @@ import typer
 import typer.main
 
 from gateway.errors import UserError
+from gateway.plugins.keys.key_file import add_key
 from gateway_cli.addresses import WrongAddress
 from gateway_cli.main import app
 from gateway_local.server import EmbeddedTriton
-from gateway_plugins.keys.key_file import add_key
 from tests.commands import gateway, refusal
 from tests.processes import free_port
 from tests.services import stub_service

@@ -13,11 +13,11 @@ import torch
 from typer.testing import CliRunner, Result
 
 from gateway.errors import UserError
+from gateway.machine.gpus import gpu_count
 from gateway.triton.contract import SEQUENCE_MODEL, ModelConfig, read_model_config
 from gateway_cli.main import app, main
 from gateway_cli.model.group import explain_how_to_load
 from gateway_cli.terminal import print_status
-from gateway_machine.gpus import gpu_count
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.networks.torchscript import without_deprecations
 from gateway_models.repository.entry import Entry, read_entry

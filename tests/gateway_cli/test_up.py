@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.plugins.keys.key_file import KeysError
 from gateway_cli import live
 from gateway_cli.live import LiveDisplay, log_path
 from gateway_local.console import PlainConsole
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from gateway_plugins.keys.key_file import KeysError
 from tests.commands import gateway, refusal
 from tests.processes import wait_for
 

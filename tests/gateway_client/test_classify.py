@@ -100,7 +100,7 @@ def test_frames_of_an_animation_have_results(gateway):
 @pytest.mark.parametrize("frames", ["all", "every:0.1s"])
 def test_too_many_frames_in_a_request_splits_it(frames, monkeypatch):
     animations = [animated("GIF", range(count)) for count in (4, 5, 9, 3, 8)]
-    monkeypatch.setattr("gateway_plugins.media.plugin.MAX_FRAMES", 8)
+    monkeypatch.setattr("gateway.plugins.media.plugin.MAX_FRAMES", 8)
     with stub_service() as url, Gateway(url) as gateway:
         results = sorted(gateway.classify(animations, frames=frames), key=lambda result: result.index)
     assert [len(result.frames) for result in results if result.index != 2] == [4, 5, 3, 8]
@@ -309,7 +309,7 @@ def test_retries_end_after_retry_seconds():
 
 
 def test_api_key_is_sent(tmp_path):
-    from gateway_plugins.keys.key_file import add_key
+    from gateway.plugins.keys.key_file import add_key
 
     key = add_key(tmp_path / "keys", "me")
     with stub_service(api_keys_file=tmp_path / "keys") as url:

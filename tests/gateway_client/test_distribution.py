@@ -10,7 +10,7 @@ import pytest
 
 from gateway.app import create_app
 from gateway.errors import ServiceError
-from gateway.plugins import errors_of, installed
+from gateway.plugin_loading import errors_of, installed
 from gateway_client.errors import SERVICE_CODES
 from tests.doubles.backend import PNG
 from tests.processes import PROJECT, python

@@ -3,6 +3,8 @@
 import pytest
 from google.protobuf import text_format
 
+from gateway.machine.capacity import plan
+from gateway.machine.gpus import Gpus
 from gateway.triton.contract import read_model_configs
 from gateway_local.devices import (
     DEFAULT_POOL_BYTES,
@@ -18,8 +20,6 @@ from gateway_local.memory_plan import sized_configs
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from gateway_machine.capacity import plan
-from gateway_machine.gpus import Gpus
 
 
 def choose(repository, gpus, said=None):

@@ -7,14 +7,14 @@ import pytest
 
 from gateway.findings import Level
 from gateway.limits.buffers import LEAST, needed
+from gateway.machine import capacity
+from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB
 from gateway.triton.contract import read_model_configs
 from gateway.triton.footprint import NEAR, need
 from gateway_local import memory_plan
 from gateway_local.cost_record import RECORD, record_costs, recorded_costs
 from gateway_local.memory_plan import MemoryShort, fit, models_to_start, plan_start, sized_configs
-from gateway_machine import capacity
-from gateway_machine.memory import MACHINE, Memory
 from tests.gateway.triton.test_footprint import ONNX, model
 from tests.settings import Settings
 

@@ -10,11 +10,11 @@ import psutil
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
+from gateway.machine.gpus import gpu_count
 from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime, TritonRuntimeError
 from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, missing_code
 from gateway_local.server_log import error_lines
-from gateway_machine.gpus import gpu_count
 from tests.gateway.triton.small_repository import write_repository
 from tests.processes import is_gone, wait_for
 from tests.tritons import running_triton

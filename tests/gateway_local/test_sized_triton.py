@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.machine.capacity import SHARED_BYTES, Costs, pinned_pool_bytes, plan
+from gateway.machine.cores import usable_cores
+from gateway.machine.gpus import gpu_count
 from gateway.triton.contract import ModelInstanceGroup, read_model_config
 from gateway_local.sized_triton import container_plan, short_of_shared_memory, use_devices
 from gateway_local.sizing import ARGUMENT
-from gateway_machine.capacity import SHARED_BYTES, Costs, pinned_pool_bytes, plan
-from gateway_machine.cores import usable_cores
-from gateway_machine.gpus import gpu_count
 from tests.processes import PROJECT, python, wait_for
 
 OPTION, LOAD_THREADS = "--grpc-infer-thread-count", "--model-load-thread-count"
@@ -157,7 +157,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_gpus_of_the_driver_are_counted(run, gpus):
-    code = "from gateway_machine.gpus import gpu_count, gpu_fault; print(gpu_count(), repr(gpu_fault()))"
+    code = "from gateway.machine.gpus import gpu_count, gpu_fault; print(gpu_count(), repr(gpu_fault()))"
     assert run("-c", code, PLAYED_GPUS=gpus).stdout == f"{gpus} ''\n"
 
 

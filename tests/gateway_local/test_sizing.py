@@ -9,12 +9,12 @@ from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.machine.capacity import plan
 from gateway.triton.contract import SIZED_FOR, ModelConfig, ModelInstanceGroup, parameters, read_model_config
 from gateway_local import sizing
 from gateway_local.config_text import parse, with_parameter
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.sizing import FUSER, SizedRepository, completed, completed_texts, write
-from gateway_machine.capacity import plan
 from tests.tritons import running_triton
 
 GPU, CPU = plan(16, 1), plan(16, 0)

@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 
+from gateway.plugins.keys.key_file import add_key
 from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_model_repository, shipped
 from gateway_local.server import StartFailed
 from gateway_local.up import CHECK_SECONDS, REPORT_SECONDS, KillReports, program, request, start
-from gateway_plugins.keys.key_file import add_key
 from tests.processes import PROJECT
 from tests.settings import Settings
 

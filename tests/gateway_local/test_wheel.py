@@ -68,7 +68,7 @@ def wheel(tmp_path_factory) -> Path:
     source = folder / "source"
     source.mkdir()
     ignore = shutil.ignore_patterns("__pycache__", "model.pt", "labels.txt", "origin.json", "build")
-    for name in (*PACKAGES, "triton_models", "triton_backends", "examples"):
+    for name in (*PACKAGES, "triton_models", "examples"):
         shutil.copytree(PROJECT / name, source / name, ignore=ignore)
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "THIRD_PARTY.md"):
         shutil.copy(PROJECT / name, source)
@@ -136,16 +136,17 @@ def test_wheel_contains_models_backends_an_image_and_the_client_but_no_weights(i
         "triton_models/ensemble_model/config.pbtxt",
         "triton_models/preprocessor/1/model.py",
         "triton_models/preprocessor/1/resizing.py",
-        "triton_backends/pytorch/model.py",
-        "triton_backends/pytorch/on_torch.py",
         "examples/cat.jpg",
     } <= files
     assert not [name for name in files if name.endswith(("model.pt", "labels.txt", ".pyc"))]
-    (brought,) = installed.prefix.glob("lib/python*/site-packages/gateway_plugins/page/client/*.whl")
+    (brought,) = installed.prefix.glob("lib/python*/site-packages/gateway/plugins/page/client/*.whl")
     assert brought.name == f"triton_image_gateway_client-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(brought) as archive:
         assert {"gateway_client/__init__.py", "gateway_client/py.typed"} <= set(archive.namelist())
-    code = "import gateway; from gateway_local.paths import *; print(gateway.__file__, DEFAULT_BACKENDS.is_dir())"
+    code = (
+        "import gateway; from gateway_local.paths import *; print(gateway.__file__, "
+        "all((DEFAULT_BACKENDS / 'pytorch' / name).is_file() for name in ('model.py', 'elastic.py', 'on_torch.py')))"
+    )
     printed = subprocess.run(
         [installed.prefix / "bin" / "python", "-c", code],
         cwd=installed.home,

@@ -13,9 +13,9 @@ from websockets.sync.client import connect
 from gateway.app import create_app
 from gateway.environment import SettingsError, load_settings
 from gateway.errors import ModelUnavailable
+from gateway.plugins.keys.key_file import add_key
 from gateway.values.extras import install
 from gateway.values.rollout import Rollout
-from gateway_plugins.keys.key_file import add_key
 from gateway_predictions import store
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy

@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from gateway_machine.service_record import ServiceRecord, running
+from gateway.machine.service_record import ServiceRecord, running
 from tests.photos import photo
 from tests.processes import environment, free_port, is_gone
 

@@ -12,12 +12,12 @@ import psutil
 import pytest
 import redis
 
+from gateway.plugins.keys.key_file import add_key
+from gateway.plugins.keys.quota import read_quota
+from gateway.plugins.keys.rates import CONNECTIONS
 from gateway_local.server import EmbeddedTriton
-from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.keys.quota import read_quota
-from gateway_plugins.keys.rates import CONNECTIONS
+from tests.gateway.plugins.keys.stores import Store, needs_store
 from tests.load import Load
-from tests.plugins.keys.stores import Store, needs_store
 from tests.processes import SERVE, Gateway, free_port, is_gone, running_gateway, wait_for
 from tests.reliability.conftest import urls_of
 
@@ -29,7 +29,7 @@ FLOOD_CLIENTS = 8
 IN_FLIGHT = 8
 SHARE = 0.25
 LIMITS = {"max_images_in_flight": IN_FLIGHT, "max_images_waiting": 6, "ready_interval_seconds": 1}
-PATIENT = f"from gateway_plugins.keys import rates; rates.TIMEOUT_SECONDS = 30.0; {SERVE}"
+PATIENT = f"from gateway.plugins.keys import rates; rates.TIMEOUT_SECONDS = 30.0; {SERVE}"
 """On a busy machine the store may take longer than a service waits for it, and then the rates are not exact."""
 GAUGES = (
     "gateway_images_in_flight",

@@ -19,8 +19,8 @@ import psutil
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
+from gateway.machine.gpus import gpu_count
 from gateway_local.hosts import authority
-from gateway_machine.gpus import gpu_count
 from tests.load import Load
 from tests.photos import photo, unlike_any
 from tests.processes import PROJECT, environment, free_port, is_gone, python, wait_for
@@ -128,7 +128,7 @@ def test_no_process_but_the_services_own_has_its_secrets(shared_up):
         elif line:
             others[line] = process.environ()
     assert any(SECRET in process.environ().values() for process in own)
-    for kind in ("tritonserver", "triton_python_backend_stub", "gateway_decoder", "reaper"):
+    for kind in ("tritonserver", "triton_python_backend_stub", "gateway.decoder", "reaper"):
         assert any(kind in line for line in others), kind
     for line, variables in others.items():
         assert SECRET not in variables.values(), line
@@ -159,11 +159,11 @@ def test_no_process_inherits_what_the_service_has_open(shared_up):
         elif line:
             others[line] = open_objects(process)
     assert any("socket:" in name for name in own.values())
-    for kind in ("tritonserver", "triton_python_backend_stub", "gateway_decoder", "reaper"):
+    for kind in ("tritonserver", "triton_python_backend_stub", "gateway.decoder", "reaper"):
         assert any(kind in line for line in others), kind
     for line, held in others.items():
         common = {own[each] for each in own.keys() & held.keys()}
-        assert not [name for name in common if not ("gateway_decoder" in line and "/memfd:image" in name)], line
+        assert not [name for name in common if not ("gateway.decoder" in line and "/memfd:image" in name)], line
 
 
 def test_classify_asks_this_machine_without_the_proxy(shared_up):

@@ -46,7 +46,7 @@ def failing_with(monkeypatch, error: Exception | None) -> None:
 
 
 BOTH = pytest.mark.parametrize(
-    "path", ["triton_models/preprocessor/1/on_torch.py", "triton_backends/pytorch/on_torch.py"]
+    "path", ["triton_models/preprocessor/1/on_torch.py", "gateway_local/backends/pytorch/on_torch.py"]
 )
 
 
@@ -69,7 +69,7 @@ def test_process_ends_when_its_gpu_is_lost(load, monkeypatch, path, device, erro
 
 
 def test_torchscript_model_ends_its_process_after_a_sticky_error(load, monkeypatch):
-    module = load("triton_backends/pytorch/on_torch.py")
+    module = load("gateway_local/backends/pytorch/on_torch.py")
     failing_with(monkeypatch, RuntimeError("CUDA error: an illegal memory access was encountered"))
     model = module.Instance.__new__(module.Instance)
     model.device = CUDA
@@ -91,7 +91,7 @@ def test_torchscript_model_ends_its_process_after_a_sticky_error(load, monkeypat
     ],
 )
 def test_onnx_model_ends_its_process_after_a_sticky_error(load, message, ends):
-    module = load("triton_backends/onnxruntime/onnx_execution.py")
+    module = load("gateway_local/backends/onnxruntime/onnx_execution.py")
     with pytest.raises(Ended) if ends else nullcontext():
         module.end_if_gpu_is_lost(RuntimeError(message))
 
@@ -101,7 +101,7 @@ def test_onnx_model_ends_its_process_after_a_sticky_error(load, message, ends):
     [("x86_64", "DEFAULT", [False]), ("x86_64", "AVX2", []), ("aarch64", "DEFAULT", [])],
 )
 def test_nnpack_is_off_without_avx2(load, monkeypatch, machine, capability, flags):
-    module = load("triton_backends/pytorch/on_torch.py")
+    module = load("gateway_local/backends/pytorch/on_torch.py")
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
     found: list[bool] = []

@@ -118,7 +118,7 @@ class Decoders:
         )
 
     async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> "Decoded":
-        """Decode an inspected image: see `gateway_decoder.decoding.decode`.
+        """Decode an inspected image: see `gateway.decoder.decoding.decode`.
 
         Raises UndecodableImage, TruncatedImage, UnsupportedFormat, TooCostly if it exceeds its limits or its account is
         empty, and Overloaded if no decoder can be started. After it returns or raises, no process works on the image:

@@ -18,7 +18,7 @@ from gateway.ingest.decode_budget import WORKER_START_SECONDS, Size
 from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.image_info import ImageInfo
 from gateway.ingest.resizing import TensorInput
-from gateway_machine.child_environment import child_environment
+from gateway.machine.child_environment import child_environment
 
 START_SECONDS = 30.0
 _KEPT_BYTES = 32 * 2**20
@@ -91,7 +91,7 @@ class Reply(TypedDict):
     """The reply to a job: its result, or an `error` by its code, with a public message and a cause.
 
     To a HeaderJob the fields of an ImageInfo; to an ImageJob the `size` of the pixels in bytes, and whether the
-    data was `damaged`. The others are for files that stay open: see gateway_plugins.media.open_files.
+    data was `damaged`. The others are for files that stay open: see gateway.plugins.media.open_files.
     """
 
     width: int
@@ -111,7 +111,7 @@ class Reply(TypedDict):
 
 
 class Worker:
-    """One child process, `gateway_decoder`, which does one job at a time.
+    """One child process, `gateway.decoder`, which does one job at a time.
 
     It ends with the thread that started it, so start it on the event loop's thread. The process gets only the
     environment variables that Python needs, and no files but its socket and the shared memory.
@@ -130,7 +130,7 @@ class Worker:
             try:
                 # A new program, not a fork: the child inherits no threads and no locks.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "gateway_decoder", *map(str, handles), str(os.getpid())],
+                    [sys.executable, "-P", "-m", "gateway.decoder", *map(str, handles), str(os.getpid())],
                     env=_environment(max_image_pixels),
                     pass_fds=handles,
                     stdin=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from gateway.inference.request_spec import MIN_TIMEOUT_SECONDS
-from gateway_plugins.keys.key_file import add_key, remove_key
+from gateway.plugins.keys.key_file import add_key, remove_key
 from tests.doubles.backend import MODEL, PNG, StubBackend, with_vector
 from tests.services import Client, client_of
 

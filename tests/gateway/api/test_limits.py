@@ -24,7 +24,7 @@ from gateway.errors import Overloaded
 from gateway.limits.admission import Admission
 from gateway.limits.pool_clients import NeverEvicted
 from gateway.limits.pools import response_buffer
-from gateway_plugins.keys.limits_route import FIXED
+from gateway.plugins.keys.limits_route import FIXED
 from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.gateway.api.tensors import INFER, in_json
 from tests.processes import wait_for

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 from tritonclient.grpc import service_pb2
 
 from gateway.api.origins import READS
-from gateway.plugins import installed
-from gateway_plugins.keys.key_file import add_key
+from gateway.plugin_loading import installed
+from gateway.plugins.keys.key_file import add_key
 from tests.doubles.backend import PNG, StubBackend, frame, frame_backend
-from tests.plugins.oip.grpc_api.serving import connected, request, stub
+from tests.gateway.plugins.oip.grpc_api.serving import connected, request, stub
 from tests.services import ROUTES, Client, client_of
 from tests.settings import Settings
 

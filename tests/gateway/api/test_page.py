@@ -19,15 +19,15 @@ import pytest
 import gateway_client
 from gateway import __version__, errors
 from gateway.errors import NotFound
-from gateway.plugins import errors_of, installed
+from gateway.plugin_loading import errors_of, installed
+from gateway.plugins.keys.key_file import add_key
+from gateway.plugins.page import client_build
+from gateway.plugins.page import client_wheel as wheels
+from gateway.plugins.page.client_build import build_client
+from gateway.plugins.page.client_wheel import client_wheel
+from gateway.plugins.page.model_examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES
+from gateway.plugins.page.page import CONTENT_SECURITY_POLICY, SHIPPED_EXAMPLES, files
 from gateway_client.csv_cells import csv_line
-from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.page import client_build
-from gateway_plugins.page import client_wheel as wheels
-from gateway_plugins.page.client_build import build_client
-from gateway_plugins.page.client_wheel import client_wheel
-from gateway_plugins.page.model_examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES
-from gateway_plugins.page.page import CONTENT_SECURITY_POLICY, SHIPPED_EXAMPLES, files
 from tests.doubles.backend import MODEL, PNG, StubBackend
 from tests.processes import PROJECT
 from tests.services import Client, client_of, stub_service

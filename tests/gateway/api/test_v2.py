@@ -11,10 +11,10 @@ from tritonclient.http import InferRequestedOutput
 from gateway import __version__
 from gateway.errors import InferenceFailed, InternalError, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Embeddings, InferResult
+from gateway.plugins.keys.key_file import add_key
+from gateway.plugins.oip.documents import InferenceBody, InferenceResponse
+from gateway.plugins.oip.routes.models import MAX_INDEX_BYTES
 from gateway.values.rollout import Rollout
-from gateway_plugins.keys.key_file import add_key
-from gateway_plugins.oip.documents import InferenceBody, InferenceResponse
-from gateway_plugins.oip.routes.models import MAX_INDEX_BYTES
 from tests.doubles.backend import PNG, VECTOR, StubBackend, scored
 from tests.gateway.api.tensors import INFER, SCORES, TEXT, ask, in_json, prediction, refusal, result, scorer
 from tests.keys import key_of
@@ -440,7 +440,7 @@ def start(client, sequence_id: int, headers: dict[str, str] | None = None):
 
 
 def test_client_has_as_many_sequences_as_the_limit(backend, monkeypatch):
-    monkeypatch.setattr("gateway_plugins.oip.settings.MAX_SEQUENCES", 3)
+    monkeypatch.setattr("gateway.plugins.oip.settings.MAX_SEQUENCES", 3)
     with client_of(backend) as client:
         for sequence_id in (1, 2, 3):
             assert start(client, sequence_id).status_code == 200
@@ -455,8 +455,8 @@ def test_client_has_as_many_sequences_as_the_limit(backend, monkeypatch):
 
 
 def test_idle_sequence_makes_room_for_the_next_one(backend, monkeypatch):
-    monkeypatch.setattr("gateway_plugins.oip.sequences.IDLE_SECONDS", 0.0)
-    monkeypatch.setattr("gateway_plugins.oip.settings.MAX_SEQUENCES", 2)
+    monkeypatch.setattr("gateway.plugins.oip.sequences.IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.plugins.oip.settings.MAX_SEQUENCES", 2)
     with client_of(backend) as client:
         assert [start(client, sequence_id).status_code for sequence_id in (1, 2)] == [200, 200]
         assert ask(client, PNG, sequence_id=1).status_code == 200
@@ -473,7 +473,7 @@ def test_sequences_of_two_keys_are_two(backend, tmp_path, monkeypatch):
     """Each key has its own sequences, and as many as the limit."""
     keys = tmp_path / "keys"
     app, nightly = (key_of(keys, name) for name in ("app", "nightly"))
-    monkeypatch.setattr("gateway_plugins.oip.settings.MAX_SEQUENCES", 1)
+    monkeypatch.setattr("gateway.plugins.oip.settings.MAX_SEQUENCES", 1)
     with client_of(backend, api_keys_file=keys) as client:
         assert start(client, 1, app).status_code == 200
         assert ask(client, PNG, headers=nightly, sequence_id=1).status_code == 409

@@ -9,13 +9,13 @@ import zlib
 
 import pytest
 
+from gateway.decoder.in_process import prepare
 from gateway.errors import ImageError, TooCostly
 from gateway.ingest.decode_budget import decoded_bytes, memory_limit
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
 from gateway.ingest.formats.step_limit import Steps
 from gateway.ingest.inspection import inspect
 from gateway.ingest.upload import Upload
-from gateway_decoder.in_process import prepare
 from tests.encoders import png_chunk, png_header
 from tests.gateway.ingest.reading import AUTO, LIMITS, allocates_at_most
 from tests.samples import encode, photograph, sample

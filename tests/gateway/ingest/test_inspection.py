@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.decoder.in_process import inspect_whole, prepare
 from gateway.errors import (
     ImageError,
     ImageTooLarge,
@@ -17,7 +18,6 @@ from gateway.ingest.image_formats import AVAILABLE, ImageFormat
 from gateway.ingest.image_info import ImageInfo, Unopened
 from gateway.ingest.inspection import check_size, inspect, recognize
 from gateway.ingest.upload import Upload
-from gateway_decoder.in_process import inspect_whole, prepare
 from tests import encoders
 from tests.gateway.ingest.reading import AUTO, LIMITS, allocates_at_most, limits
 from tests.samples import encode, exif, names, photograph, sample

@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.limits.buffers import HELD, LEAST, fitted, needed
+from gateway.machine.capacity import WORKER_BYTES
 from gateway.settings import MIB
-from gateway_machine.capacity import WORKER_BYTES
 from gateway_predictions.settings import FILE_BYTES, PACKAGES_BYTES, QUEUE_BYTES
 from tests.settings import Settings
 

@@ -11,7 +11,7 @@ from gateway.errors import Overloaded
 from gateway.limits.admission import Admission, Permit
 from gateway.limits.fair_share import FairShare
 from gateway.limits.lease import Bound
-from gateway_plugins.keys.tenant import BULK_WEIGHT
+from gateway.plugins.keys.tenant import BULK_WEIGHT
 from tests.gateway.limits.test_admission import waits
 
 

@@ -12,11 +12,11 @@ from uvicorn.server import ServerState
 from gateway.limits.connections import Connections
 from gateway.limits.pools import upload_buffer
 from gateway.limits.turns import Turns
+from gateway.plugins.streams.websockets import StreamProtocol
 from gateway.server.connection import Connection
 from gateway.server.cycle import SMALL_BYTES, head
 from gateway.server.handler import Phase
 from gateway.server.http import HttpHandler
-from gateway_plugins.streams.websockets import StreamProtocol
 from tests.fuzz.streams import message, request
 from tests.settings import Settings
 

@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from gateway.limits.connections import RESERVED
+from gateway.machine.capacity import plan
 from gateway.metrics import reserve_space
 from gateway.server import serve
 from gateway.server.allocator import VARIABLES
@@ -23,7 +24,6 @@ from gateway.server.server import ACCEPTED, listening_sockets
 from gateway.server.workers import accept_no_more
 from gateway.settings import variable
 from gateway_local.hosts import LOOPBACK
-from gateway_machine.capacity import plan
 from tests.processes import PROJECT, children, is_gone, running_gateway, wait_for
 from tests.settings import Settings
 

@@ -8,6 +8,9 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from gateway.deadline import Deadline
 from gateway.inference.backend import Batch, Call
 from gateway.inference.selection import Selection
+from gateway.plugins.recovery.plugin import repair
+from gateway.plugins.recovery.recovery import ModelRecovery
+from gateway.plugins.recovery.reloading import ModelReloader
 from gateway.triton.addresses import Addresses
 from gateway.triton.backend import TritonBackend
 from gateway.triton.health.checker import HealthChecker, watcher
@@ -16,9 +19,6 @@ from gateway.triton.health.state import HealthState, Schedule
 from gateway.triton.pool import ReplicaFactory, TritonPool
 from gateway.triton.wire import Seal
 from gateway.values.files import machine_lock
-from gateway_plugins.recovery.plugin import repair
-from gateway_plugins.recovery.recovery import ModelRecovery
-from gateway_plugins.recovery.reloading import ModelReloader
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 MODEL = "ensemble_model"

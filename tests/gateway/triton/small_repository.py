@@ -3,10 +3,10 @@
 import shutil
 from pathlib import Path
 
+from gateway.machine.capacity import PROCESS_MEMORY, NetworkRuntime
 from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
 from gateway.triton.footprint import MemoryRecord
 from gateway_local.paths import SHIPPED_MODELS
-from gateway_machine.capacity import PROCESS_MEMORY, NetworkRuntime
 from tests.doubles.triton import EMBEDDING_SIZE, FAILS, KILLER, LABELS, SCORES, SLOW, UNDECODABLE
 
 ENSEMBLE = """

@@ -6,6 +6,8 @@ import pytest
 from google.protobuf import text_format
 
 from gateway.errors import LoadFailed
+from gateway.machine.capacity import PROCESS_MEMORY, NetworkRuntime
+from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB
 from gateway.triton.contract import (
     AFTER_PARAMETER,
@@ -16,8 +18,6 @@ from gateway.triton.contract import (
 )
 from gateway.triton.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
 from gateway.triton.opening import create_backend
-from gateway_machine.capacity import PROCESS_MEMORY, NetworkRuntime
-from gateway_machine.memory import MACHINE, Memory
 from tests.settings import Settings
 
 ONNX = 'backend: "onnxruntime"'

@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import UserError
+from gateway.plugins.tensors.model_file import read_models
 from gateway.values.labels import LabelsError, read_label_file, read_labels
 from gateway.values.text_files import read_text
 from gateway_models.proof.dataset import read_dataset
 from gateway_models.repository.preprocessing import PreprocessingError
 from gateway_models.repository.preprocessing_sources import from_file
-from gateway_plugins.tensors.model_file import read_models
 
 CATS = ("cat", "dog", "elk")
 BY_NUMBER = {"1": "dog", "0": "cat", "2": "elk"}

@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_valid
 
 from gateway.api.parameters import PredictParameters
 from gateway.inference.parameters import ModelVersion
+from gateway.plugins.embed.embeddings import EmbeddingParameters
+from gateway.plugins.streams.options import StreamParameters
 from gateway.values.quantities import pixels, pixels_beyond, size
 from gateway.values.validation import fault
-from gateway_plugins.embed.embeddings import EmbeddingParameters
-from gateway_plugins.streams.options import StreamParameters
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import pytest
 
 from gateway.errors import ModelNotFound, Overloaded
 from gateway.inference.backend import InferResult
+from gateway.plugins.keys.key_file import add_key
 from gateway_cli import classify
 from gateway_cli.classify import Exit
 from gateway_cli.terminal import print_status
@@ -28,7 +29,6 @@ from gateway_client.bulk.archives import ARCHIVE_SUFFIXES
 from gateway_client.bulk.outputs import COLUMNS
 from gateway_client.bulk.rows import Rows
 from gateway_client.bulk.tables import COLUMNS as PATH_COLUMNS
-from gateway_plugins.keys.key_file import add_key
 from tests import warm
 from tests.animations import animated
 from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from gateway.findings import Finding, Level, fail
+from gateway.machine.capacity import NetworkRuntime
+from gateway.machine.gpus import Gpus
+from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB
 from gateway.triton.footprint import Footprint, Need
 from gateway_local.doctor import machine
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime.base import LibpythonMissing
-from gateway_machine.capacity import NetworkRuntime
-from gateway_machine.gpus import Gpus
-from gateway_machine.memory import MACHINE, Memory
 from tests.processes import free_port
 from tests.settings import Settings
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from gateway.findings import Finding, Level
+from gateway.machine.capacity import plan
 from gateway.triton.codec import Codecs
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway_local.doctor import repository
-from gateway_machine.capacity import plan
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.machine.capacity import NetworkRuntime
 from gateway.settings import MIB
 from gateway.triton.contract import read_model_config, read_model_configs
 from gateway.triton.footprint import MemoryRecord, need
 from gateway_local.cpu_network import CpuRuntime
-from gateway_machine.capacity import NetworkRuntime
 from gateway_models.networks import served_memory
 from gateway_models.networks.add import add
 from gateway_models.repository.entry import Entry, read_entry

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from gateway.findings import Level
+from gateway.machine.capacity import GPU_BATCH, Costs
 from gateway.triton.contract import read_model_configs
 from gateway_local.cost_record import recorded_costs
 from gateway_local.display import Lines
 from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES
-from gateway_machine.capacity import GPU_BATCH, Costs
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.proof.prove import BATCHES, WARM_UP_BATCHES, NotMeasured, batch_milliseconds, prove
 from tests.settings import Settings

@@ -21,8 +21,8 @@ from safetensors.torch import save_file
 from torch import nn
 from tritonclient.grpc import InferenceServerClient, InferInput
 
+from gateway.machine.gpus import gpu_count
 from gateway_local.server import EmbeddedTriton
-from gateway_machine.gpus import gpu_count
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import add
 from gateway_models.proof.image_files import image_files

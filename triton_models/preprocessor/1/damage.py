@@ -2,7 +2,7 @@
 
 libjpeg decodes a JPEG whose compressed data is damaged: it makes up what is missing, and warns. OpenCV does not return
 these warnings, but libjpeg prints the first one of each image to stderr (`emit_message` in its jerror.c).
-`gateway_decoder/damage.py` is the same for the images that the gateway decodes.
+`gateway/decoder/damage.py` is the same for the images that the gateway decodes.
 """
 
 import os

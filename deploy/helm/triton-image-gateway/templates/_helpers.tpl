@@ -55,13 +55,13 @@ helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version | replace "+
 {{- ternary (divf (trimSuffix "m" $cpu | float64) 1000) (float64 $cpu) (hasSuffix "m" $cpu) -}}
 {{- end -}}
 
-{{/* Size of /dev/shm: 64 MiB for each Python process, as gateway_machine/capacity.py has it; with models on the CPU these are one or two more
+{{/* Size of /dev/shm: 64 MiB for each Python process, as gateway/machine/capacity.py has it; with models on the CPU these are one or two more
 than there are cores, and at least four. */}}
 {{- define "tig.sharedMemory" -}}
 {{- mul 64 (add 2 (max 2 (int (ceil (include "tig.cores" . | float64))))) -}}Mi
 {{- end -}}
 
-{{/* Images that one Triton can have in flight: 16 for each core and 128 for each GPU, as gateway_machine/capacity.py has them. */}}
+{{/* Images that one Triton can have in flight: 16 for each core and 128 for each GPU, as gateway/machine/capacity.py has them. */}}
 {{- define "tig.inFlightPerTriton" -}}
 {{- $profile := include "tig.profile" . | fromYaml -}}
 {{- $resources := .Values.triton.resources | default $profile.tritonResources -}}

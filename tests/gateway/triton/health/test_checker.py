@@ -10,11 +10,11 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import InferenceFailed, ModelUnavailable, TritonUnreachable
+from gateway.plugins.recovery import reloading
+from gateway.plugins.recovery.metrics import HEALINGS
+from gateway.plugins.recovery.recovery import FRESH_SECONDS
 from gateway.triton.endpoint import StubDied
 from gateway.triton.health.checker import HealthChecker
-from gateway_plugins.recovery import reloading
-from gateway_plugins.recovery.metrics import HEALINGS
-from gateway_plugins.recovery.recovery import FRESH_SECONDS
 from tests.doubles.clock import Clock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, call_of, checker_of, due, running, wait_until

@@ -1,0 +1,64 @@
+"""Masks parts of an image, and draws the heat map of a class."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.decoder.decoding import Ppm
+from gateway.decoder.opencv import cv2
+from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, SEED, Masking
+
+_MOST_OPAQUE = 0.75
+"""Opacity of the overlay at its hottest point."""
+_FAINTEST = 1e-4
+"""A difference of scores that is never drawn at full strength: without one, rounding errors would be."""
+
+Mask = NDArray[np.float32]
+
+
+def read_ppm(data: bytes) -> NDArray[np.uint8]:
+    """The pixels, uint8 [height, width, 3], of what `Ppm.to_bytes` returns."""
+    _, size, _, pixels = data.split(b"\n", 3)
+    width, height = map(int, size.split())
+    return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+
+
+def masked_copy(pixels: NDArray[np.uint8], masking: Masking, number: int) -> tuple[Ppm, Mask]:
+    """Copy `number` of an image, of which 0 is the image itself, and how visible each cell of the heat map is in it.
+
+    What is hidden has the mean colour of the image. The cells are fp32 [MAP_SIDE, MAP_SIDE], from 0 to 1.
+    """
+    if number == 0:
+        return Ppm(pixels), np.ones((MAP_SIDE, MAP_SIDE), np.float32)
+    mask, visible = _random(masking.grid, number - 1, *pixels.shape[:2])
+    mean = np.array(cv2.mean(pixels)[:3], np.float32)
+    copy = mean + (pixels - mean) * mask[:, :, np.newaxis]
+    return Ppm(np.rint(copy).astype(np.uint8)), visible
+
+
+def _random(grid: int, number: int, height: int, width: int) -> tuple[Mask, Mask]:
+    """A mask of RISE: cells, half of them visible at random, enlarged bilinearly and shifted by up to one cell."""
+    generator = np.random.default_rng((SEED, number))
+    cell_height, cell_width = -(-height // grid), -(-width // grid)
+    cells = (generator.random((grid, grid)) < 0.5).astype(np.float32)
+    size = (grid + 1) * cell_width, (grid + 1) * cell_height
+    large = cv2.resize(cells, size, interpolation=cv2.INTER_LINEAR)
+    top, left = generator.integers(0, cell_height), generator.integers(0, cell_width)
+    mask = np.ascontiguousarray(large[top : top + height, left : left + width], np.float32)
+    return mask, np.asarray(cv2.resize(mask, (MAP_SIDE, MAP_SIDE), interpolation=cv2.INTER_AREA), np.float32)
+
+
+def overlay_of(values: NDArray[np.float32], height: int, width: int) -> bytes:
+    """A heat map, fp32 [rows, columns], as a PNG to lay over an image of `height` × `width` pixels.
+
+    It is the more opaque the more a part raises the score, and transparent where a part lowers it. The largest value,
+    or _FAINTEST if that is larger, has full strength.
+    """
+    scale = OVERLAY_SIDE / max(height, width)
+    size = max(round(width * scale), 1), max(round(height * scale), 1)
+    heat = np.maximum(values, 0) / max(float(values.max()), _FAINTEST)
+    heat = np.clip(cv2.resize(heat, size, interpolation=cv2.INTER_CUBIC), 0, 1)
+    colours = cv2.applyColorMap(np.rint(heat * 255).astype(np.uint8), cv2.COLORMAP_INFERNO)
+    opacity = np.rint(heat * (255 * _MOST_OPAQUE)).astype(np.uint8)
+    written, png = cv2.imencode(".png", np.dstack((colours, opacity)))
+    assert written
+    return png.tobytes()

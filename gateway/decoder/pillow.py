@@ -1,0 +1,181 @@
+"""Decoding by Pillow: images that OpenCV cannot decode or decodes wrongly, and animations."""
+
+import io
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import (
+    AvifImagePlugin,
+    BmpImagePlugin,
+    GifImagePlugin,
+    Image,
+    ImageCms,
+    Jpeg2KImagePlugin,
+    JpegImagePlugin,
+    PngImagePlugin,
+    TiffImagePlugin,
+    WebPImagePlugin,
+)
+
+from gateway.decoder.choice import MOST_IN_FILE
+from gateway.errors import ImageError, TruncatedImage, UndecodableImage
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo
+
+# One thread: the images of several decoders share the cores already.
+AvifImagePlugin.DEFAULT_MAX_THREADS = 1
+if ImageFormat.HEIC.available:
+    import pillow_heif
+
+    pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False, decode_threads=1)
+
+# Loaded above, so that no image's budget pays for loading them.
+_PLUGINS = (
+    AvifImagePlugin, BmpImagePlugin, GifImagePlugin, ImageCms, Jpeg2KImagePlugin, JpegImagePlugin, PngImagePlugin,
+    TiffImagePlugin, WebPImagePlugin,
+)  # fmt: skip
+# Pillow's own limit only warns; this one is OpenCV's, the second check behind the limits of a request.
+Image.MAX_IMAGE_PIXELS = None
+_MOST_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS", 1_000_000_000))
+_CUT_OFF = re.compile("truncated|end of file", re.IGNORECASE)
+_DEFAULT_SECONDS = 0.1
+"""Duration of a frame whose file says 0, as in browsers."""
+
+
+def read(data: bytes, info: ImageInfo) -> NDArray[np.uint8]:
+    """The first frame or page of an inspected image, RGB of 8 bits [height, width, 3], on white where it is not opaque.
+
+    As stored, but for TIFF and HEIC, which are upright. Raises TruncatedImage or UndecodableImage.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            image = opened(data, info.format)
+            check_size(image, info)
+            return rgb(image)
+    except (MemoryError, ImageError):
+        raise
+    except Exception as exc:  # whatever a plugin raises for hostile bytes
+        raise damaged(info.format, exc) from exc
+
+
+def opened(data: bytes, image_format: ImageFormat) -> Image.Image:
+    """The file, its first frame not decoded yet; raises what a plugin raises."""
+    # Image.open would hide the reason why a plugin refuses a file.
+    plugin, _ = Image.OPEN[image_format.traits.pillow]
+    return plugin(io.BytesIO(data), "")
+
+
+def damaged(image_format: ImageFormat, cause: Exception) -> ImageError:
+    """The error for a file that a library refuses."""
+    if _CUT_OFF.search(str(cause)):
+        return TruncatedImage(f"The {image_format.value} is cut off.")
+    return UndecodableImage(f"The {image_format.value} cannot be decoded: it is damaged or cut off.")
+
+
+def check_size(image: Image.Image, info: ImageInfo) -> None:
+    """Raise UndecodableImage for a size that was not inspected, before it is decoded."""
+    if image.width * image.height > _MOST_PIXELS or image.size not in (
+        (info.width, info.height),
+        (info.height, info.width),
+    ):
+        raise UndecodableImage("The image cannot be decoded: its header and its pixels disagree about its size.")
+
+
+def rgb(image: Image.Image) -> NDArray[Any]:
+    """The current frame of a file, uint8 [height, width, 3], on white where it is not opaque."""
+    image.load()
+    if image.mode.startswith("I;16"):
+        gray = (np.asarray(image) / 257).round().astype(np.uint8)
+        return np.repeat(gray[..., None], 3, axis=2)
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    return np.array(image.convert("RGB"))
+
+
+class Animation:
+    """An open animated image, before its first frame; raises UndecodableImage."""
+
+    def __init__(self, data: bytes, info: ImageInfo) -> None:
+        self._info = info
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                self._image: Any = opened(data, info.format)
+                check_size(self._image, info)
+                is_gif = info.format is ImageFormat.GIF
+                count = count_gif_frames(data, MOST_IN_FILE) if is_gif else getattr(self._image, "n_frames", 1)
+        except (MemoryError, ImageError):
+            raise
+        except Exception as exc:  # whatever a plugin raises for hostile bytes
+            raise damaged(info.format, exc) from exc
+        self.total: int = max(count, 1)
+        """Number of frames, by its header."""
+
+    def walk(self) -> Iterator[tuple[int, float]]:
+        """Go to each frame in turn, and yield its number and time in seconds; raises UndecodableImage."""
+        seconds = 0.0
+        for index in range(self.total):
+            try:
+                with warnings.catch_warnings(action="ignore"):
+                    self._image.seek(index)
+                    # A frame may reach beyond the screen, which grows then.
+                    check_size(self._image, self._info)
+                    self._image.load()
+            except (MemoryError, UndecodableImage):
+                raise
+            except Exception as exc:  # whatever a plugin raises for hostile bytes
+                raise UndecodableImage(f"Frame {index} of {self.total} cannot be decoded.") from exc
+            shown = self._image.info.get("duration")
+            yield index, seconds
+            seconds += shown / 1e3 if isinstance(shown, int | float) and 0 < shown < 1e9 else _DEFAULT_SECONDS
+
+    def pixels(self) -> NDArray[Any]:
+        """The current frame of `walk`, uint8 RGB [height, width, 3]."""
+        with warnings.catch_warnings(action="ignore"):
+            return rgb(self._image)
+
+
+def count_gif_frames(data: bytes, most: int) -> int:
+    """The number of frames of a GIF, at most `most` + 1. Pillow would need seconds to count a million."""
+    position, count = 13 + _palette_bytes(data[10]), 0
+    while position < len(data) and count <= most:
+        kind, position = data[position], position + 1
+        if kind == 0x3B:  # trailer
+            break
+        if kind == 0x21:  # extension
+            position = _after_blocks(data, position + 1)
+        elif kind == 0x2C and position + 9 < len(data):  # image
+            count += 1
+            # Behind the descriptor and its palette stands the size of the first codes.
+            position = _after_blocks(data, position + 10 + _palette_bytes(data[position + 8]))
+    return count
+
+
+def has_whole_gif_frames(data: bytes) -> bool:
+    """Whether a GIF without a trailer ends with a whole frame, and nothing but zeros and line breaks behind it."""
+    position, count = 13 + _palette_bytes(data[10]), 0
+    while position < len(data) and data[position] in b"\x21\x2c":
+        if data[position] == 0x21:
+            position = _after_blocks(data, position + 2)
+        elif position + 10 < len(data):
+            count += 1
+            position = _after_blocks(data, position + 11 + _palette_bytes(data[position + 9]))
+        else:
+            return False
+    return count > 0 and position <= len(data) and not data[position:].strip(b"\0\r\n;")
+
+
+def _palette_bytes(flags: int) -> int:
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def _after_blocks(data: bytes, position: int) -> int:
+    """The position after a chain of blocks, each with its length before it and the last one empty."""
+    while position < len(data) and (length := data[position]):
+        position += length + 1
+    return position + 1

@@ -1,0 +1,175 @@
+"""The models of some Tritons: names, steps, memory and use, by Triton's index and statistics and the repository."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
+
+from gateway.errors import GatewayError
+from gateway.metrics import forget
+from gateway.plugins.demand import metrics
+from gateway.plugins.demand.memory import HOST, Amounts, Described, LoadedModel, ModelDescriptions
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, pinned, pinned_versions
+from gateway.triton.health.expected import LOADING, READY, UNLOADING
+from gateway.triton.pool import Replica, TritonPool
+
+
+@dataclass(slots=True)
+class Usage:
+    """How this gateway uses a model."""
+
+    used_at: float = 0.0
+    in_flight: int = 0
+    """Its images in calls."""
+
+
+class Models:
+    """What the Tritons of a pool have. A model here is what clients name, with all its versions and steps.
+
+    `fixed` are those that always stay loaded.
+    """
+
+    def __init__(self, pool: TritonPool, descriptions: ModelDescriptions, fixed: Collection[str]) -> None:
+        self.fixed = frozenset(fixed)
+        self.loading: dict[str, set[str]] = defaultdict(set)
+        """By Triton: the models that this process loads there now."""
+        self.listed: set[str] = set()
+        """All names in the repository of the Tritons."""
+        self._pool = pool
+        self._descriptions = descriptions
+        self._repository: Mapping[str, Described] | None = None
+        """All models for clients, if the repository can be read here."""
+        self._described: dict[str, Described] = {}
+        self._usage: dict[str, Usage] = defaultdict(Usage)
+        self._loaded_at: dict[tuple[str, str], float] = {}
+        self._reported: set[str] = set()
+        """Tritons that have series of metrics."""
+
+    async def read(self, replica: Replica) -> RepositoryIndexResponse:
+        """Read which models a Triton and its repository have."""
+        index = await replica.endpoint.index()
+        names = {model.name for model in index.models}
+        if names != self.listed:
+            self.listed = names
+            self._repository = await self._descriptions.of_repository()
+        return index
+
+    async def describe(self, replica: Replica, unit: str, index: RepositoryIndexResponse) -> None:
+        """Find the steps and the memory of a model; of a Triton elsewhere, they remain unknown until it is loaded."""
+        self._repository = await self._descriptions.of_repository()
+        found = (self._repository or {}).get(unit)
+        if found is None and unit in in_state(index, READY):
+            found = await self._descriptions.of_triton(replica, unit, index)
+        if found is not None:
+            self._described[unit] = found
+
+    def unit(self, name: str) -> str:
+        """The model to which a name belongs: that of a version's own ensemble is the model without the version."""
+        base, _, version = name.rpartition(".v")
+        return base if version.isdecimal() and base in self.listed and pinned(base, version) == name else name
+
+    def versions(self, unit: str) -> set[str]:
+        """A model and the ensembles of its versions."""
+        return {unit, *pinned_versions(unit, self.listed)}
+
+    def is_for_clients(self, name: str) -> bool:
+        """Whether a listed name is a model that clients may request, as far as that is known before it is loaded.
+
+        If the repository cannot be read here, the steps of loaded models are known, and the names that `gateway model
+        add` gives to steps.
+        """
+        if self._repository is not None:
+            return name in self._repository
+        base, _, role = name.rpartition("_")
+        is_step = role in {PREPROCESSOR, CLASSIFIER} and base in self.listed
+        known = {step for each in self._described.values() for step in each.steps}
+        return self.unit(name) == name and not is_step and name not in known
+
+    def steps(self, unit: str) -> tuple[str, ...]:
+        """The steps of a model; until they are known, those that `gateway model add` would have named."""
+        found = self._described.get(unit)
+        return found.steps if found is not None else tuple(f"{unit}_{role}" for role in (PREPROCESSOR, CLASSIFIER))
+
+    def own_steps(self, unit: str) -> set[str]:
+        """The steps of a model that no other known model has."""
+        known = {**(self._repository or {}), **self._described}
+        return set(self.steps(unit)).difference(*(each.steps for name, each in known.items() if name != unit))
+
+    def amounts(self, unit: str) -> Amounts:
+        """The memory of a model; as much as the largest of the others while it is unknown."""
+        if (found := self._described.get(unit)) is not None:
+            return found.amounts
+        others = [each.amounts for each in self._described.values()]
+        return {place: max(each.get(place, 0) for each in others) for place in {key for each in others for key in each}}
+
+    async def loaded(self, replica: Replica, index: RepositoryIndexResponse, kept_seconds: float) -> list[LoadedModel]:
+        """The models that a Triton has loaded or loads.
+
+        Triton's time of each model's last inference shows what other gateways use, too.
+        """
+        await replica.checker.discover(index)
+        there = in_state(index, READY, LOADING, UNLOADING)
+        units = {self.unit(name) for name in replica.health.models if name in there} | self.loading[replica.address]
+        for unit in units - self._described.keys():
+            await self.describe(replica, unit, index)
+        answered_at: dict[str, float] = {}
+        with suppress(GatewayError):  # without statistics, the uses of this gateway count
+            for model in (await replica.endpoint.statistics("")).model_stats:
+                unit = self.unit(model.name)
+                answered_at[unit] = max(answered_at.get(unit, 0.0), model.last_inference / 1_000)
+        now, loading = _now(), set[str]().union(*self.loading.values())
+        found = []
+        for unit in sorted(units):
+            usage, loaded_at = self._usage.get(unit, Usage()), self._loaded_at.get((replica.address, unit), 0.0)
+            stays = unit in self.fixed or unit in loading or now - loaded_at < kept_seconds
+            used_at = max(usage.used_at, loaded_at, answered_at.get(unit, 0.0))
+            found.append(LoadedModel(unit, self.amounts(unit), stays, usage.in_flight > 0, used_at))
+        self._report(replica, found)
+        return found
+
+    def mark_loaded(self, replica: Replica, unit: str) -> None:
+        """Record that this process has loaded a model."""
+        self._loaded_at[replica.address, unit] = _now()
+
+    def mark_used(self, unit: str) -> None:
+        """Record a use of a model that is loaded."""
+        self._usage[unit].used_at = _now()
+
+    def in_flight(self, unit: str) -> int:
+        """The images of a model in calls."""
+        return self._usage[unit].in_flight if unit in self._usage else 0
+
+    @contextmanager
+    def call(self, unit: str, images: int) -> Iterator[None]:
+        """A call with this number of images."""
+        # A name without a usage was never loaded, and a client may have made it up.
+        usage = self._usage.get(unit) or Usage()
+        usage.in_flight += images
+        try:
+            yield
+        finally:
+            usage.in_flight -= images
+            usage.used_at = _now()
+
+    def _report(self, replica: Replica, loaded: Collection[LoadedModel]) -> None:
+        for address in self._reported - self._pool.in_use.keys():
+            forget(metrics.MODELS_LOADED, address)
+            forget(metrics.MODELS_MEMORY, address)
+            self.loading.pop(address, None)
+        self._loaded_at = {key: at for key, at in self._loaded_at.items() if key[0] in self._pool.in_use}
+        self._reported = (self._reported & self._pool.in_use.keys()) | {replica.address}
+        metrics.MODELS_LOADED.labels(replica.address).set(len(loaded))
+        metrics.MODELS_MEMORY.labels(replica.address).set(sum(each.amounts.get(HOST, 0) for each in loaded))
+
+
+def in_state(index: RepositoryIndexResponse, *states: str) -> set[str]:
+    """The models of which a version has one of these states."""
+    return {model.name for model in index.models if model.state in states}
+
+
+def _now() -> float:
+    """Seconds since 1970, to compare with Triton's times of inferences; a jump of a clock only changes an order."""
+    return datetime.now(UTC).timestamp()

@@ -1,0 +1,81 @@
+"""`gateway key`: the commands that create, list and remove API keys."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.environment import load_settings
+from gateway.plugins.keys.key_file import KeysError, add_key, read_keys, remove_key
+from gateway.plugins.keys.quota import InvalidQuota, Priority, read_quota
+from gateway.plugins.keys.settings import KeySettings
+
+app = typer.Typer(name="key", help="API keys; without any, the API is open to everyone.", no_args_is_help=True)
+
+KeysFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", help="File of the keys' hashes (GATEWAY_API_KEYS_FILE).", dir_okay=False, show_default=False
+    ),
+]
+
+
+@app.command("add")
+def key_add(
+    name: Annotated[str, typer.Argument(help="Name of the key's holder, for log and metrics.", show_default=False)],
+    file: KeysFile = None,
+    rate: Annotated[str | None, typer.Option(help="Images per s, min or h, such as 100/s.", show_default=False)] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="Part of the images in flight, such as 0.5; its weight while images wait.", show_default=False
+        ),
+    ] = None,
+    priority: Annotated[
+        Priority | None, typer.Option(help="While images wait, interactive ones go first.", show_default=False)
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="Models that it may use, separated by commas.", show_default=False)
+    ] = None,
+    routes: Annotated[
+        str | None, typer.Option(help="Paths that it may use, such as /predict,/v2.", show_default=False)
+    ] = None,
+) -> None:
+    """Create a key and print it once, as the file keeps only its hash. Running gateways accept it at once.
+
+    Its options are its quota; to change them later, edit its line in the file.
+    """
+    options = {"rate": rate, "share": share, "priority": priority, "models": models, "routes": routes}
+    try:
+        quota = read_quota({option: str(value) for option, value in options.items() if value is not None})
+    except InvalidQuota as exc:
+        raise KeysError(f"--{exc}") from None
+    path = _keys_file(file)
+    typer.echo(add_key(path, name, quota))
+    typer.echo(f"gateway | {path} has the hash of {name}'s key; the key itself is not stored, so copy it now", err=True)
+
+
+@app.command("list")
+def key_list(file: KeysFile = None) -> None:
+    """Print the names of the keys, each with its quota, if it has one."""
+    keys = read_keys(_keys_file(file))
+    for name in keys.digests:
+        typer.echo(f"{name} {keys.quotas.get(name, '')}".rstrip())
+
+
+@app.command("remove")
+def key_remove(
+    name: Annotated[str, typer.Argument(help="The key's name, as `gateway key list` shows it.", show_default=False)],
+    file: KeysFile = None,
+) -> None:
+    """Remove a key; running gateways refuse it at once."""
+    path = _keys_file(file)
+    remove_key(path, name)
+    typer.echo(f"gateway | removed {name}'s key from {path}", err=True)
+
+
+def _keys_file(given: Path | None) -> Path:
+    path = given or KeySettings.of(load_settings()).api_keys_file
+    if path is None:
+        raise KeysError("no key file given: set --file or GATEWAY_API_KEYS_FILE")
+    return path

@@ -1,0 +1,115 @@
+"""GET /limits: the limits of a request and of the service."""
+
+from fastapi import APIRouter, Request
+
+from gateway.api.request_context import request_context
+from gateway.api.schemas import Schema
+from gateway.errors import GatewayError, TooCostly
+from gateway.limits.account import (
+    SECONDS_PER_IMAGE,
+    SECONDS_PER_MEGABYTE,
+    SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
+    STREAM_SECONDS_PER_SECOND,
+)
+from gateway.plugins.keys.quota import Priority
+from gateway.plugins.keys.tenant import Tenant
+from gateway.settings import variable
+
+router = APIRouter(tags=["service"])
+
+
+class LimitOut(Schema):
+    """One limit: its value, and the code of the error if it is exceeded."""
+
+    name: str
+    value: int | float
+    unit: str
+    code: str
+    setting: str | None
+    """The environment variable that sets it; null for a limit that is fixed or computed."""
+
+
+class RateOut(Schema):
+    """The rate of an API key."""
+
+    images: int
+    window_seconds: int
+    """The time in which this number of images may come."""
+    remaining: int | None
+    """Images that could be sent at once after the last one; null before the first one."""
+
+
+class KeyQuotaOut(Schema):
+    """The quota of the API key of the request; see docs/guides/keys.md."""
+
+    name: str
+    rate: RateOut | None
+    """null without a limit."""
+    share: float
+    """Part of the images in flight, and weight while images wait."""
+    max_images_in_flight: int
+    """That part of one gateway process."""
+    priority: Priority
+    models: list[str] | None
+    """The models that requests may name; null for all."""
+    routes: list[str] | None
+    """The paths that requests may use; null for all."""
+
+
+class LimitsResponse(Schema):
+    """The limits of a request and of the service."""
+
+    limits: list[LimitOut]
+    key: KeyQuotaOut | None = None
+    """null unless the keys of the service have quotas."""
+
+
+FIXED: dict[str, tuple[float, str, type[GatewayError]]] = {
+    "request_cpu_seconds_per_image": (SECONDS_PER_IMAGE, "seconds/image", TooCostly),
+    "request_cpu_seconds_per_megabyte": (SECONDS_PER_MEGABYTE, "seconds/MB", TooCostly),
+    "request_cpu_seconds_per_megabyte_of_slow_codecs": (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS, "seconds/MB", TooCostly),
+    "stream_cpu_seconds_per_second": (STREAM_SECONDS_PER_SECOND, "seconds/s", TooCostly),
+}
+"""Each limit of the core that is not a setting: its value, its unit, and the error if it is exceeded."""
+
+
+@router.get("/limits", summary="The limits of a request and of the service")
+async def get_limits(request: Request) -> LimitsResponse:
+    """Every limit with its value, its unit, the error code if it is exceeded, and the variable that sets it, if any.
+
+    `key` is the quota of the API key with which this is requested, if the keys of the service have quotas.
+    """
+    context = request_context(request)
+    settings = context.settings
+    variables = settings.variables()
+    limits = [
+        LimitOut(
+            name=name,
+            value=getattr(settings, name),
+            unit=unit,
+            code=error.code,
+            setting=variable(name) if name in variables else None,
+        )
+        for name, (unit, error) in settings.all_limits().items()
+    ]
+    fixed = [
+        LimitOut(name=name, value=value, unit=unit, code=error.code, setting=None)
+        for name, (value, unit, error) in {**FIXED, **settings.all_fixed_limits()}.items()
+    ]
+    key = _quota(context.caller) if isinstance(context.caller, Tenant) else None
+    return LimitsResponse(limits=[*limits, *fixed], key=key)
+
+
+def _quota(tenant: Tenant) -> KeyQuotaOut:
+    quota, rate = tenant.quota, tenant.quota.rate
+    return KeyQuotaOut(
+        name=tenant.name,
+        rate=None
+        if rate is None
+        else RateOut(images=rate.images, window_seconds=rate.seconds, remaining=tenant.remaining),
+        share=quota.share or 1.0,
+        max_images_in_flight=tenant.max_images_in_flight,
+        priority=quota.priority,
+        models=list(quota.models) or None,
+        routes=list(quota.routes) or None,
+    )

@@ -1,0 +1,86 @@
+"""API keys: files of their hashes, and quotas: rates, shares, models and routes of each key."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from gateway.findings import Finding
+from gateway.hooks import Authenticator, Plugin, Runtime
+from gateway.plugins.keys.key_file import KeysError, read_keys
+from gateway.plugins.keys.settings import KeySettings
+from gateway.settings import Settings, given_variables, variable
+from gateway.values.variables import API_KEY
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from gateway.plugins.keys.rates import Rates
+
+
+class ApiKeys(Plugin):
+    """Requires keys if the settings name a file of them; a key without a quota has no limits of its own."""
+
+    settings = KeySettings
+    metrics = "gateway.plugins.keys.metrics"
+    commands = "gateway.plugins.keys.commands"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._rates: Rates | None = None
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        """Raise KeysError without a usable file, RateStoreUnavailable without the client of the store."""
+        own = KeySettings.of(settings)
+        if own.api_keys_file is not None:
+            read_keys(own.api_keys_file)
+        elif API_KEY in given_variables():
+            raise KeysError(
+                f"{API_KEY} is the key that commands send, and would not protect this service: unset it, or create a "
+                f"key with `gateway key add NAME --file FILE` and set {variable('api_keys_file')}"
+            )
+        if own.admin_keys_file is not None:
+            read_keys(own.admin_keys_file, admin=True)
+        if own.rate_store_url is not None:
+            from gateway.plugins.keys.rates import require_client
+
+            require_client()
+
+    @classmethod
+    async def examine(cls, settings: Settings) -> Sequence[Finding]:
+        """The files of keys, and whether the store of rates answers."""
+        from gateway.plugins.keys.doctor import key_file, rate_store
+
+        own = KeySettings.of(settings)
+        return [key_file(own.api_keys_file), key_file(own.admin_keys_file, admin=True), *await rate_store(settings)]
+
+    def authenticators(self) -> Sequence[Authenticator]:
+        """The files of keys, if the settings name any."""
+        own = KeySettings.of(self._settings)
+        if own.api_keys_file is not None:
+            from gateway.plugins.keys.rates import Rates
+
+            self._rates = Rates(None if own.rate_store_url is None else own.rate_store_url.get_secret_value())
+        from gateway.plugins.keys.authenticator import open_key_files
+
+        files = open_key_files(self._settings, self._rates)
+        return () if files is None else (files,)
+
+    def routers(self) -> "Sequence[APIRouter]":
+        """GET /limits."""
+        from gateway.plugins.keys.limits_route import router
+
+        return (router,)
+
+    def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
+        """The connections to the store of rates."""
+        del runtime
+        return self._closing()
+
+    @asynccontextmanager
+    async def _closing(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            if self._rates is not None:
+                await self._rates.close()

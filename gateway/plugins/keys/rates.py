@@ -1,0 +1,172 @@
+"""How many images of one key may come in a window of time, counted by `limits`: in this process, or in a store.
+
+Its sliding window counter keeps two numbers for each key: the images of this window, and those of the one before, which
+count for the part of them that a window up to now would have. So N images may come at once, and N in each window over a
+longer time.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import structlog
+from limits import (
+    RateLimitItem,
+    RateLimitItemPerHour,
+    RateLimitItemPerMinute,
+    RateLimitItemPerSecond,
+)
+from limits.aio.storage import MemoryStorage, RedisStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+
+from gateway.errors import UserError
+from gateway.plugins.keys import metrics
+from gateway.plugins.keys.quota import Rate
+from gateway.values.extras import install
+
+log = structlog.get_logger("gateway")
+
+TIMEOUT_SECONDS = 0.25
+"""Longest time of one request to the store; then this process counts."""
+RETRY_SECONDS = 1.0
+"""After a failure the store is not asked for this long."""
+CONNECTIONS = 16
+"""Connections of one process, and so requests at once; the others wait within TIMEOUT_SECONDS."""
+PREFIX = "triton-image-gateway"
+_WINDOWS: dict[str, type[RateLimitItem]] = {
+    "s": RateLimitItemPerSecond,
+    "min": RateLimitItemPerMinute,
+    "h": RateLimitItemPerHour,
+}
+
+
+class RateStoreUnavailable(UserError):
+    """A store of rates is set, but its client is not installed."""
+
+
+class Grant(NamedTuple):
+    """The result of a request for an image of a rate."""
+
+    admitted: bool
+    remaining: int
+    """Images that may pass now, after this one."""
+    next_seconds: float
+    """Time until one more may pass."""
+
+
+class Counter:
+    """Counts images in one storage."""
+
+    def __init__(self, storage: MemoryStorage | RedisStorage) -> None:
+        self._storage = storage
+        self._limiter = SlidingWindowCounterRateLimiter(storage)
+
+    async def take(self, name: str, rate: Rate) -> Grant:
+        """Take an image of a key's rate, if it may pass now."""
+        item = _WINDOWS[rate.unit](rate.images)
+        admitted = await self._limiter.hit(item, name)
+        # Not `get_window_stats`: it gives the time until the count of a window changes, and 0 just after it has begun.
+        before, before_seconds, now, now_seconds = await self._storage.get_sliding_window(
+            item.key_for(name), rate.seconds
+        )
+        free = rate.images - now
+        remaining = max(free - math.floor(before * before_seconds / rate.seconds), 0)
+        if remaining:
+            return Grant(admitted, remaining, 0.0)
+        # The images of the window before free one by one; those of this one begin to when it ends.
+        next_seconds = before_seconds - free * rate.seconds / before if free > 0 else now_seconds - rate.seconds
+        return Grant(admitted, 0, max(next_seconds, 0.0))
+
+
+def require_client() -> None:
+    """Raise RateStoreUnavailable unless the client of a store can be imported."""
+    if find_spec("redis") is None:
+        raise RateStoreUnavailable(
+            f"GATEWAY_RATE_STORE_URL is set, but the package redis is not installed: {install('fleet')}, "
+            "or unset the variable"
+        )
+
+
+class Rates:
+    """Takes images of rates in this process, or in the store of a URL while it answers within TIMEOUT_SECONDS.
+
+    Raises RateStoreUnavailable if there is a URL, and no client for it.
+    """
+
+    def __init__(self, url: str | None, now: Callable[[], float] = time.monotonic) -> None:
+        self._local = Counter(MemoryStorage())
+        self._store = None if url is None else Store(url)
+        self._now = now
+        self._lost = False
+        self._retry_at = 0.0
+
+    async def take(self, name: str, rate: Rate) -> Grant:
+        """Take an image of a key's rate, if it may pass now; never raises."""
+        if self._store is None or (self._lost and self._now() < self._retry_at):
+            return await self._local.take(name, rate)
+        # While the store is away, one request a second tries it.
+        self._retry_at = self._now() + RETRY_SECONDS
+        try:
+            grant = await self._store.take(name, rate)
+        except self._store.failures as error:
+            metrics.RATE_STORE_FAILURES.inc()
+            self._retry_at = self._now() + RETRY_SECONDS
+            if not self._lost:
+                self._lost = True
+                metrics.RATE_STORE_UP.set(0)
+                log.warning("rate_store_lost", reason=reason_of(error))
+            return await self._local.take(name, rate)
+        if self._lost:
+            self._lost = False
+            metrics.RATE_STORE_UP.set(1)
+            log.info("rate_store_back")
+        return grant
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._store is not None:
+            await self._store.close()
+
+
+class Store:
+    """A Redis or Valkey; raises RateStoreUnavailable without a client for it."""
+
+    def __init__(self, url: str) -> None:
+        require_client()
+        # An optional dependency.
+        from redis import ConnectionError as ConnectionClosed
+        from redis import RedisError
+        from redis.asyncio import BlockingConnectionPool
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        self.failures = (RedisError, OSError, TimeoutError, ValueError)
+        """What `take` raises; ValueError if the store has something else under a key."""
+        self._pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTIONS,
+            timeout=TIMEOUT_SECONDS,
+            socket_timeout=TIMEOUT_SECONDS,
+            socket_connect_timeout=TIMEOUT_SECONDS,
+            # The store may have closed a connection of the pool, by a restart.
+            retry=Retry(NoBackoff(), 1, (ConnectionClosed,)),
+        )
+        options: dict[str, Any] = {"connection_pool": self._pool}  # its type says that options are numbers and texts
+        self._counter = Counter(RedisStorage("redis://", implementation="redispy", key_prefix=PREFIX, **options))
+
+    async def take(self, name: str, rate: Rate) -> Grant:
+        """Take an image of a key's rate, if it may pass now; raises one of `failures`."""
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            return await self._counter.take(name, rate)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.aclose()
+
+
+def reason_of(error: Exception) -> str:
+    """Why a request to the store failed, without its password."""
+    return str(error) or type(error).__name__

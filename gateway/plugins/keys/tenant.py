@@ -1,0 +1,186 @@
+"""Tenants: what the requests of each API key with a quota may take, and have taken."""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import structlog
+
+from gateway.errors import Forbidden, GatewayError, RateLimited
+from gateway.limits.caller import ANYONE, Caller, Stages
+from gateway.limits.fair_share import FairShare
+from gateway.limits.lease import Bound
+from gateway.metrics import series
+from gateway.plugins.keys import metrics
+from gateway.plugins.keys.key_file import Keys
+from gateway.plugins.keys.quota import NO_QUOTA, Priority, Quota, Rate
+from gateway.plugins.keys.settings import KeySettings
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.plugins.keys.rates import Grant, Rates
+
+log = structlog.get_logger("gateway")
+
+BULK_WEIGHT = 0.1
+"""Weight of bulk images: while interactive ones wait, one in eleven permits is for a bulk image of an equal share."""
+LIMITS_PATH = "/limits"
+"""The route that every key may use: it reports what the key may do."""
+POLICY = "images"
+"""Name of the rate in the headers RateLimit and RateLimit-Policy."""
+WINDOW_WORDS = {"s": "second", "min": "minute", "h": "hour"}
+TURNS = 4
+"""Images of one key that ask for their turn at once, in the order of arrival; further ones wait for these."""
+PAUSE_SECONDS = 0.001
+"""Shortest time between two attempts for the same image."""
+
+
+class Tenant(Caller):
+    """The requests of one API key."""
+
+    def __init__(self, name: str, quota: Quota, settings: Settings, rates: "Rates") -> None:
+        self.name, self.quota = name, quota
+        self.has_rate = quota.rate is not None
+        share = quota.share or 1.0
+        most = max(1, int(share * settings.max_images_in_flight))
+        self._images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))
+        self.share = FairShare(share * (BULK_WEIGHT if quota.priority is Priority.BULK else 1.0), self._images)
+        most = max(settings.max_file_bytes, int(share * settings.max_bytes_waiting))
+        self.upload_bytes = None if quota.share is None else Bound("share", most)
+        """The bytes of uploads that may wait, if the key has a share: at least one file."""
+        self._rates = rates
+        self._rate_state: Grant | None = None
+        self._waiting = 0
+        """Images that wait for the rate."""
+        self._turns = asyncio.Semaphore(TURNS)
+        for outcome in ("ok", "failed"):
+            metrics.KEY_IMAGES.labels(name, outcome)
+        for reason in ("rate", "forbidden"):
+            metrics.KEY_REFUSALS.labels(name, reason)
+
+    @property
+    def max_images_in_flight(self) -> int:
+        """Images that one process lets be in flight at once."""
+        return self._images.most
+
+    def check_route(self, path: str, *, takes_images: bool) -> None:  # noqa: ARG002  # see Caller
+        """Raise Forbidden if the key may not be used for a path."""
+        if path != LIMITS_PATH and not self.quota.allows_route(path):
+            raise self._forbidden(f"{path}: its quota allows {', '.join(self.quota.routes)}")
+
+    def allows_model(self, name: str) -> bool:
+        """Whether the key may use a model."""
+        return self.quota.allows_model(name)
+
+    def check_model(self, name: str) -> None:
+        """Raise Forbidden if the key may not use a model."""
+        if not self.quota.allows_model(name):
+            raise self._forbidden(f"the model {name[:64]!r}: its quota allows {', '.join(self.quota.models)}")
+
+    async def charge(self, most_seconds: float, stages: Stages) -> None:
+        """Count an image against the rate; waits for up to `most_seconds`, or raises RateLimited at once."""
+        rate = self.quota.rate
+        if rate is None:
+            return
+        with stages["wait"]:
+            await self._take(rate, most_seconds)
+
+    async def _take(self, rate: Rate, most_seconds: float) -> None:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + most_seconds
+        if self._waiting:
+            self._check_wait(rate, self._waiting * rate.seconds / rate.images, most_seconds)
+        elif (grant := await self._attempt(rate)).admitted:
+            return
+        else:
+            self._check_wait(rate, grant.next_seconds, most_seconds)
+        self._waiting += 1
+        try:
+            async with self._turns:
+                while not (grant := await self._attempt(rate)).admitted:
+                    self._check_wait(rate, grant.next_seconds, deadline - clock())
+                    await asyncio.sleep(max(grant.next_seconds, PAUSE_SECONDS))
+        finally:
+            self._waiting -= 1
+
+    async def _attempt(self, rate: Rate) -> "Grant":
+        self._rate_state = grant = await self._rates.take(self.name, rate)
+        return grant
+
+    def _check_wait(self, rate: Rate, wait_seconds: float, most_seconds: float) -> None:
+        """Raise RateLimited if an image cannot wait until its turn."""
+        if wait_seconds <= most_seconds:
+            return
+        series(metrics.KEY_REFUSALS, self.name, "rate").inc()
+        images = "1 image" if rate.images == 1 else f"{rate.images} images"
+        raise RateLimited(
+            f"This key may send {images} per {WINDOW_WORDS[rate.unit]}; retry later.",
+            retry_after_seconds=math.ceil(wait_seconds),
+            limit="rate",
+            value=rate.images,
+            policy=POLICY,
+        )
+
+    def count(self, error: GatewayError | None) -> None:
+        """Count the result of an image."""
+        series(metrics.KEY_IMAGES, self.name, "ok" if error is None else "failed").inc()
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11); none without a rate.
+
+        The unit is the image, for which the draft has no name, so the policy is named after it.
+        """
+        rate, state = self.quota.rate, self._rate_state
+        if rate is None or state is None:
+            return []
+        return [
+            (b"ratelimit-policy", f'"{POLICY}";q={rate.images};w={rate.seconds}'.encode()),
+            (b"ratelimit", f'"{POLICY}";r={state.remaining};t={math.ceil(state.next_seconds)}'.encode()),
+        ]
+
+    @property
+    def remaining(self) -> int | None:
+        """Images that may pass at once, as of the last one; None without a rate or before the first one."""
+        return None if self._rate_state is None else self._rate_state.remaining
+
+    def _forbidden(self, what: str) -> Forbidden:
+        series(metrics.KEY_REFUSALS, self.name, "forbidden").inc()
+        return Forbidden(f"The key {self.name!r} cannot be used for {what}.")
+
+
+class Tenants:
+    """The tenant of each key in a file; a key without a quota has no limits. A changed quota makes a new tenant."""
+
+    def __init__(self, settings: Settings, rates: "Rates") -> None:
+        self._settings = settings
+        self._rates = rates
+        self._counts_alone = settings.workers > 1 and KeySettings.of(settings).rate_store_url is None
+        self._keys: Keys | None = None
+        self._tenants: Mapping[str, Tenant] = {}
+
+    def of(self, keys: Keys, name: str) -> Caller:
+        """What the requests of a key may take, by its name; `keys` are those of the file at this moment.
+
+        While no key of the file has a quota, they have no limits, and no metrics.
+        """
+        if not keys.quotas:
+            return ANYONE
+        if keys is not self._keys:
+            self._update(keys)
+        return self._tenants[name]
+
+    def _update(self, keys: Keys) -> None:
+        before = self._tenants
+        tenants = {}
+        for name in keys.digests:
+            quota = keys.quotas.get(name, NO_QUOTA)
+            known = before.get(name)
+            if known is None or known.quota != quota:
+                known = Tenant(name, quota, self._settings, self._rates)
+            tenants[name] = known
+        if self._counts_alone and any(quota.rate for quota in keys.quotas.values()):
+            log.warning("rates_not_shared", workers=self._settings.workers)
+        for name in before.keys() - tenants.keys():
+            metrics.forget_key(name)
+        self._keys, self._tenants = keys, tenants

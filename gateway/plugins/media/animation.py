@@ -1,0 +1,223 @@
+"""The frames of animations: each is classified, and a file has one result."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gateway.api.parameters import FRAMES_PATTERN
+from gateway.api.shapes import error_out, predictions_out
+from gateway.errors import (
+    DeadlineExceeded,
+    GatewayError,
+    ImageError,
+    InvalidParameter,
+    Overloaded,
+    UndecodableImage,
+    UnsupportedFormat,
+)
+from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
+from gateway.inference.prediction import NO_PREDICTIONS, Prediction
+from gateway.inference.record import ImageRecord
+from gateway.inference.request import within
+from gateway.inference.result import Answer, Result
+from gateway.ingest.decode_budget import shrunk_bytes
+from gateway.ingest.formats import png
+from gateway.ingest.frames import FrameSelection
+from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.inspection import DecodePolicy
+from gateway.ingest.upload import Upload
+from gateway.plugins.media.open_files import animation
+from gateway.values.variables import DecodeMode, variable
+
+
+@dataclass(frozen=True, slots=True)
+class FrameResult:
+    """The result of one frame: its index in the file, and when it is shown, in seconds from the first one.
+
+    If `seconds` is None, it is the error of all frames from this one on, which could not be read.
+    """
+
+    index: int
+    seconds: float | None
+    predictions: Sequence[Prediction] = NO_PREDICTIONS
+    error: GatewayError | None = None
+
+
+@dataclass(slots=True)
+class AnimationResult(Result):
+    """The result of a file in a request for frames; `predictions` are those of its first frame without an error."""
+
+    frames: tuple[FrameResult, ...] = ()
+
+    @property
+    def images(self) -> Sequence[Result]:
+        """The results of the frames, or that of the file."""
+        if not self.frames:
+            return (self,)
+        return [replace(self, answer=Answer(each.predictions), error=each.error, frames=()) for each in self.frames]
+
+    @property
+    def prediction_count(self) -> int:
+        """The number of predictions, including those of the frames."""
+        return len(self.answer.predictions) + sum(len(frame.predictions) for frame in self.frames)
+
+    @property
+    def parts(self) -> int:
+        """Its own result, and those of the frames."""
+        return 1 + len(self.frames)
+
+    def members(self) -> dict[str, object]:
+        """The member `frames`."""
+        return {
+            "frames": [
+                {
+                    "index": frame.index,
+                    "time_s": None if frame.seconds is None else round(frame.seconds, 3),
+                    "predictions": predictions_out(frame.predictions),
+                    "error": None if frame.error is None else error_out(frame.error),
+                }
+                for frame in self.frames
+            ]
+        }
+
+
+def read_frames(given: str, most: int) -> FrameSelection:
+    """Parse a request's `frames`, at most `most`; raises InvalidParameter."""
+    if re.fullmatch(FRAMES_PATTERN, given) is None:
+        raise InvalidParameter(
+            "'frames': must be a number of frames, 'all', or a time such as 'every:0.5s' for a frame in each."
+        )
+    if given == "all":
+        return FrameSelection(most)
+    if given.startswith("every:"):
+        every = float(given.removeprefix("every:").removesuffix("s"))
+        if every <= 0:
+            raise InvalidParameter("'frames': the time between two frames must be above 0, such as 'every:0.5s'.")
+        return FrameSelection(most, every_seconds=every)
+    if int(given) > most:
+        raise InvalidParameter(f"'frames': must be at most {most:,}.", limit="max_frames", value=most)
+    return FrameSelection(most, count=int(given))
+
+
+class Frames:
+    """The frames that one request wants; see gateway.inference.expansion.Expansion."""
+
+    has_lowest_priority = False
+    native_only = "'frames': answers for each frame are available in the native format only."
+
+    def __init__(self, wanted: FrameSelection) -> None:
+        self._wanted = wanted
+        self._queued = 0
+        """Frames of the request so far."""
+
+    def applies(self, info: ImageInfo) -> bool:
+        """Whether the file has several frames."""
+        return info.animated
+
+    def single(self, report: Report) -> Report:
+        """A still image has one frame."""
+
+        def take(result: Result, record: ImageRecord | None) -> None:
+            frames = () if result.error else (FrameResult(0, 0.0, result.predictions),)
+            report(_of(result, frames), record)
+
+        return take
+
+    async def run(self, image: ExpandedUpload) -> None:
+        """Queue each wanted frame; the next upload is read after the last one."""
+        file = FileFrames(image.file, image.report)
+        try:
+            await within(image.deadline, self._read(image, file))
+        except (ImageError, DeadlineExceeded, Overloaded) as error:
+            if isinstance(error, Overloaded) and not image.begun:
+                raise
+            file.end(error)
+        else:
+            file.end()
+
+    async def _read(self, image: ExpandedUpload, file: "FileFrames") -> None:
+        data = all_frames(image.upload, image.info, image.policy)
+        size = await image.decoded_size()
+        nbytes = shrunk_bytes(image.info, size)
+        wanted = replace(self._wanted, most=self._wanted.most - self._queued)
+        async with animation(image.decoders, data, image.info, size, image.account, wanted) as frames:
+
+            def begin(frame: OpenedImage) -> Report:
+                return file.begin(frame.index, frame.seconds)
+
+            while await image.add(frames, nbytes, begin):
+                self._queued += 1
+
+
+def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
+    """The bytes of an examined animation that a decoder gets; raises UnsupportedFormat if the gateway decodes none."""
+    if policy.mode is DecodeMode.NEVER:
+        raise UnsupportedFormat(
+            f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or always."
+        )
+    return png.for_decoders(upload.data, animated=True) if info.format is ImageFormat.PNG else upload.data
+
+
+class FileFrames:
+    """Collects the results of a file's frames; `report` gets the file's result once no frame is in progress.
+
+    The file's predictions are those of its first answered frame; if no frame was answered, the file has the error of
+    the first one. A file that breaks off has a last entry with the error, or no entries if no frame was read.
+    """
+
+    def __init__(self, file: Result, report: Report) -> None:
+        self._file = file
+        self._report = report
+        self._frames: dict[int, tuple[float | None, Result, ImageRecord | None]] = {}
+        self._in_progress = 0
+        self._last = -1
+        self._all_begun = False
+
+    def begin(self, index: int, seconds: float) -> Report:
+        """Register a frame; returns what takes its result."""
+        self._in_progress += 1
+        self._last = index
+
+        def take(result: Result, record: ImageRecord | None) -> None:
+            self._in_progress -= 1
+            self._frames[index] = seconds, result, record
+            self._end_if_done()
+
+        return take
+
+    def end(self, error: GatewayError | None = None) -> None:
+        """Mark the end of the file: its last frame was read, or reading failed with `error`."""
+        self._all_begun = True
+        if self._last < 0:
+            self._report(_of(replace(self._file, error=error or UndecodableImage()), ()), None)
+            return
+        if error is not None:
+            self._frames[self._last + 1] = None, replace(self._file, error=error), None
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if not self._all_begun or self._in_progress:
+            return
+        frames = sorted(self._frames.items())
+        images = [(result, record) for _, (_, result, record) in frames]
+        best, record = next((image for image in images if image[0].error is None), images[0])
+        results = tuple(
+            FrameResult(index, seconds, result.predictions, result.error) for index, (seconds, result, _) in frames
+        )
+        self._report(_of(best, results), record)
+
+
+def _of(result: Result, frames: tuple[FrameResult, ...]) -> AnimationResult:
+    return AnimationResult(
+        result.index,
+        result.filename,
+        result.width,
+        result.height,
+        result.answer,
+        result.error,
+        result.model_version,
+        result.multi_label,
+        result.damaged,
+        frames,
+    )

@@ -1,0 +1,201 @@
+"""POST /explain: which parts of an image carry the score of a class."""
+
+import asyncio
+from base64 import b64encode
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi import Query as QueryParameter
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from gateway.api.answers import AnswerSize, classify, hold_response
+from gateway.api.lines import LinedResponse, SendLine
+from gateway.api.parameters import open_uploads, request_spec
+from gateway.api.pieces import PiecedAnswer
+from gateway.api.request_context import RequestContext, request_context
+from gateway.api.route_table import traits
+from gateway.api.schemas import FAULTS, REQUEST_BODY, ModelOut
+from gateway.api.shapes import NDJSON
+from gateway.errors import InternalError, InvalidParameter, TooManyFiles
+from gateway.inference.classes import named_class
+from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
+from gateway.inference.ready_results import ReadyResults
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Result
+from gateway.inference.scope import Scope
+from gateway.ingest.masking import DEFAULT_GRID, DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking
+from gateway.ingest.media_types import Uploads
+from gateway.plugins.media.explaining import ExplainedResult, MaskedCopies
+from gateway.plugins.media.schemas import ExplainResponse, ExplanationOut, ProgressOut, StreamedProgress
+from gateway.plugins.media.settings import MAX_MASKED_BYTES, MAX_MASKS
+
+router = APIRouter(tags=["classify"])
+
+PROGRESS_SECONDS = 0.25
+"""Time between two lines with the progress of a stream."""
+
+
+class ExplainParameters(BaseModel):
+    """Parameters of `POST /explain`: in the query, or as multipart fields of the same names before the file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    label: Annotated[str | None, Field(min_length=1, max_length=1_000)] = None
+    """The class to explain, by its label; default: the likeliest one."""
+    class_id: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
+    """The class to explain, instead of its label."""
+    masks: Annotated[int, Field(ge=1)] = DEFAULT_MASKS
+    """Masked copies to classify; more give a smoother map."""
+    grid: Annotated[int, Field(ge=MIN_GRID, le=MAX_GRID)] = DEFAULT_GRID
+    """Cells of a mask on each side."""
+    model: ModelName = None
+    """A model of `GET /models`; the default is a setting."""
+    version: ModelVersion = None
+    """A version of the model; default: the version in use."""
+    timeout: TimeoutSeconds = None
+    """Deadline for the whole explanation in seconds, from the last byte of the image on; default: the largest one."""
+    strict: bool = False
+    """Whether a damaged JPEG is refused; by default its result has `warning`."""
+
+
+def _documented(parameters: Annotated[ExplainParameters, QueryParameter()]) -> None:
+    """Declares the parameters in the OpenAPI document; the endpoint parses them itself."""
+
+
+@router.post(
+    "/explain",
+    summary="Explain the score of a class by a heat map",
+    response_model=ExplainResponse,
+    responses={200: {"description": "The heat map of one class."}, **FAULTS},
+    openapi_extra={"requestBody": REQUEST_BODY},
+    dependencies=[Depends(_documented)],
+)
+@traits(takes_images=True, direct=True, progress=StreamedProgress)
+async def explain(request: Request) -> Response:
+    """Classify masked copies of one image, and compute from their scores which parts of it carry a class.
+
+    It works for every model. Each masked copy counts as an image for the quota of the API key, and waits for the
+    images of all other requests. With `Accept: application/x-ndjson` the progress is sent as lines.
+    """
+    context = request_context(request)
+    settings = context.settings
+    parameters, body, uploads = await open_uploads(request, context, ExplainParameters)
+    spec = request_spec(
+        request,
+        context,
+        model_name=parameters.model or settings.model,
+        version=parameters.version,
+        timeout_seconds=settings.max_timeout_seconds if parameters.timeout is None else parameters.timeout,
+        selection=None,
+        strict=parameters.strict,
+    )
+    streamed = NDJSON in request.headers.get("accept", "")
+    spec = replace(spec, expansion=await _masked_copies(context, spec, parameters))
+    if streamed:
+        return ExplanationLines(context, spec, body, _only_one(uploads))
+    held = hold_response(context)
+    results = await classify(context, spec, body, _only_one(uploads), AnswerSize(settings.max_predictions, held))
+    document = to_json(await _document(context, spec, results[0]), exclude_none=True)
+    held.grow(len(document))
+    return PiecedAnswer(deque((document,)), held)
+
+
+async def _masked_copies(context: RequestContext, spec: RequestSpec, parameters: ExplainParameters) -> MaskedCopies:
+    """How the image is masked, and the class to explain; raises InvalidParameter."""
+    if parameters.label is not None and parameters.class_id is not None:
+        raise InvalidParameter("'class_id': send it or 'label', not both.")
+    masking = Masking(parameters.grid, parameters.masks)
+    if masking.count > MAX_MASKS:
+        sentence = f"'masks': an explanation has at most {MAX_MASKS:,} masks."
+        raise InvalidParameter(sentence, limit="max_masks", value=MAX_MASKS)
+    label, class_id = await named_class(
+        context.service.backend, spec.model_name, spec.model_version, parameters.label, parameters.class_id
+    )
+    if label is not None and class_id is None:
+        raise InvalidParameter(f"'label': several classes of {spec.model_name!r} have it: send 'class_id' instead.")
+    return MaskedCopies(masking, MAX_MASKED_BYTES, class_id)
+
+
+async def _only_one(uploads: Uploads) -> Uploads:
+    """The upload of a request that must have no other; raises TooManyFiles before anything is done with the first."""
+    async with aclosing(uploads):
+        first = await anext(uploads)
+        if await anext(uploads, None) is not None:
+            raise TooManyFiles(
+                "An explanation is of one image: send one in each request.", limit="max_explained", value=1
+            )
+        yield first
+
+
+async def _document(context: RequestContext, spec: RequestSpec, result: Result) -> ExplainResponse:
+    """The response for a result; raises its error."""
+    if result.error is not None:
+        raise result.error
+    explanation = result.explanation if isinstance(result, ExplainedResult) else None
+    if explanation is None:
+        raise InternalError
+    labels = await context.service.backend.labels(spec.model_name, spec.model_version)
+    heat = explanation.heat
+    return ExplainResponse(
+        model=ModelOut(name=spec.model_name, version=result.model_version),
+        explanation=ExplanationOut(
+            filename=result.filename,
+            width=result.width,
+            height=result.height,
+            label=labels[explanation.class_id] if explanation.class_id < len(labels) else "",
+            class_id=explanation.class_id,
+            score=explanation.score,
+            masks=explanation.masking.count,
+            values=_rounded(heat),
+            overlay=b64encode(heat.overlay).decode(),
+            warning="damaged" if result.damaged else None,
+        ),
+    )
+
+
+def _rounded(heat: HeatMap) -> list[list[float]]:
+    return [[round(value, 6) for value in row] for row in heat.values.tolist()]
+
+
+class ExplanationLines(LinedResponse):
+    """Lines with the progress of an explanation, and then one with its result or its error."""
+
+    async def write(self, results: ReadyResults, send_line: SendLine) -> None:
+        """Send the progress, and then the result."""
+
+        async def send_progress() -> None:
+            copies = self.spec.expansion
+            assert isinstance(copies, MaskedCopies)
+            progress = ProgressOut(done=copies.done, total=copies.masking.images)
+            await send_line(to_json(StreamedProgress(progress=progress)))
+
+        result = await _with_progress(results, send_progress)
+        await send_line(to_json(await _document(self.context, self.spec, result), exclude_none=True))
+
+
+async def _with_progress(results: ReadyResults, report: Callable[[], Awaitable[None]]) -> Result:
+    """The first result; calls `report` every PROGRESS_SECONDS until it is there."""
+    outcome: list[Result | Exception] = []
+
+    async def take() -> None:
+        try:
+            outcome.append(await anext(results))
+        except Exception as error:  # raised below
+            outcome.append(error)
+
+    async with Scope() as scope:
+        task = scope.start(take())
+        while not task.done():
+            await asyncio.wait({task}, timeout=PROGRESS_SECONDS)
+            if not task.done():
+                await report()
+    (ended,) = outcome
+    if isinstance(ended, Exception):
+        raise ended
+    return ended

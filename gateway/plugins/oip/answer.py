@@ -1,0 +1,173 @@
+"""Encodes results as responses of the Open Inference Protocol; the counterpart of gateway.plugins.oip.reader."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import to_json
+
+from gateway.errors import InvalidParameter, ModelUnavailable, no_features
+from gateway.inference.result import Result
+from gateway.inference.sequence import SequenceScores
+from gateway.plugins.oip.documents import FEATURES, PREDICTION, SEQUENCE_FRAMES, SEQUENCE_PREDICTION, STATUS
+from gateway.plugins.oip.members import InferenceRequest, RequestedOutput
+from gateway.plugins.oip.reader import LENGTH_BYTES
+from gateway.time_slices import TimeSlice
+
+OK = "ok"
+Row = NDArray[np.float32] | NDArray[np.int32] | list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class InferResponse:
+    """A response body in pieces: `header_bytes` of JSON, then binary tensors. None: all of it is JSON."""
+
+    pieces: list[bytes]
+    header_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The results of one request: scores, fp32 [N, classes], NaN for failed images, and the status of each image.
+
+    `embeddings`, fp32 [N, size], are the embeddings, if the model has them; `sequence` has the scores of the sequence
+    after each image, None for failed images, if the request continues one.
+    """
+
+    scores: NDArray[np.float32]
+    statuses: list[str]
+    model_version: str
+    embeddings: NDArray[np.float32] | None = None
+    sequence: Sequence[SequenceScores | None] | None = None
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> "Scored":
+        """Combine results, of which at least one has scores.
+
+        The version of the first result determines the classes: if a version with other classes replaced it during the
+        request, the later images fail.
+        """
+        first = next(result for result in results if result.scores is not None)
+        assert first.scores is not None
+        scores = np.full((len(results), len(first.scores)), np.nan, np.float32)
+        embeddings = (
+            None if first.embedding is None else np.full((len(results), len(first.embedding)), np.nan, np.float32)
+        )
+        statuses = []
+        for number, (row, result) in enumerate(zip(scores, results, strict=True)):
+            if result.error is not None:
+                statuses.append(result.error.code)
+            elif result.scores is None or np.shape(result.scores) != row.shape or not _fits(result, embeddings):
+                statuses.append(ModelUnavailable.code)
+            else:
+                row[:] = result.scores
+                if embeddings is not None:
+                    embeddings[number] = result.embedding
+                statuses.append(OK)
+        return cls(scores, statuses, first.model_version or "", embeddings)
+
+    @property
+    def sequence_scores(self) -> NDArray[np.float32]:
+        """The scores of the sequence after each image: fp32 [N, classes], NaN for failed images."""
+        scores = np.full_like(self.scores, np.nan)
+        for row, state in zip(scores, self.sequence or (), strict=True):
+            if state is not None:
+                row[:] = state.scores
+        return scores
+
+    def best(self, scores: NDArray[np.float32], row: int, class_count: int, labels: Sequence[str]) -> list[str]:
+        """Triton's classification of one image: "score:class id:label" by descending score; "" for a failed image.
+
+        `scores` are those of the image or, fp32 [classes] as well, of its sequence.
+        """
+        if self.statuses[row] != OK:
+            return [""] * class_count
+        order = np.argsort(-scores, kind="stable")[:class_count].tolist()
+        return [f"{scores[index]:f}:{index}:{_label(labels, index)}" for index in order]
+
+
+async def encode(request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]) -> InferResponse:
+    """Encode the requested outputs; `labels` are those of the classes, by class id.
+
+    Raises NoFeatures if FEATURES is requested by name from a model without embeddings, and InvalidParameter if an
+    output of a sequence is requested by name without one.
+    """
+    head: dict[str, Any] = {"model_name": model_name, "model_version": scored.model_version}
+    if request.id is not None:
+        head["id"] = request.id
+    time_slice = TimeSlice()
+    header, tail = [to_json(head)[:-1], b',"outputs":['], []
+    for number, output in enumerate(_available_outputs(request, model_name, scored)):
+        tensor, rows = _tensor(output, scored, labels)
+        pieces = []
+        for row in rows:
+            pieces.append(_binary(row) if output.binary else _json(row))
+            await time_slice.pause_if_over()
+        if output.binary:
+            tensor["parameters"] = {"binary_data_size": sum(map(len, pieces))}
+            tail += pieces
+        header += [b"," if number else b"", to_json(tensor)[:-1]]
+        if not output.binary:
+            header += [b',"data":[', b",".join(pieces), b"]"]
+        header.append(b"}")
+    header.append(b"]}")
+    return InferResponse([*header, *tail], sum(map(len, header)) if tail else None)
+
+
+def _available_outputs(request: InferenceRequest, model_name: str, scored: Scored) -> Sequence[RequestedOutput]:
+    """The outputs of the response; raises NoFeatures and InvalidParameter."""
+    missing = set()
+    if scored.embeddings is None:
+        missing.add(FEATURES)
+    if scored.sequence is None:
+        missing |= {SEQUENCE_PREDICTION, SEQUENCE_FRAMES}
+    available = [output for output in request.outputs if output.name not in missing]
+    if request.everything or len(available) == len(request.outputs):
+        return available
+    name = next(output.name for output in request.outputs if output.name in missing)
+    if name == FEATURES:
+        raise no_features(model_name)
+    raise InvalidParameter(f"'outputs': {name} needs the parameter 'sequence_id'.")
+
+
+def _fits(result: Result, embeddings: NDArray[np.float32] | None) -> bool:
+    return embeddings is None or (result.embedding is not None and result.embedding.shape == embeddings.shape[1:])
+
+
+def _tensor(output: RequestedOutput, scored: Scored, labels: Sequence[str]) -> tuple[dict[str, Any], Iterable[Row]]:
+    """A tensor without its data, and its data in rows: fp32 [classes], strings, or int32 [N] for the one of frames."""
+    count, classes = scored.scores.shape
+    if output.name == STATUS:
+        return {"name": STATUS, "datatype": "BYTES", "shape": [count]}, [scored.statuses]
+    if output.name == FEATURES:
+        assert scored.embeddings is not None
+        return {"name": FEATURES, "datatype": "FP32", "shape": list(scored.embeddings.shape)}, scored.embeddings
+    if output.name == SEQUENCE_FRAMES:
+        frames = [0 if state is None else state.frames for state in scored.sequence or ()]
+        return {"name": SEQUENCE_FRAMES, "datatype": "INT32", "shape": [count]}, [np.array(frames, np.int32)]
+    scores = scored.scores if output.name == PREDICTION else scored.sequence_scores
+    if output.class_count:
+        most = min(output.class_count, classes)
+        texts = (scored.best(scores[row], row, most, labels) for row in range(count))
+        return {"name": output.name, "datatype": "BYTES", "shape": [count, most]}, texts
+    return {"name": output.name, "datatype": "FP32", "shape": [count, classes]}, scores
+
+
+def _json(row: Row) -> bytes:
+    """Encode the elements of a row as JSON, separated by commas; NaN becomes null."""
+    values = row if isinstance(row, list) else row.tolist()
+    return to_json(values, inf_nan_mode="null")[1:-1]
+
+
+def _binary(row: Row) -> bytes:
+    """Encode a row as binary data: row-major, little-endian; a string is its length in bytes, uint32, and its UTF-8."""
+    if not isinstance(row, list):
+        return row.astype(row.dtype.newbyteorder("<"), copy=False).tobytes()
+    texts = (text.encode() for text in row)
+    return b"".join(part for text in texts for part in (len(text).to_bytes(LENGTH_BYTES, "little"), text))
+
+
+def _label(labels: Sequence[str], class_id: int) -> str:
+    return labels[class_id] if class_id < len(labels) else str(class_id)

@@ -1,0 +1,229 @@
+"""The gRPC server of one process, on grpc.aio: calls within limits, and a stop that waits for them.
+
+Each method is served as a stream of messages, which a call with one message each way is on the wire. So reads and
+writes happen here and have a time, and messages are bytes, which are counted before they are parsed. The limits that
+grpc has, and those that it lacks, are in docs/guides/grpc.md.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any
+
+import grpc
+import structlog
+
+from gateway.errors import UserError
+from gateway.limits.lease import Bound
+from gateway.limits.pool_clients import IDLE_SECONDS
+from gateway.plugins.oip.grpc_api.asgi import App, Headers
+from gateway.plugins.oip.grpc_api.call import Call, ClientGone
+from gateway.plugins.oip.grpc_api.health import HEALTH, Health, reflection
+from gateway.plugins.oip.grpc_api.service import SERVICE, Handler, InferenceApi, KnowsKey
+from gateway.plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_of
+from gateway.plugins.oip.settings import MAX_CALLS, ProtocolSettings
+from gateway.settings import Settings, variable
+from gateway.values.validation import shortened
+
+log = structlog.get_logger("gateway")
+
+MAX_PROBES = 16
+"""Calls of the methods that probes use, beyond MAX_CALLS. They need no key, and a message may have megabytes."""
+PROBES = frozenset({f"/{HEALTH}/Check", f"/{SERVICE}/ServerLive"})
+MAX_UNFINISHED_CALLS = 2_048
+"""Calls that grpc keeps. Among them are those whose client does not read: their status cannot be sent, and grpc.aio
+cannot reset them, so they end with their connection."""
+MAX_CONNECTIONS = 512
+LAST_CALLS_SECONDS = 600.0
+MAX_DESCRIPTION_BYTES = 64 * 1024
+"""Bytes of a message besides its largest image."""
+OPTIONS = {
+    "grpc.max_allowed_incoming_connections": MAX_CONNECTIONS,
+    "grpc.max_concurrent_streams": MAX_CALLS,
+    "grpc.server_handshake_timeout_ms": 10_000,
+    "grpc.max_connection_idle_ms": 300_000,
+    # Clients find gateways that are new. Calls have ten minutes to end.
+    "grpc.max_connection_age_ms": 3_600_000,
+    "grpc.max_connection_age_grace_ms": int(1e3 * LAST_CALLS_SECONDS),
+    # A client that is silent is tested, and may test the server every ten seconds.
+    "grpc.keepalive_time_ms": 60_000,
+    "grpc.keepalive_timeout_ms": 20_000,
+    "grpc.http2.min_ping_interval_without_data_ms": 10_000,
+    # A call that is not read holds 64 KiB: its window does not grow.
+    "grpc.http2.bdp_probe": 0,
+    # Workers share the port. A gateway that is not one of them finds it taken (gateway.server.serve.check_address).
+    "grpc.so_reuseport": 1,
+    # Compressed messages could be bombs.
+    "grpc.compression_enabled_algorithms_bitset": 1,
+}
+POLL_SECONDS = 0.1
+STOP_SECONDS = 1.0
+"""How long grpc may take to send the status of the last calls."""
+
+NOT_READ = Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "The response was not read in time.", "", ())
+"""The end of a call that is incomplete: its status is no success."""
+
+UploadBound = Callable[[Headers], Bound | None]
+
+
+class KeysRequired(UserError):
+    """The port would be open to other machines without API keys."""
+
+
+class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    """Serves methods by their paths, at most MAX_CALLS calls at once."""
+
+    def __init__(self, state: Mapping[str, Any], methods: Mapping[str, Handler], upload_bound: UploadBound) -> None:
+        self._settings: Settings = state["settings"]
+        self._uploads, self._responses = state["uploads"], state["responses"]
+        self._upload_bound = upload_bound
+        self._methods = methods
+        self._open, self._probes = (Bound("grpc_max_calls", most) for most in (MAX_CALLS, MAX_PROBES))
+        self._calls: set[Call] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._servers: list[Any] = []
+        """The server that listens; before it those that do not, because a call has ended them, and have calls."""
+
+    async def start(self, port: int) -> None:
+        """Listen on a port."""
+        settings = self._settings
+        options = {
+            **OPTIONS,
+            "grpc.max_receive_message_length": settings.max_file_bytes + MAX_DESCRIPTION_BYTES,
+            "grpc.max_metadata_size": settings.max_header_bytes,
+            "grpc.absolute_max_metadata_size": settings.max_header_bytes,
+        }
+        server = grpc.aio.server(
+            handlers=[self], options=list(options.items()), maximum_concurrent_rpcs=MAX_UNFINISHED_CALLS
+        )
+        host = settings.host
+        server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        await server.start()
+        self._servers.append(server)
+
+    async def keep(self, port: int) -> None:
+        """Start again whenever a call has ended the server.
+
+        A path that is not UTF-8 does that: grpc.aio stops to listen, and calls in progress go on.
+        """
+        while True:
+            try:
+                await self._servers[-1].wait_for_termination(POLL_SECONDS)
+            except Exception as error:  # grpc.aio raises what ended the server
+                ended = self._servers[-1]
+                try:
+                    await self.start(port)
+                except RuntimeError as failure:  # tried again
+                    log.error("grpc_cannot_listen", port=port, reason=str(failure))  # noqa: TRY400  # it says all
+                else:
+                    log.warning("grpc_restarted", reason=str(error))
+                    task = asyncio.ensure_future(self._end(ended))
+                    self._ending.add(task)
+                    task.add_done_callback(self._ending.discard)
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Refuse new calls, and wait until the open ones have ended or their clients do not read."""
+        stopping = asyncio.gather(*(server.stop(grace_seconds) for server in self._servers))
+        while not stopping.done() and any(call.unread_seconds < IDLE_SECONDS for call in self._calls):
+            await asyncio.wait({stopping}, timeout=POLL_SECONDS)
+        await asyncio.wait({stopping}, timeout=STOP_SECONDS)
+        await asyncio.gather(*(server.stop(None) for server in self._servers))
+        await stopping
+
+    async def _end(self, server: Any) -> None:  # noqa: ANN401  # grpc has no types
+        """Release a server that does not listen any more once its calls have ended."""
+        await server.stop(LAST_CALLS_SECONDS)
+        self._servers.remove(server)
+
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler:  # noqa: ANN401  # grpc has no types
+        """The handler of a method, known or not; see grpc.GenericRpcHandler."""
+        path = handler_call_details.method
+
+        async def serve(_: object, context: Any) -> None:  # noqa: ANN401
+            await self._serve(path, context)
+
+        return grpc.stream_stream_rpc_method_handler(serve)
+
+    async def _serve(self, path: str, context: Any) -> None:  # noqa: ANN401
+        call = Call(context, self._settings, self._uploads, self._responses)
+        self._calls.add(call)
+        slots = self._probes if path in PROBES else self._open
+        slots.add(1)
+        try:
+            _check(slots)
+            call.check()
+            call.bind(self._upload_bound(call.headers))
+            context.set_trailing_metadata(await self._methods.get(path, partial(_unknown, path))(call))
+        except ClientGone:
+            failure = NOT_READ
+        except Exception as error:  # each error becomes a status
+            failure = failed(error)
+        else:
+            return
+        finally:
+            self._calls.discard(call)
+            slots.add(-1)
+            call.close()
+        # The client has left, or has not even read headers: grpc sends those again with the status, which is an error.
+        with suppress(grpc.aio.InternalError):
+            await context.abort(failure.code, failure.message, failure.trailing)
+
+
+@asynccontextmanager
+async def serving(
+    app: App,
+    state: Mapping[str, Any],
+    *,
+    knows_key: KnowsKey,
+    is_ready: Callable[[], bool],
+    upload_bound: UploadBound = lambda _: None,
+) -> AsyncIterator[None]:
+    """Serve on `settings.grpc_port` until the end of the block, and then until the calls in progress have ended.
+
+    `upload_bound` returns the share of the upload buffer of a request's API key, by the request's headers. Raises
+    KeysRequired.
+    """
+    settings: Settings = state["settings"]
+    port = ProtocolSettings.of(settings).grpc_port
+    if knows_key(()) and not _is_loopback(settings.host):
+        raise KeysRequired(
+            f"{variable('grpc_port')} on {settings.host} needs API keys: set {variable('api_keys_file')} to a file of "
+            f"`gateway key add`, or {variable('host')}=127.0.0.1 behind a proxy that checks clients"
+        )
+    api = InferenceApi(app, state, knows_key)
+    healthy = Health(is_ready)
+    methods = {**api.methods(), **healthy.methods(), **reflection((SERVICE, HEALTH), api.check_key)}
+    server = GrpcServer(state, methods, upload_bound)
+    await server.start(port)
+    log.info("grpc_started", host=settings.host, port=port)
+    keeping = asyncio.ensure_future(server.keep(port))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        healthy.stop()
+        api.stop()
+        # HTTP requests had the same time already.
+        most = settings.shutdown_delay_seconds + settings.shutdown_grace_seconds
+        await server.stop(state["draining"].left_seconds(most))
+
+
+def _check(slots: Bound) -> None:
+    """Raise Failure if more calls are open than may be."""
+    if slots.free < 0:
+        full = slots.full("Too many calls are open: the limit grpc_max_calls is {}; retry later.")
+        raise failure_of(full, grpc.StatusCode.RESOURCE_EXHAUSTED)
+
+
+async def _unknown(path: str, _: Call) -> Metadata:
+    message = f"The gateway has no method {shortened(path, 200)}; reflection lists its methods."
+    raise Failure(grpc.StatusCode.UNIMPLEMENTED, message, "", ())
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

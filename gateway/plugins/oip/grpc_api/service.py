@@ -1,0 +1,244 @@
+"""The methods of GRPCInferenceService: live, ready, metadata, what tools read, infer, and a stream of inferences.
+
+The service is the one of KServe and Triton, with Triton's stream; the methods that change Triton are unimplemented:
+https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/open_inference_grpc.proto.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.errors import (
+    GatewayError,
+    InvalidBody,
+    ModelNotFound,
+    Overloaded,
+    RequestTooLarge,
+    StreamIdle,
+    UploadTimeout,
+)
+from gateway.metrics import STREAMS_STOPPED
+from gateway.plugins.oip.documents import HEADER_LENGTH
+from gateway.plugins.oip.grpc_api.asgi import App, Headers, Request, Response, send_request
+from gateway.plugins.oip.grpc_api.call import Arrived, Call
+from gateway.plugins.oip.grpc_api.messages import InferCall, infer_call, infer_response, model_path
+from gateway.plugins.oip.grpc_api.status import Metadata, failed, failure_in, failure_of, trailing_of
+from gateway.settings import STREAM_IDLE_SECONDS, Settings
+from gateway.values.quantities import size
+
+SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+NOT_READY = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE})
+"""The statuses of `/v2/models/{name}/ready` and `/v2/health/ready` that say no."""
+
+ERROR_CODE = "error_code"
+"""Parameter of a failed request's response in a stream: the gateway's error code."""
+
+Handler = Callable[[Call], Awaitable[Metadata]]
+"""Serves a call; returns its trailing metadata, and raises what becomes its status."""
+KnowsKey = Callable[[Headers], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A method that reads something: its messages, its path below `/v2`, and the response as the JSON there."""
+
+    request: Any
+    response: Any
+    path: Callable[[Any], str]
+    wrap: Callable[[Any], dict[str, Any]] = dict
+
+
+def _model(end: str) -> Callable[[Any], str]:
+    return lambda message: model_path(message.name, message.version) + end
+
+
+def _statistics(message: pb.ModelStatisticsRequest) -> str:
+    return f"{model_path(message.name, message.version) if message.name else '/v2/models'}/stats"
+
+
+READS = {
+    "ServerMetadata": Read(None, pb.ServerMetadataResponse, lambda _: "/v2"),
+    "ModelMetadata": Read(pb.ModelMetadataRequest, pb.ModelMetadataResponse, _model("")),
+    "ModelConfig": Read(
+        pb.ModelConfigRequest, pb.ModelConfigResponse, _model("/config"), lambda document: {"config": document}
+    ),
+    "ModelStatistics": Read(pb.ModelStatisticsRequest, pb.ModelStatisticsResponse, _statistics),
+}
+STATES = {
+    "ServerReady": Read(None, pb.ServerReadyResponse, lambda _: "/v2/health/ready"),
+    "ModelReady": Read(pb.ModelReadyRequest, pb.ModelReadyResponse, _model("/ready")),
+}
+
+
+class InferenceApi:
+    """Serves the calls by requests to `app`, whose lifespan state is `state`.
+
+    `knows_key` says whether a request with these headers has a valid key, or needs none.
+    """
+
+    def __init__(self, app: App, state: Mapping[str, Any], knows_key: KnowsKey) -> None:
+        self._app = app
+        self._state = state
+        self._knows_key = knows_key
+        self._settings: Settings = state["settings"]
+        self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def methods(self) -> Mapping[str, Handler]:
+        """The handlers by path."""
+        handlers: dict[str, Handler] = {
+            "ServerLive": self._server_live,
+            "RepositoryIndex": self._repository_index,
+            "ModelInfer": self._model_infer,
+            "ModelStreamInfer": self._model_stream_infer,
+        }
+        handlers |= {name: partial(self._read, read) for name, read in READS.items()}
+        handlers |= {name: partial(self._ready, read) for name, read in STATES.items()}
+        return {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
+
+    def stop(self) -> None:
+        """End the streams, after the responses to the requests in progress."""
+        self._stopping.set_result(None)
+
+    async def check_key(self, call: Call) -> None:
+        """Raise Failure without a valid key; the application then refuses, counts and logs a request."""
+        if not self._knows_key(call.headers):
+            _expect_ok(await self._send(call, "GET", "/v2"))
+
+    async def _server_live(self, call: Call) -> Metadata:
+        await call.send(pb.ServerLiveResponse(live=True).SerializeToString())
+        return ()
+
+    async def _read(self, read: Read, call: Call) -> Metadata:
+        response = _expect_ok(await self._send(call, "GET", read.path(await self._request(read, call))))
+        await call.send(ParseDict(read.wrap(json.loads(response.body)), read.response()).SerializeToString())
+        return trailing_of(response)
+
+    async def _ready(self, read: Read, call: Call) -> Metadata:
+        ready = False
+        trailing: Metadata = ()
+        try:
+            response = await self._send(call, "GET", read.path(await self._request(read, call)))
+        except ModelNotFound:
+            pass
+        else:
+            ready, trailing = response.status == HTTPStatus.OK, trailing_of(response)
+            if not ready and response.status not in NOT_READY:
+                raise failure_in(response)
+        await call.send(read.response(ready=ready).SerializeToString())
+        return trailing
+
+    async def _repository_index(self, call: Call) -> Metadata:
+        await self.check_key(call)
+        message = await receive(call, pb.RepositoryIndexRequest)
+        body = json.dumps({"ready": message.ready}).encode()
+        response = _expect_ok(
+            await self._send(call, "POST", "/v2/repository/index", (body,), (b"content-type", b"application/json"))
+        )
+        document = {"models": json.loads(response.body)}
+        await call.send(ParseDict(document, pb.RepositoryIndexResponse()).SerializeToString())
+        return trailing_of(response)
+
+    async def _model_infer(self, call: Call) -> Metadata:
+        await self.check_key(call)
+        response = await self._infer(call, self._infer_call(await call.receive()))
+        await call.send(infer_response(response).SerializeToString())
+        return trailing_of(response)
+
+    async def _model_stream_infer(self, call: Call) -> Metadata:
+        """Requests in, one response to each. One that fails does not end the stream, as in Triton."""
+        await self.check_key(call)
+        with self._state["streams"].lease(Arrived(), 1):
+            while (raw := await self._next(call)) is not None:
+                await call.send((await self._streamed(call, raw)).SerializeToString())
+        return ()
+
+    async def _next(self, call: Call) -> bytes | None:
+        """The next request of a stream, None at its end; raises StreamIdle, and Overloaded if the server stops."""
+        if not self._stopping.done():
+            try:
+                return await call.receive_next(STREAM_IDLE_SECONDS, self._stopping)
+            except UploadTimeout:
+                pass
+        if self._stopping.done():
+            raise Overloaded("The server is stopping; call again.")
+        STREAMS_STOPPED.labels("idle").inc()
+        limit = "stream_idle_seconds"
+        raise StreamIdle(f"No request came for {STREAM_IDLE_SECONDS:g} s.", limit=limit, value=STREAM_IDLE_SECONDS)
+
+    async def _streamed(self, call: Call, raw: bytes) -> pb.ModelStreamInferResponse:
+        """The response to a request of a stream, whose error is in it."""
+        response = pb.ModelStreamInferResponse()
+        try:
+            inference = self._infer_call(raw)
+            response.infer_response.id = inference.id
+            response.infer_response.CopyFrom(infer_response(await self._infer(call, inference)))
+        except Exception as error:
+            failure = failure_of(error) if isinstance(error, GatewayError) else failed(error)
+            response.error_message = failure.message
+            response.infer_response.parameters[ERROR_CODE].string_param = failure.reason
+        finally:
+            call.release(len(raw))
+        return response
+
+    def _infer_call(self, raw: bytes) -> InferCall:
+        settings = self._settings
+        return infer_call(raw, max_description_bytes=settings.max_header_bytes, max_images=settings.max_files)
+
+    async def _infer(self, call: Call, inference: InferCall) -> Response:
+        """The response to one inference; raises Failure."""
+        headers = (
+            (HEADER_LENGTH.lower().encode(), str(len(inference.header)).encode()),
+            (b"content-type", b"application/octet-stream"),
+        )
+        body = (inference.header, *inference.contents)
+        return _expect_ok(await self._send(call, "POST", inference.path, body, *headers))
+
+    async def _request(self, read: Read, call: Call) -> Any:  # noqa: ANN401  # protobuf's classes
+        """The message of a call that has one, whose key is checked before."""
+        if read.request is None:
+            return None
+        await self.check_key(call)
+        return await receive(call, read.request)
+
+    async def _send(
+        self,
+        call: Call,
+        method: str,
+        path: str,
+        body: tuple[bytes | memoryview, ...] = (),
+        *headers: tuple[bytes, bytes],
+    ) -> Response:
+        request = Request(method, path, (*call.headers, *headers), call.address, body)
+        return await send_request(self._app, {**self._state, "reader": Arrived()}, request)
+
+
+async def receive(call: Call, kind: Any, seconds: float | None = None) -> Any:  # noqa: ANN401  # protobuf's classes
+    """The small message of a call; raises RequestTooLarge, InvalidBody, and what Call.receive raises."""
+    raw = await call.receive(seconds)
+    call.release(len(raw))
+    return parsed(call, kind, raw)
+
+
+def parsed(call: Call, kind: Any, raw: bytes) -> Any:  # noqa: ANN401  # protobuf's classes
+    """A small message; raises RequestTooLarge and InvalidBody."""
+    most = call.settings.max_header_bytes
+    if len(raw) > most:
+        raise RequestTooLarge(f"The message may have {size(most)}.", limit="max_header_bytes", value=most)
+    try:
+        return kind.FromString(raw)
+    except DecodeError as exc:
+        raise InvalidBody(f"The message is not a {kind.DESCRIPTOR.name}.") from exc
+
+
+def _expect_ok(response: Response) -> Response:
+    if response.status != HTTPStatus.OK:
+        raise failure_in(response)
+    return response

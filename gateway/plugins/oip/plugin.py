@@ -1,0 +1,88 @@
+"""The Open Inference Protocol, version 2: /v2 over HTTP, and with a port of its own over gRPC."""
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from gateway.errors import UserError
+from gateway.hooks import ErrorFormat, Plugin, Port, Runtime
+from gateway.plugins.oip import settings as oip_settings
+from gateway.plugins.oip.settings import ProtocolSettings
+from gateway.settings import Settings
+from gateway.values.extras import install
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+
+PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection")
+"""What the gRPC port needs beyond the packages of the gateway."""
+
+
+class GrpcUnavailable(UserError):
+    """A port for gRPC is set, but a package that it needs is not installed."""
+
+
+class OpenInferenceProtocol(Plugin):
+    """The Open Inference Protocol."""
+
+    settings = ProtocolSettings
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = ProtocolSettings.of(settings)
+
+    @classmethod
+    def check(cls, settings: Settings) -> None:
+        """Raise GrpcUnavailable if a port for gRPC is set but its packages are not installed."""
+        if ProtocolSettings.of(settings).grpc_port and (missing := [each for each in PACKAGES if not _has(each)]):
+            raise GrpcUnavailable(
+                f"GATEWAY_GRPC_PORT is set, but the package {missing[0]} is not installed: "
+                f"{install('grpc')}, or unset the variable"
+            )
+
+    @classmethod
+    def ports(cls, settings: Settings) -> Sequence[Port]:
+        """The port for gRPC, if one is set."""
+        number = ProtocolSettings.of(settings).grpc_port
+        return (Port("grpc_port", number, "gRPC, the Open Inference Protocol"),) if number else ()
+
+    def routers(self) -> "Sequence[APIRouter]":
+        """The paths below /v2."""
+        from gateway.plugins.oip.routes import infer, models
+        from gateway.plugins.oip.sequences import OpenSequences
+
+        return models.router, infer.infer_routes(OpenSequences(oip_settings.MAX_SEQUENCES))
+
+    def error_formats(self) -> Sequence[ErrorFormat]:
+        """An object with one message."""
+        from gateway.plugins.oip.documents import V2_ERRORS
+
+        return (V2_ERRORS,)
+
+    def cors_headers(self) -> Sequence[str]:
+        """The length of the JSON in a binary body."""
+        from gateway.plugins.oip.documents import HEADER_LENGTH
+
+        return (HEADER_LENGTH,)
+
+    def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
+        """The gRPC server, if a port is set."""
+        if not self._settings.grpc_port:
+            return nullcontext()
+        from gateway.plugins.oip.grpc_api.server import serving
+
+        return serving(
+            runtime.app,
+            runtime.state,
+            knows_key=runtime.knows_key,
+            is_ready=runtime.is_ready,
+            upload_bound=runtime.upload_bound,
+        )
+
+
+def _has(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # the package that contains it
+        return False

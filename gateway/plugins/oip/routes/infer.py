@@ -1,0 +1,137 @@
+"""POST /v2/models/{name}/infer: a tensor of images in, a tensor of scores out."""
+
+import re
+from collections import deque
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic_core import to_json
+from starlette.responses import Response
+
+from gateway.api.answers import AnswerSize, classify, hold_response, status_of
+from gateway.api.body import Body
+from gateway.api.parameters import request_spec
+from gateway.api.pieces import PiecedAnswer
+from gateway.api.request_context import request_context
+from gateway.api.route_table import traits
+from gateway.errors import InvalidBody, NoFiles
+from gateway.inference.backend import Embeddings
+from gateway.inference.result import Result
+from gateway.ingest.media_types import uploads_from
+from gateway.ingest.upload import request_too_large
+from gateway.plugins.oip.answer import OK, Scored, encode
+from gateway.plugins.oip.documents import HEADER_LENGTH, InferenceResponse
+from gateway.plugins.oip.reader import InferenceReader
+from gateway.plugins.oip.routes.documentation import REQUEST, RESPONSES
+from gateway.plugins.oip.routes.models import ModelName, ModelVersion
+from gateway.plugins.oip.sequences import OpenSequences
+from gateway.values.clients import client_of
+
+NO_IMAGES = "The request has no images: the input IMAGE has no elements."
+MAX_REPORTED = 3
+_LENGTH = re.compile(r"[0-9]{1,18}")
+
+_DOCUMENTED: dict[str, Any] = {
+    "response_model": InferenceResponse,
+    "responses": RESPONSES,
+    "openapi_extra": REQUEST,
+}
+
+
+def infer_routes(sequences: OpenSequences) -> APIRouter:
+    """The routes. `sequences` holds the sequences that clients have open."""
+    router = APIRouter(tags=["Open Inference Protocol"])
+
+    @router.post("/v2/models/{name}/infer", summary="Open Inference Protocol: classify images", **_DOCUMENTED)
+    @traits(takes_images=True)
+    async def infer(request: Request, name: ModelName) -> Response:
+        """Classify the images of the input IMAGE by the version in use, or by the version that a split selects.
+
+        A bad image does not affect the others: its row of PREDICTION is NaN (null in JSON), and STATUS has its
+        error code.
+        """
+        return await _infer(request, name, None, sequences)
+
+    @router.post(
+        "/v2/models/{name}/versions/{version}/infer",
+        summary="Open Inference Protocol: classify images by a version",
+        **_DOCUMENTED,
+    )
+    @traits(takes_images=True)
+    async def infer_version(request: Request, name: ModelName, version: ModelVersion) -> Response:
+        """Classify the images of the input IMAGE by one version; see `/v2/models/{name}/infer`."""
+        return await _infer(request, name, version, sequences)
+
+    return router
+
+
+async def _infer(request: Request, model_name: str, version: str | None, sequences: OpenSequences) -> Response:
+    context = request_context(request)
+    service, settings = context.service, context.settings
+    limits = service.tools.policy.limits
+    body = Body(request, context)
+    if body.announced_bytes > limits.max_request_bytes:
+        raise request_too_large(limits)
+    reader = InferenceReader(body, _header_length(request), limits, max_class_count=settings.max_top_k, hold=body.hold)
+    with context.stats.stages["read"]:
+        uploads = reader.uploads()
+        first = await anext(uploads, None)
+    if first is None:
+        raise NoFiles(NO_IMAGES)
+    inference = reader.request
+    sequence = inference.sequence
+    spec = request_spec(
+        request,
+        context,
+        model_name=model_name,
+        version=version,
+        timeout_seconds=inference.timeout_microseconds / 1e6 if inference.timeout_microseconds else None,
+        selection=None,
+        embeddings=Embeddings.IF_ANY,
+        client="" if sequence is None else str(sequence.id),
+    )
+    held = hold_response(context)
+    size = AnswerSize(settings.max_predictions, held)
+    collected = await classify(context, spec, body, uploads_from(first, uploads), size)
+    status = status_of(collected)
+    if status is not HTTPStatus.OK:
+        return _failed(collected, status)
+    scored = Scored.of(collected)
+    if sequence is not None:
+        scores = [row if status == OK else None for row, status in zip(scored.scores, scored.statuses, strict=True)]
+        key = context.log_fields.get("key", "")
+        client = client_of(key, spec.address)
+        states = await sequences.add_images(service.backend, client, sequence, spec, key, scores)
+        scored = replace(scored, sequence=states)
+    class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in inference.outputs)
+    size.add_predictions(class_count * len(collected))
+    labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
+    answer = await encode(inference, model_name, scored, labels)
+    held.grow(sum(map(len, answer.pieces)))
+    if answer.header_bytes is None:
+        return PiecedAnswer(deque(answer.pieces), held)
+    response = PiecedAnswer(deque(answer.pieces), held, media_type="application/octet-stream")
+    response.headers[HEADER_LENGTH] = str(answer.header_bytes)
+    return response
+
+
+def _header_length(request: Request) -> int | None:
+    given = request.headers.get(HEADER_LENGTH)
+    if given is None:
+        return None
+    if not _LENGTH.fullmatch(given):
+        raise InvalidBody(f"{HEADER_LENGTH} must be the length of the JSON in bytes.")
+    return int(given)
+
+
+def _failed(results: list[Result], status: HTTPStatus) -> Response:
+    """Raise the error of a single image; report the errors of several images in one message."""
+    errors = [(result.index, result.error) for result in results if result.error is not None]
+    if len(errors) == 1:
+        raise errors[0][1]
+    details = "; ".join(f"image {index}: {error.code}, {error.message}" for index, error in errors[:MAX_REPORTED])
+    more = "" if len(errors) <= MAX_REPORTED else " …"
+    sentence = f"None of the {len(errors)} images was classified: {details}{more}"
+    return Response(to_json({"error": sentence}), status, media_type="application/json")

@@ -1,0 +1,99 @@
+"""GET /client/: the Python client as a wheel, for `pip install` from the address of the service.
+
+Every distribution of the gateway brings the wheel, in its own version: setup.py builds it. The folder is also a package
+index (PEP 503).
+"""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+from subprocess import CalledProcessError
+from tempfile import TemporaryDirectory
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from gateway.api.route_table import Access, traits
+from gateway.errors import NotFound
+from gateway.plugins.page.client_build import build_client
+
+router = APIRouter(include_in_schema=False)
+
+BROUGHT = Path(__file__).with_name("client")
+"""The folder of the wheel that a distribution brings."""
+CHECKOUT = Path(__file__).parents[3]
+PROJECT = "triton-image-gateway-client"
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A built distribution, by its file name."""
+
+    name: str
+    data: bytes
+    sha256: str
+
+
+@cache
+def client_wheel() -> Wheel:
+    """The wheel that this distribution brings; in a checkout, the one that setuptools builds now. Raises NotFound."""
+    if brought := [*BROUGHT.glob("*.whl")]:
+        return _read(brought[0])
+    with TemporaryDirectory() as folder:
+        try:
+            return _read(build_client(CHECKOUT / "gateway_client", Path(folder)))
+        except CalledProcessError as exc:
+            text = "This checkout has no setuptools to build the client with; install ./gateway_client."
+            raise NotFound(text) from exc
+
+
+def _read(path: Path) -> Wheel:
+    data = path.read_bytes()
+    return Wheel(path.name, data, hashlib.sha256(data).hexdigest())
+
+
+@router.get("/client/")
+@traits(access=Access.OPEN)
+async def folder() -> Response:
+    """A page for people, with a link to the wheel; of the index, the list of projects."""
+    wheel = await asyncio.to_thread(client_wheel)
+    return _html(
+        f"<p>The Python client of this service: <code>pip install</code> with the address of "
+        f"{_link(wheel.name, wheel)}.</p>\n"
+        f'<p>As a package index: <a href="{PROJECT}/">{PROJECT}</a></p>'
+    )
+
+
+@router.get("/client/{name:path}")
+@traits(access=Access.OPEN)
+async def file(request: Request, name: str) -> Response:
+    """The wheel, or the index's page of its project."""
+    wheel = await asyncio.to_thread(client_wheel)
+    if name == f"{PROJECT}/":
+        return _html(_link(f"../{wheel.name}", wheel))
+    if name != wheel.name:
+        raise NotFound(f"There is nothing at this path; the client is at client/{wheel.name}.")
+    headers = {**HEADERS, "ETag": f'"{wheel.sha256}"'}
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(wheel.data, media_type="application/octet-stream", headers=headers)
+
+
+def _link(address: str, wheel: Wheel) -> str:
+    return f'<a href="{escape(address)}#sha256={wheel.sha256}">{escape(wheel.name)}</a>'
+
+
+def _html(body: str) -> Response:
+    text = (
+        '<!doctype html>\n<html lang="en">\n<meta name="viewport" content="width=device-width">\n'
+        f'<meta name="color-scheme" content="light dark">\n<title>{PROJECT}</title>\n<body>\n{body}\n</body>\n</html>\n'
+    )
+    return Response(text, media_type="text/html", headers=HEADERS)

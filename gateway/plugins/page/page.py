@@ -1,0 +1,123 @@
+"""GET /: the web page for classifying images in a browser. GET /docs: the OpenAPI page.
+
+The gateway serves Swagger UI itself, so that no CDN is needed.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from os import PathLike, stat_result
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from gateway.api.request_context import request_context
+from gateway.api.route_table import Access, traits
+from gateway.errors import NotFound
+from gateway.plugins.page.model_examples import Example, examples_of, read_example
+
+router = APIRouter(include_in_schema=False)
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'self'; img-src 'self' blob: data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'self'"
+)
+"""No external and no inline resources; `blob:` is for the preview of an image before it is uploaded."""
+
+HEADERS = {
+    # Revalidated on each request, mostly with 304, so that pages never run scripts of an older gateway.
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+SHIPPED_EXAMPLES = {"cat.jpg": "tabby", "coffee.jpg": "espresso", "rocket.jpg": "missile"}
+"""Pictures among the assets, each with a class of ImageNet that tells the models to which they are offered."""
+IMAGENET_CLASSES = 1_000
+
+
+class PageFiles(StaticFiles):
+    """The page and its assets, each with the page's headers."""
+
+    def file_response(
+        self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """The file, or 304 if the client has it."""
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        response.headers.update(HEADERS)
+        return response
+
+
+files = PageFiles(directory=Path(__file__).with_name("static"))
+swagger_files = StaticFiles(packages=[("fastapi_swagger", "resources")])
+
+
+@router.get("/")
+@traits(access=Access.OPEN)
+async def page(request: Request) -> Response:
+    """The page itself."""
+    return await files.get_response("index.html", request.scope)
+
+
+@router.get("/assets/{path:path}")
+@traits(access=Access.OPEN, polled=True)
+async def asset(request: Request, path: str) -> Response:
+    """An asset of the page; a route instead of a mount, so that the log and the metrics have its route."""
+    return await files.get_response(path, request.scope)
+
+
+@router.get("/models/{name}/examples")
+async def list_examples(request: Request, name: str) -> dict[str, list[dict[str, str | None]]]:
+    """The pictures to try with a model: those beside it in the repository, or the shipped ones for ImageNet's classes.
+
+    Each has a `url` relative to the page's, and the `label` of what it shows, null if that is not known.
+    """
+    found = await _examples(request, name)
+    listed: list[dict[str, str | None]] = [
+        {"url": f"models/{name}/examples/{number}", "label": example.label} for number, example in enumerate(found)
+    ]
+    if not listed and _is_imagenet((await request_context(request).service.backend.model(name)).labels):
+        listed = [{"url": f"assets/{file}", "label": None} for file in SHIPPED_EXAMPLES]
+    return {"examples": listed}
+
+
+@router.get("/models/{name}/examples/{number}")
+async def example(request: Request, name: str, number: int) -> Response:
+    """One of the pictures beside a model."""
+    found = await _examples(request, name)
+    data = await asyncio.to_thread(read_example, found[number]) if 0 <= number < len(found) else None
+    if data is None:
+        raise NotFound(f"The model {name!r} has no example {number}.")
+    return Response(data, media_type=found[number].media_type, headers=HEADERS)
+
+
+async def _examples(request: Request, name: str) -> Sequence[Example]:
+    """The examples beside a model; raises Forbidden or ModelNotFound."""
+    context = request_context(request)
+    context.check_model(name)
+    await context.service.backend.model(name)
+    repository = context.settings.model_repository
+    return [] if repository is None else await asyncio.to_thread(examples_of, repository, name)
+
+
+def _is_imagenet(labels: Sequence[str]) -> bool:
+    """Whether these are the labels of ImageNet's 1,000 classes."""
+    return len(labels) == IMAGENET_CLASSES and set(SHIPPED_EXAMPLES.values()) <= set(labels)
+
+
+@router.get("/docs")
+@traits(access=Access.OPEN)
+async def docs(request: Request) -> Response:
+    """The page with the documentation of every endpoint."""
+    return await files.get_response("docs.html", request.scope)
+
+
+@router.get("/docs/assets/{path:path}")
+@traits(access=Access.OPEN, polled=True)
+async def docs_asset(request: Request, path: str) -> Response:
+    """One of Swagger UI's assets."""
+    return await swagger_files.get_response(path, request.scope)

@@ -1,0 +1,210 @@
+"""Shadow versions: called on a share of the traffic after the answer, and compared with it."""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextvars import Context
+from functools import partial
+
+import anyio
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from gateway.deadline import Deadline
+from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
+from gateway.inference.backend import Batch, Call, InferResult, Row
+from gateway.inference.observer import CallImage, Observer, Observers
+from gateway.inference.prediction import Predictions
+from gateway.inference.record import ShadowClass
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.scope import Scope
+from gateway.inference.tools import Tools
+from gateway.limits.lease import Lease
+from gateway.plugins.rollouts import metrics
+from gateway.plugins.rollouts.spare_capacity import SpareCapacity
+from gateway.time_slices import TimeSlice
+
+log = structlog.get_logger("gateway")
+
+TIMEOUT_SECONDS = 10.0
+"""Timeout of a call to a shadow version."""
+SAME, DIFFERENT, SKIPPED = "same", "different", "skipped"
+Scores = NDArray[np.float32]
+
+
+class Shadows(Observer):
+    """Calls shadow versions with images that were answered; their failures never affect a client.
+
+    It owns its tasks: requests do not wait for them, and they end with the service. A shadow is called once, with a
+    lease of spare capacity. The backend knows which models have shadow versions.
+    """
+
+    def __init__(self, *, chance: Callable[[], float] = random.random) -> None:
+        self._chance = chance
+        self._scope = Scope()
+        self._failing: set[tuple[str, str]] = set()
+        """Models and versions whose last call failed."""
+
+    async def start(self, tools: Tools, others: Observers) -> None:
+        """Use the backend of the service, and its capacity that no request needs."""
+        self._backend = tools.backend
+        self._uncancelled = tools.uncancelled
+        self._others = others
+        self.spare = SpareCapacity(tools.admission)
+
+    def __len__(self) -> int:
+        return len(self._scope)
+
+    def call_done(self, spec: RequestSpec, answer: InferResult, images: Sequence[CallImage]) -> None:
+        """Start calls to the shadow versions of a model, by their shares, for images with the rows of `answer`.
+
+        Returns at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels.
+        Images of the lowest priority, such as masked copies, are skipped as well.
+        """
+        rollout = self._backend.rollout(spec.model_name)
+        if rollout is None or not rollout.shadow:
+            return
+        labelled = spec.selection is not None and spec.selection.labels
+        has_lowest_priority = spec.expansion is not None and spec.expansion.has_lowest_priority
+        if labelled or has_lowest_priority:
+            return
+        for version, percent in rollout.shadow.items():
+            if version == answer.model_version or 100 * self._chance() >= percent:
+                continue
+            comparable = [each for each in zip(images, answer.rows, strict=True) if _has_top(each[1])]
+            chosen = comparable[: self.spare.images.most]  # part of a batch that exceeds the spare capacity
+            if not chosen:
+                continue
+            lease = self.spare.take(len(chosen), sum(_bytes_held(image) for image, _ in chosen))
+            skipped = len(comparable) - (0 if lease is None else len(chosen))
+            if skipped:
+                metrics.SHADOW_IMAGES.labels(SKIPPED, spec.model_name, version).inc(skipped)
+            if lease is None:
+                continue
+            compared = _Compared(spec, version, *map(tuple, zip(*chosen, strict=True)))
+            # In its own context: the request, with its trace and log fields, may end first.
+            task = Context().run(self._scope.start, self._run(compared, lease))
+            task.add_done_callback(partial(_release, lease))
+
+    async def close(self) -> None:
+        """Cancel running calls; calls that must not be cancelled are left to Uncancelled."""
+        await self._scope.close()
+
+    async def _run(self, compared: "_Compared", lease: Lease) -> None:
+        key = (compared.model_name, compared.version)
+        try:
+            result = await self._infer(compared, lease)
+            time_slice = TimeSlice()
+            for row, shadow, image in zip(compared.rows, result.rows, compared.images, strict=True):
+                if (top := _compare(row, shadow, *key)) is not None:
+                    for disagreed in self._others.disagreed:
+                        disagreed(compared.spec, image.result, image.record, top)
+                await time_slice.pause_if_over()
+        except GatewayError as error:
+            metrics.SHADOW_IMAGES.labels(error.code, *key).inc(len(compared.rows))
+            self._log_failure(key, error)
+        except Exception:  # must not affect anything else
+            metrics.SHADOW_IMAGES.labels("internal_error", *key).inc(len(compared.rows))
+            log.exception("shadow_fault", model=compared.model_name, version=compared.version)
+        else:
+            self._log_success(key)
+
+    async def _infer(self, compared: "_Compared", lease: Lease) -> InferResult:
+        cancellable = self._backend.supports_cancellation
+        call = Call(
+            Batch([image.payload for image in compared.images], [image.seal for image in compared.images]),
+            compared.model_name,
+            compared.version,
+            None,
+            Deadline.after(TIMEOUT_SECONDS),
+            compared.request_id,
+            run_to_completion=not cancellable,
+            best_effort=True,
+        )
+        inference = self._backend.infer(call)
+        with anyio.move_on_after(TIMEOUT_SECONDS):
+            return await (inference if cancellable else self._uncancelled.run(inference, (lease,)))
+        raise DeadlineExceeded
+
+    def _log_failure(self, key: tuple[str, str], error: GatewayError) -> None:
+        if key not in self._failing:
+            self._failing.add(key)
+            name, version = key
+            cause = str(error.__cause__ or error)
+            log.warning("shadow_fails", model=name, version=version, code=error.code, cause=cause)
+
+    def _log_success(self, key: tuple[str, str]) -> None:
+        if key in self._failing:
+            self._failing.discard(key)
+            log.info("shadow_answers", model=key[0], version=key[1])
+
+
+class _Compared:
+    """Images of a request with the rows of their answer, and the version to compare with."""
+
+    __slots__ = ("images", "model_name", "request_id", "rows", "spec", "version")
+
+    def __init__(self, spec: RequestSpec, version: str, images: Sequence[CallImage], rows: Sequence[Row]) -> None:
+        self.spec, self.version = spec, version
+        self.model_name, self.request_id = spec.model_name, spec.request_id
+        self.images, self.rows = images, rows
+
+
+def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
+    """Compare an answer with another version's scores, fp32 [classes]: same likeliest class, and largest difference.
+
+    The difference is that of a probability, over the classes of the answer. If the other version's likeliest class is
+    not among them, its probability in the answer is at most the answer's lowest one; the difference counts from there.
+    Raises ContractBroken if the number of classes differs.
+    """
+    if answered.scores is not None:
+        if answered.scores.shape != scores.shape:
+            raise ContractBroken("The shadow has a different number of classes.")
+        return bool(answered.scores.argmax() == scores.argmax()), float(np.abs(answered.scores - scores).max())
+    predictions = Predictions.of(answered.predictions)
+    ids = np.frombuffer(predictions.class_ids, np.int32)
+    if ids.max() >= len(scores):
+        raise ContractBroken("The shadow has a different number of classes.")
+    known = np.frombuffer(predictions.scores, np.float64)
+    best = int(scores.argmax())
+    largest = float(np.abs(known - scores[ids]).max())
+    if best not in predictions.class_ids:
+        largest = max(largest, float(scores[best] - known.min()))
+    return int(ids[known.argmax()]) == best, largest
+
+
+def _release(lease: Lease, _: "asyncio.Task[None]") -> None:
+    lease.release()
+
+
+def _has_top(row: Row) -> bool:
+    return row.decoded and row.error is None and (row.scores is not None or len(row.predictions) > 0)
+
+
+def _bytes_held(image: CallImage) -> int:
+    """The bytes of an image that is sent to a shadow version, and of its file if an observer may need that."""
+    record = image.record
+    return len(image.payload) + (0 if record is None or record.data is image.payload else len(record.data))
+
+
+def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> ShadowClass | None:
+    """Compare and count one image; returns the shadow's likeliest class if it differs.
+
+    Errors of the shadow are counted, not raised.
+    """
+    try:
+        if shadow.error is not None:
+            raise shadow.error
+        if shadow.scores is None:
+            raise UndecodableImage
+        if not np.isfinite(shadow.scores).all():
+            raise InferenceFailed
+        same, largest = difference(answered, shadow.scores)
+    except GatewayError as error:
+        metrics.SHADOW_IMAGES.labels(error.code, model_name, version).inc()
+        return None
+    metrics.SHADOW_IMAGES.labels(SAME if same else DIFFERENT, model_name, version).inc()
+    metrics.SHADOW_DIFFERENCE.labels(model_name, version).observe(largest)
+    best = int(shadow.scores.argmax())
+    return None if same else ShadowClass(version, best, float(shadow.scores[best]))

@@ -1,0 +1,38 @@
+"""Pools of decoders, and what they decode."""
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from gateway.decoder.in_process import inspect_whole
+from gateway.ingest.decode_budget import DecodeLimits
+from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.image_info import ImageInfo
+from tests.gateway.ingest.reading import LIMITS
+from tests.samples import encode, photograph
+
+MAX_SIDE = 256
+DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
+
+
+def decoders(count: int = 1, **limits: Any) -> Decoders:
+    """A pool of processes; `limits` are others than DECODE_LIMITS."""
+    return Decoders(count, limits=replace(DECODE_LIMITS, **limits))
+
+
+@functools.cache
+def cat() -> bytes:
+    return encode(photograph(), "PNG")
+
+
+def info_of(data: bytes) -> ImageInfo:
+    return inspect_whole(data, LIMITS)
+
+
+async def decoded(pool: Decoders, data: bytes, account: Any = None) -> bytes:
+    return (await pool.decode(data, info_of(data), MAX_SIDE, account or pool.account())).pixels
+
+
+async def works(pool: Decoders) -> bool:
+    """Whether a sound image is decoded."""
+    return (await decoded(pool, cat())).startswith(b"P6")

@@ -1,0 +1,270 @@
+"""The file of API keys and their quotas, and the commands that write it."""
+
+import hashlib
+import os
+import re
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.findings import Level
+from gateway.plugins.keys import doctor
+from gateway.plugins.keys.key_file import (
+    KeyFile,
+    KeysError,
+    add_key,
+    read_keys,
+    remove_key,
+)
+from gateway.plugins.keys.quota import (
+    MAX_NAME_CHARACTERS,
+    MAX_NAMES,
+    InvalidQuota,
+    read_quota,
+)
+from tests.commands import gateway, refusal
+
+
+def test_key_is_recognised_among_many(path):
+    keys = {name: add_key(path, name) for name in ("first", "second", "third")}
+    for name, key in keys.items():
+        assert read_keys(path).name_of(key.encode()) == name
+        stored = hashlib.sha256(key.encode()).hexdigest()
+        for other in (key[:-1], f"{key}x", key.upper(), "", stored):
+            assert read_keys(path).name_of(other.encode()) is None
+
+
+def test_file_has_the_hash_of_a_key_and_its_owner_alone_may_read_it(path):
+    key = add_key(path, "mobile")
+    assert path.read_text() == f"mobile:{hashlib.sha256(key.encode()).hexdigest()}\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.chmod(0o640)
+    add_key(path, "web")
+    remove_key(path, "web")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert [entry.name for entry in path.parent.iterdir()] == ["keys"]
+
+
+def test_new_key_keeps_comments_and_ends_the_last_line(path):
+    path.write_text("# the phones\n\nmobile:" + "0" * 64)
+    add_key(path, "web")
+    first, second, third, fourth = path.read_text().splitlines()
+    assert (first, second, third) == ("# the phones", "", "mobile:" + "0" * 64)
+    assert fourth.startswith("web:")
+
+
+def test_symbolic_link_is_kept(path, tmp_path):
+    add_key(tmp_path / "real", "mobile")
+    path.symlink_to(tmp_path / "real")
+    add_key(path, "web")
+    assert path.is_symlink()
+    assert set(read_keys(tmp_path / "real").digests) == {"mobile", "web"}
+
+
+def test_concurrent_additions_lose_no_key(path):
+    names = [f"client-{number}" for number in range(20)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: add_key(path, name), names))
+    assert sorted(read_keys(path).digests) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *((name, "cannot be a key's name") for name in ("", "a:b", "a b", "a\nb", "-a", "é", "a" * 65)),
+        ("mobile", "there is a key named mobile"),
+    ],
+)
+def test_invalid_or_duplicate_name_is_refused(path, name, words):
+    add_key(path, "mobile")
+    with pytest.raises(KeysError, match=words):
+        add_key(path, name)
+    assert list(read_keys(path).digests) == ["mobile"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("tig_pasted-by-mistake", 1),
+        ("a:" + "0" * 64 + "\ntig_pasted-by-mistake", 2),
+        ("a:tig_pasted-by-mistake", 1),
+        ("a:" + "0" * 63, 1),
+        ("a:" + "0" * 64 + "\na:" + "1" * 64, 2),
+        *(
+            (f"a:{'0' * 64}\nb:{'1' * 64} {quota}\n", 2)
+            for quota in ("rate=tig_pasted", "tig_pasted", "tig_pasted=1", "share=1 share=1", "burst=5")
+        ),
+    ],
+)
+def test_error_names_the_number_of_an_invalid_line_only(path, text, line):
+    path.write_text(text)
+    with pytest.raises(KeysError, match=rf"^line {line} of ") as caught:
+        read_keys(path)
+    assert "pasted" not in str(caught.value)
+
+
+def test_unreadable_file_is_an_error(path, tmp_path):
+    """A missing one with the command that creates it."""
+    path.write_bytes(b"\xff\xfe\x00")
+    words, missing = "cannot read the API keys", tmp_path / "none"
+    for each, reason in ((path, words), (tmp_path, words), (missing, f"gateway key add NAME --file {missing}")):
+        with pytest.raises(KeysError, match=re.escape(reason)):
+            read_keys(each)
+
+
+def test_file_is_read_again_once_it_has_changed(path):
+    """Also within one second, and when its last key is removed."""
+    key = add_key(path, "first").encode()
+    file = KeyFile(path)
+    assert file.keys is file.keys
+    assert file.keys.name_of(key) == "first"
+    path.write_text(path.read_text().replace("first", "other"))
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    assert file.keys.name_of(key) == "other"
+    remove_key(path, "other")
+    assert file.keys.name_of(key) is None
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_text("half a li"), Path.unlink])
+def test_damaged_file_keeps_the_old_keys_and_is_logged_once(path, damage, capfd):
+    key = add_key(path, "first")
+    file = KeyFile(path)
+    damage(path)
+    assert [file.keys.name_of(key.encode()) for _ in range(3)] == ["first"] * 3
+    said = "".join(capfd.readouterr())
+    assert said.count("api_keys_unchanged") == 1
+    assert key not in said
+
+
+def test_commands_add_list_and_remove_keys(path):
+    options = ("--rate", "90/min", "--share", "0.5", "--priority", "bulk", "--models", "a,b")
+    plain = gateway("key", "add", "mobile", "--file", path)
+    limited = gateway("key", "add", "team", "--routes", "/predict", *options, "--file", path)
+    for name, made in (("mobile", plain), ("team", limited)):
+        assert read_keys(path).name_of(made.stdout.strip().encode()) == name
+        assert made.stdout.strip() not in made.stderr
+    team = "team rate=90/min share=0.5 priority=bulk models=a,b routes=/predict\n"
+    assert gateway("key", "list", "--file", path).stdout == f"mobile\n{team}"
+    gateway("key", "remove", "mobile", "--file", path)
+    assert gateway("key", "list", "--file", path).stdout == team
+    gateway("key", "remove", "team", "--file", path)
+    assert gateway("key", "list", "--file", path).stdout == ""
+
+
+def test_commands_use_the_file_of_the_setting(path, tmp_path, monkeypatch):
+    gateway("key", "add", "mobile", GATEWAY_API_KEYS_FILE=str(path))
+    assert "mobile" in read_keys(path).digests
+    monkeypatch.delenv("GATEWAY_API_KEYS_FILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert "GATEWAY_API_KEYS_FILE" in refusal("key", "list", kind=KeysError)
+
+
+def test_admin_key_with_a_quota_is_refused(path):
+    add_key(path, "ops")
+    assert list(read_keys(path, admin=True).digests) == ["ops"]
+    add_key(path, "slow", read_quota({"rate": "1/s"}))
+    with pytest.raises(KeysError, match=r"slow .* GATEWAY_API_KEYS_FILE"):
+        read_keys(path, admin=True)
+    with pytest.raises(KeysError, match="admin keys"):
+        KeyFile(path, admin=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "level", "words"),
+    [
+        (None, 0o600, Level.FAIL, ""),
+        ("half a li", 0o600, Level.FAIL, ""),
+        ("", 0o600, Level.WARN, "gateway key add"),
+        (f"mobile:{'0' * 64}\n", 0o644, Level.WARN, "chmod o-r "),
+        (f"mobile:{'0' * 64}\n", 0o600, Level.OK, "1 in "),
+    ],
+    ids=["missing", "damaged", "empty", "readable", "right"],
+)
+def test_doctor_checks_key_files(path, text, mode, level, words):
+    if text is not None:
+        path.write_text(text)
+        path.chmod(mode)
+    for admin, name in ((False, "API keys"), (True, "admin keys")):
+        finding = doctor.key_file(path, admin=admin)
+        assert (finding.check, finding.level) == (name, level)
+        assert words in finding.text + finding.advice
+
+
+def test_doctor_notes_missing_keys():
+    finding = doctor.key_file(None)
+    assert finding.level is Level.OK
+    assert finding.text.startswith("off: GATEWAY_API_KEYS_FILE")
+    assert doctor.key_file(None, admin=True).text == "off: models cannot be loaded or unloaded over HTTP"
+
+
+NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_.-]{0,9}", fullmatch=True), min_size=1, max_size=5, unique=True)
+
+
+@given(
+    options=st.fixed_dictionaries(
+        {},
+        optional={
+            "rate": st.sampled_from(["100/s", "600/min", "1/h"]),
+            "share": st.sampled_from(["0.5", "1", "0.01"]) | st.integers(1, 999_999).map("0.{:06}".format),
+            "priority": st.sampled_from(["bulk", "interactive"]),
+            "models": NAMES.map(",".join),
+            "routes": NAMES.map(lambda names: ",".join(f"/{name}" for name in names)),
+        },
+    )
+)
+def test_text_of_a_quota_is_read_as_the_same_quota(options):
+    quota = read_quota(options)
+    assert read_quota(dict(option.split("=") for option in str(quota).split())) == quota
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rate": "tig_pasted"},
+        {"rate": "100"},
+        {"rate": "0/s"},
+        {"rate": "-1/s"},
+        {"rate": "1e9/s"},
+        {"rate": "1.5/s"},
+        {"rate": "²/s"},
+        {"rate": "100/day"},
+        {"rate": "9" * 5_000 + "/s"},
+        {"share": "0"},
+        {"share": "1.01"},
+        {"share": "nan"},
+        {"share": "tig_pasted"},
+        {"priority": "tig_pasted"},
+        {"models": ""},
+        {"models": "a,,b"},
+        {"models": "m" * (MAX_NAME_CHARACTERS + 1)},
+        {"models": ",".join(f"m{number}" for number in range(MAX_NAMES + 1))},
+        {"routes": "predict"},
+        {"routes": "/"},
+        {"routes": "/predict/"},
+        {"tig_pasted": "1"},
+    ],
+)
+def test_unreadable_option_is_an_error_that_does_not_repeat_it(options):
+    with pytest.raises(InvalidQuota) as caught:
+        read_quota(options)
+    assert "pasted" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_routes_include_all_below_them_and_nothing_beside():
+    quota = read_quota({"routes": "/predict,/v2"})
+    assert [path for path in ("/predict", "/v2", "/v2/models/{name}/infer") if not quota.allows_route(path)] == []
+    assert [path for path in ("/predictx", "/v20", "/embed", "/") if quota.allows_route(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--rate", "100"), ("--share", "2"), ("--models", ","), ("--routes", "v2")]
+)
+def test_command_refuses_a_quota_and_names_the_option(path, option, value):
+    assert refusal("key", "add", "team", option, value, "--file", path).startswith(option)
+    assert not path.exists()

@@ -1,0 +1,233 @@
+"""Keys with quotas, through the application: what is allowed, what is charged, and the responses."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
+
+from gateway.plugins.keys.key_file import remove_key
+from gateway.settings import MIB
+from tests.doubles.backend import PNG, StubBackend, with_vector
+from tests.keys import key_of
+from tests.processes import wait_for
+from tests.services import Client, client_of, stub_service
+from tests.settings import Settings
+
+
+@contextmanager
+def limited(path: Path, **settings: object) -> Iterator[Client]:
+    with client_of(StubBackend(with_vector), api_keys_file=path, max_wait_seconds=0.001, **settings) as client:
+        yield client
+
+
+def predict(client: Client, key: dict[str, str], files: int = 1, query: str = ""):
+    return client.post(f"/predict{query}", files=[("files", ("a.png", PNG))] * files, headers=key)
+
+
+def metric(client: Client, name: str) -> float:
+    found = re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_request_past_the_rate_is_refused_with_the_time_to_wait(path):
+    key, other = key_of(path, rate="3/h"), key_of(path, "other")
+    with limited(path) as client:
+        first = predict(client, key, files=3)
+        assert first.status_code == 200
+        refused = predict(client, key)
+        assert predict(client, other).status_code == 200
+    assert first.headers["ratelimit-policy"] == '"images";q=3;w=3600'
+    assert first.headers["ratelimit"].startswith('"images";r=0;t=')
+    problem = refused.json()
+    assert (refused.status_code, problem["code"], problem["violated-policies"]) == (429, "rate_limited", ["images"])
+    assert 0 < int(refused.headers["retry-after"]) <= 3600
+    assert "3 images per hour" in problem["detail"]
+    remaining, reset = re.fullmatch(r'"images";r=(\d+);t=(\d+)', refused.headers["ratelimit"]).groups()
+    assert int(remaining) == 0
+    assert int(reset) <= int(refused.headers["retry-after"])
+
+
+def test_each_file_is_charged(path):
+    """A file that is no image is charged, too."""
+    key = key_of(path, rate="6/h")
+    with limited(path) as client:
+        assert client.post("/predict", files={"files": ("a.txt", b"text")}, headers=key).status_code == 415
+        assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 5
+        assert predict(client, key, files=3).headers["ratelimit"].startswith('"images";r=2;')
+        assert client.get("/limits", headers=key).json()["key"]["rate"]["remaining"] == 2
+        answer = predict(client, key, files=4).json()
+    assert [result["status"] for result in answer["results"]] == ["ok", "ok", "error", "error"]
+    assert answer["results"][3]["error"]["code"] == "rate_limited"
+
+
+def test_images_of_a_begun_request_wait_for_the_rate(path):
+    key = key_of(path, rate="4/s")
+    began = time.monotonic()
+    with limited(path) as client:
+        answer = predict(client, key, files=7).json()
+    assert answer["summary"] == {"ok": 7, "failed": 0}
+    assert time.monotonic() - began > 0.4
+
+
+def test_refusal_comes_after_a_pause(path, monkeypatch):
+    """A client that sends again at once cannot keep the gateway busy with refusals."""
+    monkeypatch.setattr("gateway.api.middleware.REFUSAL_SECONDS", 0.2)
+    key = key_of(path, rate="1/h")
+    with limited(path) as client:
+        predict(client, key)
+        began = time.monotonic()
+        assert predict(client, key).status_code == 429
+        assert time.monotonic() - began >= 0.19
+
+
+def test_key_may_use_and_sees_the_models_of_its_quota_only(path):
+    keys = [key_of(path, models="ensemble_model,dogs"), key_of(path, "b", models="x"), key_of(path, "p")]
+    with limited(path) as client:
+        assert predict(client, keys[0]).status_code == 200
+        refused = predict(client, keys[0], query="?model=cats")
+        some, none, every = (
+            [model["name"] for model in client.get("/models", headers=key).json()["models"]] for key in keys
+        )
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert "ensemble_model, dogs" in refused.json()["detail"]
+    assert every
+    assert some == [name for name in every if name in {"ensemble_model", "dogs"}] != []
+    assert none == []
+
+
+def test_key_may_use_the_routes_of_its_quota_only(path):
+    key = key_of(path, routes="/predict,/v2")
+    with limited(path) as client:
+        assert predict(client, key).status_code == 200
+        for target, expected in (
+            ("/models", 403),
+            ("/v2/models/ensemble_model", 200),
+            ("/limits", 200),
+            ("/none", 404),
+        ):
+            assert client.get(target, headers=key).status_code == expected, target
+        refused = client.post("/embed", content=PNG, headers=key | {"Content-Type": "image/png"})
+    assert refused.status_code == 403
+    assert "/predict, /v2" in refused.json()["detail"]
+
+
+def test_limits_have_the_quota_of_the_key(path):
+    key = key_of(path, rate="120/min", share="0.25", priority="bulk", models="a,b", routes="/predict")
+    plain, smallest = key_of(path, "plain"), key_of(path, "smallest", share="0.001")
+    with limited(path, max_images_in_flight=32) as client:
+        assert client.get("/limits", headers=key).json()["key"] == {
+            "name": "app",
+            "rate": {"images": 120, "window_seconds": 60, "remaining": None},
+            "share": 0.25,
+            "max_images_in_flight": 8,
+            "priority": "bulk",
+            "models": ["a", "b"],
+            "routes": ["/predict"],
+        }
+        other = client.get("/limits", headers=plain).json()["key"]
+        assert client.get("/limits", headers=smallest).json()["key"]["max_images_in_flight"] == 1
+        assert predict(client, smallest, files=3).json()["summary"] == {"ok": 3, "failed": 0}
+    assert (other["rate"], other["share"], other["max_images_in_flight"]) == (None, 1.0, 32)
+
+
+def test_keys_without_any_quota_and_admins_are_no_tenants(path, tmp_path):
+    key, admin = key_of(path), key_of(tmp_path / "admins")
+    with limited(path) as client:
+        assert predict(client, key).status_code == 200
+        assert client.get("/limits", headers=key).json()["key"] is None
+    key_of(path, "slow", rate="1/h")
+    with limited(path, admin_keys_file=tmp_path / "admins") as client:
+        assert [predict(client, admin).status_code for _ in range(3)] == [200] * 3
+        assert client.get("/limits", headers=admin).json()["key"] is None
+    with client_of() as client:
+        assert client.get("/limits").json()["key"] is None
+
+
+def test_changed_quota_takes_effect_and_its_rate_begins_anew(path):
+    key = key_of(path, "changed", rate="1/h")
+    with limited(path) as client:
+        assert [predict(client, key).status_code for _ in range(2)] == [200, 429]
+        path.write_text(path.read_text().replace("rate=1/h", "rate=2/h"))
+        assert [predict(client, key).status_code for _ in range(3)] == [200, 200, 429]
+        path.write_text(path.read_text().partition(" ")[0] + "\n")
+        assert [predict(client, key).status_code for _ in range(3)] == [200] * 3
+
+
+def test_usage_of_each_key_is_counted(path):
+    key = key_of(path, "counted", rate="2/h", models="ensemble_model")
+    with limited(path) as client:
+        predict(client, key)
+        client.post("/predict", files={"files": ("a.txt", b"text")}, headers=key)
+        predict(client, key)
+        assert metric(client, 'gateway_key_images_total{key="counted",outcome="ok"}') == 1
+        assert metric(client, 'gateway_key_images_total{key="counted",outcome="failed"}') == 1
+        assert metric(client, 'gateway_key_refusals_total{key="counted",reason="rate"}') == 1
+        assert metric(client, 'gateway_key_images_in_flight{key="counted"}') == 0
+        assert client.get("/models", headers=key).status_code == 200
+        remove_key(path, "counted")
+        other = key_of(path, "another", rate="1/h")
+        predict(client, other)
+        assert 'gateway_key_images_in_flight{key="counted"}' not in client.get("/metrics").text
+
+
+@pytest.mark.parametrize(
+    ("workers", "rate", "url", "count"),
+    [(2, "1/h", None, 1), (1, "1/h", None, 0), (2, "1/h", "redis://127.0.0.1:1/0", 0), (2, "", None, 0)],
+)
+def test_workers_that_count_for_themselves_are_logged(path, workers, rate, url, count):
+    key = key_of(path, **({"rate": rate} if rate else {"share": "1"}))
+    with limited(path, workers=workers, rate_store_url=url) as client, capture_logs() as events:
+        assert predict(client, key).status_code == 200
+    assert [event["event"] for event in events].count("rates_not_shared") == count
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("redis://host", "redis://host"),
+        ("rediss://:secret@host:6380/2", "rediss://:secret@host:6380/2"),
+        ("valkey://host:6379/0", "redis://host:6379/0"),
+        ("valkeys://host", "rediss://host"),
+        ("unix:///run/valkey.sock?db=1", "unix:///run/valkey.sock?db=1"),
+    ],
+)
+def test_url_of_the_store(given, url):
+    settings = Settings(_env_file=None, rate_store_url=given)
+    assert settings.rate_store_url.get_secret_value() == url
+    assert url not in repr(settings)
+
+
+@pytest.mark.parametrize("given", ["host:6379", "http://host", "redis://", "redis:///0", ""])
+def test_other_urls_of_a_store_are_refused(given):
+    with pytest.raises(ValueError, match="redis://host:6379/0"):
+        Settings(_env_file=None, rate_store_url=given)
+
+
+def test_waiting_uploads_of_a_key_take_no_more_than_its_share_of_the_buffer(path):
+    """One upload stands still with almost all of the key's part; another key's upload has the rest."""
+    key, other = key_of(path, share="0.5"), key_of(path, "other")
+    sizes = {"max_bytes_waiting": MIB, "max_file_bytes": MIB // 2, "batch_max_bytes": MIB}
+    raw = {"Content-Type": "image/png"}
+    with stub_service(api_keys_file=path, **sizes) as url, closing(HTTPConnection(url.removeprefix("http://"))) as slow:
+
+        def post(headers: dict[str, str]) -> httpx.Response:
+            return httpx.post(f"{url}/predict", content=PNG + bytes(MIB // 3), headers=headers | raw, timeout=60)
+
+        slow.putrequest("POST", "/predict")
+        for name, value in {**key, **raw, "Content-Length": str(MIB // 2)}.items():
+            slow.putheader(name, value)
+        slow.endheaders(PNG + bytes(MIB // 2 - len(PNG) - 1))
+        wait_for(lambda: REGISTRY.get_sample_value("gateway_waiting_bytes") > MIB / 3)
+        refused = post(key)
+        assert (refused.status_code, refused.json()["code"], refused.json()["limit"]) == (503, "overloaded", "share")
+        assert post(other).status_code == 200
+        slow.send(b"x")
+        assert slow.getresponse().status == 200
+        assert post(key).status_code == 200

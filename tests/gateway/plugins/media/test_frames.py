@@ -1,0 +1,329 @@
+"""`frames` on POST /predict: an answer for each frame of a file, which needs a permit like an image."""
+
+import asyncio
+import base64
+import io
+
+import pytest
+from PIL import Image
+from prometheus_client import REGISTRY
+
+from gateway.api.schemas import PredictResponse
+from gateway.decoder.choice import Choice
+from gateway.decoder.pillow import count_gif_frames
+from gateway.errors import InferenceFailed, TooCostly
+from gateway.inference.backend import Call, Row
+from gateway.inference.prediction import Prediction
+from gateway.ingest.frames import FrameSelection
+from gateway.plugins.media.animation import AnimationResult, Frames, read_frames
+from tests.animations import FORMATS, animated, apng_that_promises, gif_of
+from tests.doubles.backend import PNG, StubBackend, brightness
+from tests.doubles.scripted import Loop, Scripted
+from tests.keys import key_of
+from tests.services import Client, client_of
+
+NDJSON = {"Accept": "application/x-ndjson"}
+
+
+async def shades(call: Call) -> list[Row]:
+    """How bright each image is, from 0 to 1; the darkest is answered last."""
+    levels = [brightness(image) for image in call.batch.images]
+    for _ in range(255 - round(255 * min(levels))):
+        await asyncio.sleep(0)
+    return [Row(decoded=True, predictions=(Prediction("gray", 0, round(255 * level) / 255),)) for level in levels]
+
+
+@pytest.fixture(scope="module")
+def client():
+    with client_of(StubBackend(shades)) as client:
+        yield client
+
+
+def ask(client: Client, *files: bytes, frames: str | None = "all", **headers: str) -> dict:
+    parts = [("f", (f"{number}", data)) for number, data in enumerate(files)]
+    answer = client.post("/predict", params={"frames": frames} if frames else {}, files=parts, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def levels(frames: list[dict]) -> list[int]:
+    return [round(frame["predictions"][0]["score"] * 255) for frame in frames]
+
+
+def images_ok() -> float:
+    return (
+        REGISTRY.get_sample_value("gateway_images_total", {"outcome": "ok", "model": "ensemble_model", "version": "1"})
+        or 0.0
+    )
+
+
+@pytest.mark.parametrize("image_format", FORMATS)
+def test_each_frame_has_its_time_and_predictions(client, image_format):
+    (result,) = ask(client, animated(image_format, range(0, 240, 20)))["results"]
+    assert [frame["index"] for frame in result["frames"]] == list(range(12))
+    assert [frame["time_s"] for frame in result["frames"]] == pytest.approx([n / 10 for n in range(12)])
+    assert levels(result["frames"]) == pytest.approx(range(0, 240, 20), abs=1)
+    assert {frame["error"] for frame in result["frames"]} == {None}
+    assert (result["status"], result["width"], result["height"]) == ("ok", 64, 48)
+    assert result["predictions"] == result["frames"][0]["predictions"]
+
+
+def test_frames_are_answered_in_every_kind_of_body(client):
+    data = animated("GIF", range(3))
+    form = client.post("/predict", data={"frames": "2"}, files=[("f", ("x.gif", data))])
+    raw = client.post("/predict?frames=2", content=data, headers={"Content-Type": "image/gif"})
+    in_json = client.post("/predict?frames=2", json={"images": [{"b64": base64.b64encode(data).decode()}]})
+    for answer in (form, raw, in_json):
+        assert [frame["index"] for frame in answer.json()["results"][0]["frames"]] == [0, 1], answer.text
+
+
+def test_without_the_parameter_the_first_frame_is_answered(client):
+    (result,) = ask(client, animated("GIF", [200, 100]), frames=None)["results"]
+    assert levels([result]) == [200]
+    assert "frames" not in result
+
+
+def test_each_file_has_one_result_and_frames_count_as_images(client):
+    before = images_ok()
+    answer = ask(client, PNG, animated("GIF", range(5)), b"no image", animated("GIF", [7]))
+    assert [result["index"] for result in answer["results"]] == [0, 1, 2, 3]
+    assert [len(result["frames"]) for result in answer["results"]] == [1, 5, 0, 1]
+    still = answer["results"][0]
+    assert still["frames"] == [{"index": 0, "time_s": 0.0, "predictions": still["predictions"], "error": None}]
+    assert answer["results"][2]["error"]["code"] == "unsupported_format"
+    assert answer["summary"] == {"ok": 3, "failed": 1}
+    assert images_ok() - before == 7
+    assert PredictResponse.model_validate(answer).model_dump(exclude_unset=True) == answer
+
+
+def test_frames_need_one_permit_at_a_time():
+    with client_of(StubBackend(shades), max_images_in_flight=1, batch_max_images=1) as client:
+        answer = ask(client, animated("GIF", range(6)), PNG, animated("WEBP", range(6)))
+    assert [len(result["frames"]) for result in answer["results"]] == [6, 1, 6]
+
+
+def test_frame_limit_applies_to_the_whole_request(monkeypatch):
+    monkeypatch.setattr("gateway.plugins.media.plugin.MAX_FRAMES", 5)
+    with client_of(StubBackend(shades)) as client:
+        answer = ask(client, animated("GIF", range(3)), animated("GIF", range(3)), animated("GIF", range(2)), PNG)
+        one = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", range(6))))])
+        refused = client.post("/predict?frames=6", files=[("f", ("x", PNG))])
+    assert [len(result["frames"]) for result in answer["results"]] == [3, 0, 2, 1]
+    assert answer["results"][1]["error"]["code"] == "too_many_frames"
+    error = one.json()["results"][0]["error"]
+    assert (one.status_code, error["code"]) == (422, "too_many_frames")
+    assert error["message"].startswith("The file has 6 frames, and 5 more are allowed")
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_parameter")
+    assert (refused.json()["limit"], refused.json()["value"]) == ("max_frames", 5)
+
+
+@pytest.mark.parametrize("frames", ["all", "every:0.01s", "3"])
+def test_each_frame_is_charged_once_to_the_key(tmp_path, frames):
+    """Six images at once suffice for two animations of three frames, and the last one needs no seventh."""
+    key = key_of(tmp_path / "keys", rate="6/h")
+    with client_of(StubBackend(shades), api_keys_file=tmp_path / "keys") as client:
+        answer = ask(client, *[animated("GIF", range(3))] * 2, frames=frames, **key)
+        remaining = client.get("/limits", headers=key).json()["key"]["rate"]["remaining"]
+    errors = [frame["error"] for result in answer["results"] for frame in result["frames"]]
+    assert (errors, remaining) == ([None] * 6, 0)
+
+
+def test_truncated_file_ends_with_an_error_frame(client):
+    (result,) = ask(client, apng_that_promises(5))["results"]
+    assert [frame["index"] for frame in result["frames"]] == [0, 1, 2]
+    assert (result["status"], result["frames"][-1]["time_s"]) == ("ok", None)
+    error = result["frames"][-1]["error"]
+    assert (error["code"], "Frame 2 of 5" in error["message"]) == ("undecodable_image", True)
+    assert result["frames"][-1]["predictions"] == []
+
+
+def test_file_with_too_many_frames_fails_alone(client):
+    answer = ask(client, gif_of(1_000_000), apng_that_promises(10**9), PNG)
+    assert [result["status"] for result in answer["results"]] == ["error", "error", "ok"]
+    assert {result["error"]["code"] for result in answer["results"][:2]} == {"too_many_frames"}
+
+
+def test_failed_frame_does_not_affect_other_frames():
+    async def answer(call: Call) -> list[Row]:
+        if any(round(255 * brightness(image)) == 10 for image in call.batch.images):
+            raise InferenceFailed
+        return await shades(call)
+
+    with client_of(StubBackend(answer), batch_max_images=1) as client:
+        (result,) = ask(client, animated("GIF", [10, 20, 30]))["results"]
+        failed = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", [10])))])
+    assert [frame["error"] and frame["error"]["code"] for frame in result["frames"]] == ["inference_failed", None, None]
+    assert (result["status"], levels([result])) == ("ok", [20])
+    assert (failed.status_code, failed.json()["code"]) == (502, "inference_failed")
+
+
+def test_answer_size_counts_all_frames():
+    with client_of(StubBackend(shades), max_predictions=5) as client:
+        assert len(ask(client, animated("GIF", range(4)))["results"][0]["frames"]) == 4
+        refused = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", range(5))))])
+    assert (refused.status_code, refused.json()["code"]) == (422, "answer_too_large")
+
+
+def test_other_shapes_refuse_frames(client):
+    answer = client.post("/predict?frames=all&format=huggingface", files=[("f", ("x", PNG))])
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+
+
+WRONG_COUNTS = ("", "0", "-1", "1.5", "ALL", "some", "all,3", "9" * 40)
+WRONG_INTERVALS = ("every:0s", "every:0.0s", "every:5", "every:-1s", "every:1e3s")
+
+
+@pytest.mark.parametrize("frames", [*WRONG_COUNTS, *WRONG_INTERVALS])
+def test_invalid_frames_parameter_is_refused(client, frames):
+    answer = client.post("/predict", params={"frames": frames}, files=[("f", ("x", PNG))])
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+    assert answer.json()["detail"].startswith("'frames': ")
+
+
+def test_frames_are_refused_if_decoding_is_disabled():
+    with client_of(StubBackend(shades), decode="never") as client:
+        answer = ask(client, animated("PNG", range(3)), PNG)
+    assert answer["results"][0]["error"]["code"] == "unsupported_format"
+    assert len(answer["results"][1]["frames"]) == 1
+
+
+def chosen(wanted: FrameSelection, times: list[float]) -> list[int]:
+    choice = Choice(wanted, len(times))
+    return [index for index, seconds in enumerate(times) if choice.takes(index, seconds)]
+
+
+@pytest.mark.parametrize("total", [1, 2, 7, 100, 999])
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 50, 999])
+def test_a_count_selects_evenly_spread_frames(total, count):
+    wanted = read_frames(str(count), 1_000)
+    number = min(count, total)
+    assert chosen(wanted, [0.0] * total) == [place * total // number for place in range(number)]
+    assert wanted.number_of(total) == number
+
+
+@pytest.mark.parametrize(
+    ("every", "times", "expected"),
+    [
+        ("every:0.5s", [n / 10 for n in range(20)], [0, 5, 10, 15]),
+        ("every:1s", [0, 0.9, 1.3, 1.9, 2.2, 2.9], [0, 2, 4]),  # the first in each second, whenever it comes
+        ("every:1s", [0, 5, 10], [0, 1, 2]),
+        ("every:0.1s", [0, 0.1, 0.1 + 0.1 + 0.1], [0, 1, 2]),
+        ("every:60s", [n / 10 for n in range(20)], [0]),
+    ],
+)
+def test_interval_selects_the_first_frame_of_each_period(every, times, expected):
+    assert chosen(read_frames(every, 1_000), list(times)) == expected
+    assert read_frames(every, 1_000).number_of(len(times)) is None
+
+
+@pytest.mark.parametrize("data", [animated("GIF", range(5)), animated("GIF", [3]), gif_of(300), gif_of(1)])
+def test_gif_frame_count_equals_that_of_pillow(data):
+    number = getattr(Image.open(io.BytesIO(data)), "n_frames", 1)
+    assert count_gif_frames(data, 1_000) == number
+    assert count_gif_frames(data, 10) == min(number, 11), "it counts no further than one past the limit"
+
+
+@pytest.mark.parametrize("length", range(13, 200, 7))
+def test_frames_of_a_truncated_gif_are_counted(length):
+    assert count_gif_frames(animated("GIF", range(5))[:length] + b";", 100) <= 5
+
+
+class Asked(Scripted):
+    """A request for frames of one animated file."""
+
+    def __init__(self, timeout_seconds: float = 30.0, **limits: int) -> None:
+        super().__init__(Loop(), **limits)
+        self.task = self.send(
+            animated("GIF", range(3)), timeout_seconds=timeout_seconds, expansion=Frames(FrameSelection(10, 3))
+        )
+
+    @property
+    def work(self) -> tuple[int, int, int]:
+        """Permits, decodes and calls."""
+        return self.held, len(self.decoders.pending), len(self.pending)
+
+    @property
+    def result(self) -> AnimationResult:
+        (result,) = self.results(self.task)
+        assert isinstance(result, AnimationResult)
+        return result
+
+    @property
+    def frames(self) -> list[tuple[int, str | None]]:
+        """The number and the error of each frame."""
+        return [(frame.index, frame.error and frame.error.code) for frame in self.result.frames]
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    # The stand-in opens the file itself.
+    monkeypatch.setattr("gateway.plugins.media.animation.animation", lambda decoders, *rest: decoders.animation(*rest))
+    made: list[Asked] = []
+
+    def make(**options) -> Asked:
+        made.append(Asked(**options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        assert each.task.done()
+        assert each.idle
+        assert not each.loop.unhandled
+        assert all(animation.closed for animation in each.decoders.animations)
+        each.loop.close()
+
+
+def test_next_frame_is_decoded_while_the_last_one_is_inferred(asked):
+    request = asked()
+    assert request.work == (1, 1, 0)
+    request.decode()
+    assert request.work == (2, 1, 1)
+    request.decode()
+    request.decode()
+    request.answer_all()
+    assert request.frames == [(0, None), (1, None), (2, None)]
+    assert [frame.seconds for frame in request.result.frames] == [0.0, 0.1, 0.2]
+
+
+def test_no_frame_is_decoded_without_a_permit(asked):
+    request = asked(max_images=1)
+    request.decode()
+    assert request.work == (1, 0, 1)
+    request.answer()
+    assert request.work == (1, 1, 0)
+    for _ in range(2):
+        request.decode()
+        request.answer()
+    assert len(request.frames) == 3
+
+
+def test_frames_answered_before_the_deadline_are_kept(asked):
+    request = asked(timeout_seconds=5)
+    request.decode()
+    request.answer()
+    request.pass_time(6)
+    assert request.frames == [(0, None), (1, "deadline_exceeded")]
+    assert (request.result.error, request.result.frames[1].seconds) == (None, None)
+
+
+def test_file_without_an_answered_frame_has_the_error(asked):
+    request = asked(timeout_seconds=5)
+    request.pass_time(6)
+    assert (request.result.error.code, request.result.frames) == ("deadline_exceeded", ())
+
+
+def test_costly_frame_releases_its_permit_and_ends_the_file(asked):
+    request = asked()
+    request.decode()
+    request.decode(TooCostly())
+    assert request.held == 1
+    request.answer()
+    assert request.frames == [(0, None), (1, "too_costly")]
+
+
+def test_disconnect_during_a_file_releases_everything(asked):
+    request = asked()
+    request.decode()
+    assert request.held == 2
+    request.cancel(request.task)
+    assert request.task.cancelled()

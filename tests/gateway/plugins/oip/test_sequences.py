@@ -1,0 +1,84 @@
+"""The sequences that one process counts for each client."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from gateway.errors import Overloaded, SequenceUnknown, TritonUnreachable
+from gateway.inference.request_spec import RequestSpec
+from gateway.inference.sequence import SequenceScores, SequenceStep
+from gateway.plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, ClientSequence, OpenSequences
+from tests.doubles.backend import StubBackend
+
+SPEC = RequestSpec("flowers", "", None, 10.0, "request")
+SCORES = [np.ones(2, np.float32)]
+
+
+class LostAtTheEnd(StubBackend):
+    """A backend that cannot be reached when a sequence ends."""
+
+    async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
+        scores = await super().add_to_sequence(model_name, model_version, step)
+        if step.end:
+            raise TritonUnreachable
+        return scores
+
+
+@pytest.fixture
+def backend() -> StubBackend:
+    return StubBackend()
+
+
+async def add(sequences, backend, number, client="a", **flags):
+    await sequences.add_images(backend, client, ClientSequence(number, **flags), SPEC, "", SCORES)
+
+
+@pytest.mark.parametrize("kind", [StubBackend, LostAtTheEnd])
+async def test_sequence_makes_room_once_it_is_idle(clock, kind):
+    """It makes room even if its end fails."""
+    backend = kind()
+    sequences = OpenSequences(1, clock)
+    await add(sequences, backend, 1, start=True)
+    clock.seconds += IDLE_SECONDS - 0.001
+    with pytest.raises(Overloaded):
+        await add(sequences, backend, 2, start=True)
+    clock.seconds += 0.001
+    await add(sequences, backend, 2, start=True)
+    assert [step.end for step in backend.steps] == [False, True, False]
+
+
+async def test_client_that_is_dropped_during_its_request(clock, backend):
+    """One of two requests of an unknown sequence ends it; another client's request then drops this client."""
+    first, second = asyncio.Event(), asyncio.Event()
+    waits = iter([first, second])
+
+    class Unknown:
+        async def add_to_sequence(self, *_: object) -> SequenceScores:
+            await next(waits).wait()
+            raise SequenceUnknown
+
+    sequences = OpenSequences(2, clock)
+    requests = [asyncio.create_task(add(sequences, Unknown(), 1)) for _ in range(2)]
+    await asyncio.sleep(0)
+    first.set()
+    with pytest.raises(SequenceUnknown):
+        await requests[0]
+    await add(sequences, backend, 1, "b", start=True)
+    second.set()
+    with pytest.raises(SequenceUnknown):
+        await requests[1]
+    assert list(sequences._clients) == ["b"]
+
+
+async def test_nothing_is_kept_of_clients_that_are_gone(clock, backend):
+    sequences = OpenSequences(2, clock)
+    for number in range(100):
+        await add(sequences, backend, number, f"address {number}", start=True)
+    assert len(sequences._clients) == 100
+    clock.seconds += FORGET_SECONDS + 1
+    await add(sequences, backend, 1, start=True)
+    assert list(sequences._clients) == ["a"]
+    await add(sequences, backend, 1, end=True)
+    await add(sequences, backend, 1, "b", start=True, end=True)
+    assert not any(sequences._clients.values())

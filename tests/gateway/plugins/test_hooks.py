@@ -1,0 +1,357 @@
+"""Hooks of plug-ins from outside the repository, such as ASGI middleware or a step of an image; then the lists that
+name the hooks and the plug-ins of this repository.
+
+A check of keys by signed tokens is in test_third_party.py, as the guide has it.
+"""
+
+import asyncio
+import inspect
+import re
+import tomllib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import structlog
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway import hooks
+from gateway.app import create_app
+from gateway.errors import ImageTooLarge, Unauthorized, UserError
+from gateway.hooks import Authenticator, Identity, Plugin, PluginFailed
+from gateway.inference.answer_shape import AnswerShape
+from gateway.inference.observer import Observer
+from gateway.inference.request import Image, Step
+from gateway.inference.result import Result
+from gateway.plugin_loading import installed
+from gateway.plugins.keys.plugin import ApiKeys
+from tests.asking import encode
+from tests.doubles.backend import PNG, StubBackend
+from tests.processes import PROJECT
+from tests.services import client_of_app
+from tests.settings import Settings
+
+
+def test_service_with_metrics_for_keys_does_not_start_without_a_check_of_keys():
+    """Else anybody could read the metrics."""
+
+    class AdminKeys(Authenticator):
+        admin_only = True
+
+        def identify(self, key: bytes) -> None:
+            """Know no key."""
+
+    class Admins(Plugin):
+        def authenticators(self) -> Sequence[Authenticator]:
+            return (AdminKeys(),)
+
+    for settings, plugins, words in (
+        ({"metrics_access": "key"}, (), "GATEWAY_METRICS_ACCESS=key, and no plug-in checks keys"),
+        ({"metrics_access": "key"}, (Admins,), "GATEWAY_METRICS_ACCESS=key, and only the keys of admins"),
+    ):
+        with pytest.raises(UserError, match=words):
+            create_app(Settings(_env_file=None, **settings), StubBackend(), plugins=plugins)
+
+
+class AddsHeader:
+    """Adds a value to the header X-Passed of each response."""
+
+    def __init__(self, app: ASGIApp, value: str) -> None:
+        self._app = app
+        self._value = value
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_header(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], (b"x-passed", self._value.encode())]
+            await send(message)
+
+        await self._app(scope, receive, send_with_header)
+
+
+class Outer(Plugin):
+    """Adds two headers."""
+
+    def middleware(self) -> Sequence[Middleware]:
+        return (Middleware(AddsHeader, "1"), Middleware(AddsHeader, value="2"))
+
+
+class Inner(Plugin):
+    """Adds one header."""
+
+    def middleware(self) -> Sequence[Middleware]:
+        return (Middleware(AddsHeader, "3"),)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "key", "status"),
+    [
+        ("POST", "/predict", "secret", 200),
+        ("GET", "/nothing", "secret", 404),
+        ("GET", "/models", "wrong", 401),
+        ("GET", "/health/live", None, 200),
+    ],
+)
+def test_middleware_sees_every_response(tmp_path, method, path, key, status):
+    """The first plug-in's first middleware is outermost, so each response passes it last."""
+    keys = tmp_path / "keys"
+    keys.write_text(f"someone:{sha256(b'secret').hexdigest()}\n")
+    settings = Settings(_env_file=None, api_keys_file=keys)
+    headers = {} if key is None else {"X-API-Key": key}
+    files = {"f": PNG} if method == "POST" else None
+    with client_of_app(create_app(settings, StubBackend(), [Outer, Inner, ApiKeys])) as client:
+        answer = client.request(method, path, files=files, headers=headers)
+    assert answer.status_code == status
+    assert answer.headers["x-passed"] == "3, 2, 1"
+
+
+class SmallImages(Plugin):
+    """Refuses images that are wider than 100 pixels."""
+
+    def steps(self) -> Sequence[Step]:
+        return (self.refuse_large,)
+
+    async def refuse_large(self, image: Image) -> None:
+        if image.info.width > 100:
+            route = image.request.spec.route
+            raise ImageTooLarge(f"{route}: {image.upload.filename} is {image.info.width} pixels wide.")
+
+
+def test_step_refuses_one_image_and_costs_no_other():
+    large, small = (encode(np.zeros((80, width, 3), np.uint8), ".png") for width in (101, 100))
+    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [SmallImages])) as client:
+        answer = client.post("/predict", files=[("f", ("a.png", large)), ("f", ("b.png", small))])
+    refused, classified = answer.json()["results"]
+    assert refused["error"] == {"code": "image_too_large", "message": "/predict: a.png is 101 pixels wide."}
+    assert (classified["status"], refused["width"]) == ("ok", 101)
+
+
+class TokenA(Authenticator):
+    """Knows one key, and has a reason against another one."""
+
+    def identify(self, key: bytes) -> Identity | None:
+        if key == b"expired":
+            raise Unauthorized("The token has expired.")
+        return Identity("a") if key == b"a" else None
+
+
+class TokenB(Authenticator):
+    """Knows another key."""
+
+    def identify(self, key: bytes) -> Identity | None:
+        return Identity("b") if key == b"b" else None
+
+
+class KeysA(Plugin):
+    """The first check of keys."""
+
+    def authenticators(self) -> Sequence[Authenticator]:
+        return (TokenA(),)
+
+
+class KeysB(Plugin):
+    """The second check of keys."""
+
+    def authenticators(self) -> Sequence[Authenticator]:
+        return (TokenB(),)
+
+
+def test_authenticators_are_asked_in_turn_and_one_may_have_a_reason():
+    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [KeysA, KeysB])) as client:
+        answers = {key: client.get("/models", headers={"X-API-Key": key}) for key in ("a", "b", "c", "expired")}
+    assert [answer.status_code for answer in answers.values()] == [200, 200, 401, 401]
+    assert answers["expired"].json()["detail"] == "The token has expired."
+
+
+class FewerArguments(Plugin):
+    """Names a part of the arguments, or none."""
+
+    @classmethod
+    def ports(cls) -> Sequence[hooks.Port]:  # type: ignore[override]
+        return (hooks.Port("port", 1, "nothing"),)
+
+    def record_rollout(self, rollout: Any) -> Any:  # type: ignore[override]
+        return rollout
+
+
+def test_hook_gets_the_arguments_that_it_names():
+    settings = Settings(_env_file=None)
+    plugins = hooks.Plugins([FewerArguments(settings), Outer(settings)])
+    assert [port.number for port in plugins.ports(settings)] == [1]
+    assert cast("Any", plugins).record_rollout("flowers", "all") == "all"
+
+
+class Fails(Plugin):
+    """Fails while the application is made."""
+
+    def routers(self) -> Any:
+        raise ValueError("no routes")
+
+
+class HasMore(Plugin):
+    """Has an argument that the hook does not have."""
+
+    def routers(self, app) -> Any:  # type: ignore[override]
+        return app
+
+
+@pytest.mark.parametrize(
+    ("plugin", "words"),
+    [
+        (Fails, "the plug-in 'Fails' failed in routers: ValueError: no routes"),
+        (HasMore, "the plug-in 'HasMore' failed in routers: TypeError: it has the argument 'app'"),
+    ],
+)
+def test_hook_that_fails_at_the_start_is_named(plugin, words):
+    with pytest.raises(PluginFailed, match=words):
+        create_app(Settings(_env_file=None), StubBackend(), [plugin])
+
+
+class NeverEnds(Plugin):
+    """Does not end with the service."""
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:  # type: ignore[override]
+        yield
+        await asyncio.Event().wait()
+
+
+def test_lifespan_that_does_not_end_is_left(monkeypatch):
+    monkeypatch.setattr(hooks, "CLOSE_SECONDS", 0.1)
+    app = create_app(Settings(_env_file=None), StubBackend(), [NeverEnds])
+    with structlog.testing.capture_logs() as logs, client_of_app(app):
+        pass
+    assert [event["plugin"] for event in logs if event["event"] == "plugin_not_closed"] == ["NeverEnds"]
+
+
+class Broken(Observer):
+    """Raises for each result, and does not end."""
+
+    def done(self, result: Result) -> None:  # type: ignore[override]
+        raise ValueError(result.filename)
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Observes(Plugin):
+    """Has an observer that fails."""
+
+    def observers(self) -> Sequence[Observer]:
+        return (Broken(),)
+
+
+def test_observer_that_fails_is_named_and_costs_no_result(monkeypatch):
+    monkeypatch.setattr("gateway.inference.observer.CLOSE_SECONDS", 0.1)
+    app = create_app(Settings(_env_file=None), StubBackend(), [Observes])
+    with structlog.testing.capture_logs() as logs, client_of_app(app) as client:
+        assert client.post("/predict", files={"f": ("a.png", PNG)}).json()["summary"] == {"ok": 1, "failed": 0}
+    failed = {event["event"]: event["observer"] for event in logs if "observer" in event}
+    assert failed == dict.fromkeys(
+        ("observer_failed", "observer_not_closed"), "tests.gateway.plugins.test_hooks.Broken"
+    )
+
+
+class Csv(AnswerShape):
+    """A line for each file."""
+
+    media_type = "text/csv"
+    separator = b""
+
+    def item(self, result: Result) -> bytes:  # type: ignore[override]
+        label = result.error.code if result.error else result.predictions[0].label
+        return f"{result.index},{label}\n".encode()
+
+    def around(self) -> tuple[bytes, bytes]:  # type: ignore[override]
+        return b"index,label\n", b""
+
+
+class CsvAnswers(Plugin):
+    """Another format of answers, which is no JSON."""
+
+    def shapes(self) -> dict[str, AnswerShape]:
+        return {"csv": Csv()}
+
+
+def test_answer_may_be_text():
+    app = create_app(Settings(_env_file=None), StubBackend(), [CsvAnswers])
+    with client_of_app(app) as client:
+        answer = client.post("/predict?format=csv", files=[("f", ("a.png", PNG)), ("f", ("b", b"?"))])
+        lone = client.post("/predict?format=csv", files={"f": ("a.png", PNG)})
+        document = client.get("/openapi.json").json()["paths"]["/predict"]["post"]["responses"]["200"]["content"]
+    assert (answer.text, lone.text) == ("index,label\n0,cat\n1,unsupported_format\n", "index,label\n0,cat\n")
+    assert {each.headers["content-type"].partition(";")[0] for each in (answer, lone)} == {"text/csv"}
+    assert document["text/csv"]
+
+
+class Raises(Plugin):
+    """Has a step that fails."""
+
+    def steps(self) -> Sequence[Step]:
+        return (self.fail,)
+
+    async def fail(self, image: Image) -> None:
+        raise ValueError(image.upload.filename)
+
+
+def test_step_that_fails_is_named_and_costs_its_request_only():
+    app = create_app(Settings(_env_file=None), StubBackend(), [Raises])
+    with structlog.testing.capture_logs() as logs, client_of_app(app) as client:
+        assert client.post("/predict", files={"f": ("a.png", PNG)}).status_code == 500
+        assert client.get("/models").status_code == 200
+    assert [event["plugin"] for event in logs if event["event"] == "unexpected_error"] == ["Raises"]
+
+
+class Waits(Plugin):
+    """Has a step that never ends for one image."""
+
+    def steps(self) -> Sequence[Step]:
+        return (self.wait,)
+
+    async def wait(self, image: Image) -> None:
+        if image.upload.filename == "b":
+            await asyncio.Event().wait()
+
+
+def test_step_that_never_ends_has_the_deadline_of_its_image():
+    files = [("files", (name, PNG)) for name in ("a", "b", "c")]
+    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [Waits])) as client:
+        results = client.post("/predict?timeout=0.3", files=files).json()["results"]
+    assert [result["error"] and result["error"]["code"] for result in results] == [None, "deadline_exceeded", None]
+
+
+class Absent(Plugin):
+    """Would add a header."""
+
+    cors_headers = middleware = None  # fails if it is called
+
+
+def test_plugin_that_is_switched_off_is_not_used():
+    settings = Settings(_env_file=None, plugins_off=("Absent",))
+    with client_of_app(create_app(settings, StubBackend(), [Absent])) as client:
+        assert client.get("/models").status_code == 200
+
+
+FOLDERS = sorted(path.parent.name for path in (PROJECT / "gateway" / "plugins").glob("*/plugin.py"))
+ENTRY_POINTS = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["entry-points"][hooks.GROUP]
+HOOKS = {name for name in vars(hooks.Plugin) if not name.startswith("_")} - {"name"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_plugin_is_installed_and_listed(folder):
+    module = f"gateway.plugins.{folder}.plugin"
+    modules = {target.partition(":")[0] for target in ENTRY_POINTS.values()}
+    assert module in modules, f"add the entry point {folder} of {module} to pyproject.toml, then: pip install -e ."
+    assert module in {kind.__module__ for kind in installed()}, "the entry point is not installed: pip install -e ."
+    rows = re.findall(r"^\| `(\w+)/` \|", (PROJECT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    assert folder in rows, f"add {folder}/ to the table of plug-ins in ARCHITECTURE.md"
+
+
+def test_hooks_are_listed():
+    listed = re.findall(r"^    ([a-z_]+(?:, [a-z_]+)*)  ", inspect.getdoc(hooks) or "", re.MULTILINE)
+    names = {name for cell in listed for name in cell.split(", ")} - {"hook"}
+    assert names == HOOKS, "each hook has a line in the table at the top of gateway/hooks.py"

@@ -1,0 +1,136 @@
+"""URLs of images, and the prefixes that contain them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.plugins.urls.locations import Location, read_location, read_prefix
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        ("https://a.example/x.jpg", Location("https", "a.example", 443, "/x.jpg")),
+        ("HTTPS://A.Example:8443/X.jpg", Location("https", "a.example", 8443, "/X.jpg")),
+        ("http://a.example", Location("http", "a.example", 80, "/")),
+        ("http://a.example?x=1#y", Location("http", "a.example", 80, "/", "?x=1")),
+        ("https://a.example/x%20y?z=%2f#here", Location("https", "a.example", 443, "/x%20y", "?z=%2f")),
+        ("https://[2001:DB8::1]:443/", Location("https", "2001:db8::1", 443, "/")),
+        ("https://xn--bcher-kva.example/", Location("https", "xn--bcher-kva.example", 443, "/")),
+    ],
+)
+def test_url_is_read(url, location):
+    assert read_location(url) == location
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("", "has no scheme and host"),
+        ("cat.jpg", "has no scheme and host"),
+        ("//a.example/x", "has no scheme and host"),
+        ("file:///etc/passwd", "has another scheme"),
+        ("gopher://a.example/", "has another scheme"),
+        ("s3://bucket/key", "has another scheme"),
+        ("https://user@a.example/", "has a user or a password"),
+        ("https://a.example:x@b.example/", "has a user or a password"),
+        ("https://a.example\\@b.example/", "has a user or a password"),
+        ("https://a.example\\.b.example/", "has an invalid host"),
+        ("https:///x", "has an invalid host"),
+        ("https://a..example/", "has an invalid host"),
+        ("https://a.example./", "has an invalid host"),
+        ("https://*.example/", "has an invalid host"),
+        ("https://*/", "has an invalid host"),
+        ("https://bücher.example/", "has an invalid host"),
+        ("https://\u24d4xample.com/", "has an invalid host"),
+        ("https://a\u3002example/", "has an invalid host"),
+        ("https://\u212a.example/", "has an invalid host"),
+        ("https://a%2eexample/", "has an invalid host"),
+        ("https://a example/", "has an invalid host"),
+        ("https://" + "a" * 254 + "/", "has an invalid host"),
+        ("https://[fe80::1%25eth0]/", "has an invalid IPv6 address"),
+        ("https://[::1/", "has an invalid IPv6 address"),
+        ("https://[127.0.0.1]/", "has an invalid IPv6 address"),
+        ("https://a.example:/", "has an invalid port"),
+        ("https://a.example:0/", "has an invalid port"),
+        ("https://a.example:65536/", "has an invalid port"),
+        ("https://a.example:+80/", "has an invalid port"),
+        ("https://a.example:80:80/", "has an invalid port"),
+        ("https://a.example/ü", "must be percent-encoded"),
+        ("https://a.example/x y", "must be percent-encoded"),
+        ("https://a.example/x\r\nHost: b", "must be percent-encoded"),
+        ("https://a.example/x\\y", "must be percent-encoded"),
+        ("https://a.example/x?\t", "must be percent-encoded"),
+        ("https://a.example/x/../y", "has the path segment"),
+        ("https://a.example/x/%2e%2E/y", "has the path segment"),
+        ("https://a.example/x/%252e%252e/y", "has the path segment"),
+        ("https://a.example/x/..%2fy", "has the path segment"),
+        ("https://a.example/x/..%5cy", "has the path segment"),
+        ("https://a.example/x/..;a=b/y", "has the path segment"),
+        ("https://a.example/.", "has the path segment"),
+        ("https://a.example/x/..%20/y", "has the path segment"),
+        ("https://a.example/x/%2e%2e%20;a/y", "has the path segment"),
+        ("https://a.example/x/..%00/y", "has an escape of a control"),
+        ("https://a.example/x/%c0%ae%C0%AE/y", "has an escape of a control"),
+        ("https://a.example/x/%u002e%u002e/y", "must be percent-encoded"),
+        ("https://a.example/100%", "must be percent-encoded"),
+        ("https://a.example/?x=100%", "must be percent-encoded"),
+    ],
+)
+def test_url_that_is_ambiguous_or_invalid_is_refused(url, reason):
+    with pytest.raises(ValueError, match=reason):
+        read_location(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://a.example/x/Gr%C3%B6%C3%9Fe.jpg?y/z", "Größe.jpg"),
+        ("https://a.example/x/", ""),
+        ("https://a.example", ""),
+    ],
+)
+def test_name_is_the_last_segment(url, name):
+    assert read_location(url).name == name
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused(text):
+    for url in (text, f"https://{text}", f"https://a.example/{text}"):
+        try:
+            location = read_location(url)
+        except ValueError:
+            continue
+        assert str(location).isascii()
+        assert read_location(str(location)) == location
+
+
+@pytest.mark.parametrize(
+    ("prefix", "inside", "outside"),
+    [
+        ("https://a.example", ["https://a.example/x", "https://A.example:443/"], ["http://a.example/x"]),
+        ("https://a.example/", [], ["https://a.example:8443/x", "https://b.a.example/x", "https://xa.example/x"]),
+        ("https://a.example/x", ["https://a.example/x/y"], ["https://a.example/xy", "https://a.example/y/x/"]),
+        ("https://a.example/x/", ["https://a.example/x/", "https://a.example/x/?y"], ["https://a.example/x"]),
+        (
+            "https://*.a.example",
+            ["https://b.a.example/", "https://c.b.a.example/"],
+            ["https://a.example/", "https://xa.example/", "https://a.example.evil.example/"],
+        ),
+        ("https://*", ["https://a.example/", "https://[::1]/"], ["http://a.example/", "https://a.example:444/"]),
+        ("http://10.0.0.1:9000", ["http://10.0.0.1:9000/x"], ["http://10.0.0.1/x", "http://167772161:9000/x"]),
+    ],
+)
+def test_prefix_contains_what_is_below_it(prefix, inside, outside):
+    found = read_prefix(prefix)
+    assert [url for url in inside if not found.contains(read_location(url))] == []
+    assert [url for url in outside if found.contains(read_location(url))] == []
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["", "a.example", "https://a.*.example", "https://**", "s3://bucket/", "https://a.example/?x", "ftp://a.b"],
+)
+def test_invalid_prefix_is_refused(prefix):
+    with pytest.raises(ValueError):
+        read_prefix(prefix)
