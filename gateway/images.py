@@ -20,7 +20,7 @@ from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY
 from gateway.errors import ImageError, Overloaded
 from gateway.ingest.decode_budget import expected_seconds
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import bytes_needed, check_size, encoded, examine
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
@@ -81,8 +81,8 @@ async def _pixels(
         account.add_image(len(upload.data))
         account.check()
         info = examine(upload, tools.policy)
-        if not isinstance(info, ImageInfo):
-            info = await tools.decoders.read_header(upload.data, info.format, account)
+        if not isinstance(info, Header):
+            info = await tools.decoders.read_header(upload.data, info, account)
         check_size(info, tools.policy.limits)
     wait_seconds = context.settings.max_wait_seconds
     try:

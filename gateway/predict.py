@@ -41,7 +41,7 @@ from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request import Image, Step, within
 from gateway.inference.selection import Selection
 from gateway.ingest.decode_budget import expected_seconds
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import bytes_needed, check_size, encoded, examine, needs_decoding
 from gateway.limits.caller import ANYONE
 from gateway.values.arguments import taking
@@ -163,10 +163,10 @@ async def recognise(image: Image) -> None:
             info = examine(upload, policy)
         finally:
             account.charge(time.thread_time() - began)
-        if not isinstance(info, ImageInfo):  # a decoder reads the header of a file that is not passed on
-            if info.format.traits.slow:
+        if not isinstance(info, Header):  # a decoder reads the header of a file that is not passed on
+            if info.traits.slow:
                 account.add_slow_codec(nbytes)
-            info = await within(image.deadline, image.decoders.read_header(upload.data, info.format, account))
+            info = await within(image.deadline, image.decoders.read_header(upload.data, info, account))
             unchecked = True
         else:
             unchecked = False

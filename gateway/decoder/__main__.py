@@ -33,8 +33,7 @@ from gateway.decoder.tensors import to_tensor
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.frames import FrameSelection
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.ingest.masking import Masking
 from gateway.ingest.resizing import Resize, TensorInput
 
@@ -169,8 +168,8 @@ class _Decoder:
     }
 
 
-def _info(fields: dict[str, Any]) -> ImageInfo:
-    return ImageInfo(**{**fields, "format": ImageFormat(fields["format"])})
+def _info(fields: dict[str, Any]) -> Header:
+    return Header(**{**fields, "format": ImageFormat(fields["format"])})
 
 
 def _size(value: Any) -> Size:  # noqa: ANN401  # from JSON

@@ -13,8 +13,7 @@ from gateway.decoder.opencv import cv2
 from gateway.decoder.resampling import resample
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.decode_budget import Size, reduction
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.ingest.resizing import Resize, TensorInput
 
 # Height × width × channels of 8 or 16 bits; OpenCV's own annotations are wider still.
@@ -49,7 +48,7 @@ class Ppm:
         return b"".join((self.header, self.pixels.data))
 
 
-def decode(data: Buffer, info: ImageInfo, size: Size) -> Ppm:
+def decode(data: Buffer, info: Header, size: Size) -> Ppm:
     """Decode an inspected image.
 
     The image is the first frame or page, upright, RGB of 8 bits, on white where it was transparent, and as large
@@ -60,7 +59,7 @@ def decode(data: Buffer, info: ImageInfo, size: Size) -> Ppm:
     return finished(_stored(data, info, size), info, size)
 
 
-def known(data: bytes, info: ImageInfo) -> ImageInfo:
+def known(data: bytes, info: Header) -> Header:
     """All that the header says, where only its size came from the serving process."""
     if info.format.traits.passed_on:
         return info
@@ -70,7 +69,7 @@ def known(data: bytes, info: ImageInfo) -> ImageInfo:
     return header
 
 
-def finished(stored: Pixels, info: ImageInfo, size: Size) -> Ppm:
+def finished(stored: Pixels, info: Header, size: Size) -> Ppm:
     """What is made of an image as it is stored, RGB of 8 bits: upright, and as large as `size` asks.
 
     For a TensorInput it is not resized: `gateway.decoder.tensors` does that.
@@ -82,7 +81,7 @@ def finished(stored: Pixels, info: ImageInfo, size: Size) -> Ppm:
     return Ppm(_upright(_shrink(stored, info, size), info))
 
 
-def _stored(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
+def _stored(data: Buffer, info: Header, size: Size) -> Pixels:
     """The image as stored, RGB of 8 bits: by OpenCV, or by Pillow where that cannot."""
     failure: ImageError | None = None
     if not info.by_pillow:
@@ -100,7 +99,7 @@ def _stored(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
     return pixels
 
 
-def _read(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
+def _read(data: Buffer, info: Header, size: Size) -> Pixels:
     """The image as stored: RGB of 8 bits, or BGRA of 8 or 16 bits where it may be transparent."""
     factor = reduction(info, size)
     if info.has_alpha:
@@ -118,13 +117,13 @@ def _read(data: Buffer, info: ImageInfo, size: Size) -> Pixels:
     return _with_alpha(decoded, info) if info.has_alpha else decoded
 
 
-def _stored_size(info: ImageInfo) -> tuple[int, int]:
+def _stored_size(info: Header) -> tuple[int, int]:
     """Height and width as the decoder gives them; libtiff turns the image by itself."""
     turned = info.orientation >= 5 and info.format is not ImageFormat.TIFF
     return (info.width, info.height) if turned else (info.height, info.width)
 
 
-def _with_alpha(decoded: Pixels, info: ImageInfo) -> Pixels:
+def _with_alpha(decoded: Pixels, info: Header) -> Pixels:
     if decoded.ndim == 2:
         alpha = np.full_like(decoded, np.iinfo(decoded.dtype).max)
         if info.transparent_gray is not None:
@@ -137,7 +136,7 @@ def _with_alpha(decoded: Pixels, info: ImageInfo) -> Pixels:
     return decoded
 
 
-def _on_white(bgra: Pixels, info: ImageInfo) -> Pixels:
+def _on_white(bgra: Pixels, info: Header) -> Pixels:
     height, width = bgra.shape[:2]
     rgb = np.empty((height, width, 3), dtype=np.uint8)
     rows = max(_STRIP_PIXELS // width, 1)
@@ -153,7 +152,7 @@ def _on_white(bgra: Pixels, info: ImageInfo) -> Pixels:
     return rgb
 
 
-def _shrink(pixels: Pixels, info: ImageInfo, max_side: int) -> Pixels:
+def _shrink(pixels: Pixels, info: Header, max_side: int) -> Pixels:
     # By the full size, so that a reduced scale does not round twice.
     height, width = _stored_size(info)
     scale = max_side / min(height, width)
@@ -163,7 +162,7 @@ def _shrink(pixels: Pixels, info: ImageInfo, max_side: int) -> Pixels:
     return cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
 
 
-def _upright(pixels: Pixels, info: ImageInfo) -> Pixels:
+def _upright(pixels: Pixels, info: Header) -> Pixels:
     if info.format is ImageFormat.TIFF:
         return pixels
     if info.orientation in _ROTATIONS:

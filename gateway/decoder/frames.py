@@ -10,7 +10,7 @@ from gateway.decoder.pillow import Animation
 from gateway.errors import TooManyFrames
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.frames import FrameSelection
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header
 
 SLICE_SECONDS = 0.02
 """How long unwanted frames are skipped before the process takes another job."""
@@ -31,7 +31,7 @@ class OpenedAnimation:
     Raises TooManyFrames if more frames exist or are wanted than are allowed, UnsupportedFormat and UndecodableImage.
     """
 
-    def __init__(self, data: bytes, info: ImageInfo, size: Size, wanted: FrameSelection, first: int = 0) -> None:
+    def __init__(self, data: bytes, info: Header, size: Size, wanted: FrameSelection, first: int = 0) -> None:
         self._info = known(data, info)
         self._source = Animation(data, self._info)
         self._size, self._wanted, self._first = size, wanted, first

@@ -11,8 +11,7 @@ from PIL.TiffImagePlugin import ImageFileDirectory_v2
 
 from gateway.decoder import pillow
 from gateway.errors import ImageError, InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo, upright
+from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 _WIDTH, _HEIGHT, _BITS, _PHOTOMETRIC, _ORIENTATION, _EXTRA_SAMPLES, _SAMPLE_FORMAT = 256, 257, 258, 262, 274, 338, 339
 _SAMPLES, _COMPRESSION, _PLANAR, _ROWS_PER_STRIP = 277, 259, 284, 278
@@ -24,7 +23,7 @@ _GRAYS, _RGB, _LAB, _PHOTOMETRICS = (0, 1), 2, 8, frozenset({0, 1, 2, 3, 5, 6, 8
 _BIT_DEPTHS = frozenset({1, 2, 4, 8, 16})
 
 
-def read_header(data: bytes, image_format: ImageFormat) -> ImageInfo:
+def read_header(data: bytes, image_format: ImageFormat) -> Header:
     """The header of the first frame or page, which is not decoded yet; raises ImageError."""
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -35,13 +34,13 @@ def read_header(data: bytes, image_format: ImageFormat) -> ImageInfo:
         raise pillow.damaged(image_format, exc) from exc
 
 
-def _read_by_pillow(data: bytes, image_format: ImageFormat) -> ImageInfo:
+def _read_by_pillow(data: bytes, image_format: ImageFormat) -> Header:
     image = pillow.opened(data, image_format)
     orientation = 1
     if image_format is ImageFormat.AVIF:
         # The boxes irot and imir, which Pillow writes into EXIF, or XMP. Pillow itself turns HEIC.
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-    return ImageInfo(
+    return Header(
         image_format,
         *upright(image.width, image.height, orientation),
         orientation,
@@ -52,16 +51,16 @@ def _read_by_pillow(data: bytes, image_format: ImageFormat) -> ImageInfo:
     )
 
 
-def _read_gif(data: bytes, image_format: ImageFormat) -> ImageInfo:
+def _read_gif(data: bytes, image_format: ImageFormat) -> Header:
     """The logical screen, or more where the first frame reaches beyond it."""
     # Some writers pad with zeros or end with a line break, and some leave the trailer out.
     if len(data) < 14 or not (data.rstrip(b"\0\r\n").endswith(b";") or pillow.has_whole_gif_frames(data)):
         raise TruncatedImage("The GIF is cut off: it has no trailer.")
     width, height = pillow.opened(data, image_format).size
-    return ImageInfo(image_format, width, height, has_alpha=True, by_pillow=True, animated=True)
+    return Header(image_format, width, height, has_alpha=True, by_pillow=True, animated=True)
 
 
-def _read_tiff(data: bytes, image_format: ImageFormat) -> ImageInfo:
+def _read_tiff(data: bytes, image_format: ImageFormat) -> Header:
     """Bilevel, gray, palette, RGB, YCbCr, CMYK and CIELab pages of up to 16 bits, in strips or tiles."""
     tags = _tiff_tags(data)
     if any(kind != _UNSIGNED_INTEGER for kind in _values(tags, _SAMPLE_FORMAT)):
@@ -87,7 +86,7 @@ def _read_tiff(data: bytes, image_format: ImageFormat) -> ImageInfo:
         raise UnsupportedFormat("The TIFF has alpha in a plane of its own: save it with interleaved samples.")
     orientation = tags.get(_ORIENTATION, 1)
     orientation = orientation if orientation in range(1, 9) else 1
-    return ImageInfo(
+    return Header(
         image_format,
         *upright(int(tags[_WIDTH]), int(tags[_HEIGHT]), orientation),
         orientation,

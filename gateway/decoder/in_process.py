@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from gateway.decoder.decoding import decode
 from gateway.decoder.headers import read_header
-from gateway.ingest.image_info import ImageInfo, Unopened
+from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, inspect, needs_decoding
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Limits, Upload
@@ -28,14 +28,14 @@ def prepare(upload: Upload, policy: DecodePolicy, resize: Resize | None = None) 
     return Image(payload, info.width, info.height)
 
 
-def inspect_whole(data: bytes, limits: Limits) -> ImageInfo:
+def inspect_whole(data: bytes, limits: Limits) -> Header:
     """The header of any accepted file, held to the limits; raises ImageError."""
     return _opened(data, inspect(data, limits), limits)
 
 
-def _opened(data: bytes, info: ImageInfo | Unopened, limits: Limits) -> ImageInfo:
-    if isinstance(info, ImageInfo):
+def _opened(data: bytes, info: Header | ImageFormat, limits: Limits) -> Header:
+    if isinstance(info, Header):
         return info
-    info = read_header(data, info.format)
+    info = read_header(data, info)
     check_size(info, limits)
     return info

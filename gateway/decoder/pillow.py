@@ -24,8 +24,7 @@ from PIL import (
 
 from gateway.decoder.choice import MOST_IN_FILE
 from gateway.errors import ImageError, TruncatedImage, UndecodableImage
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 
 # One thread: the images of several decoders share the cores already.
 AvifImagePlugin.DEFAULT_MAX_THREADS = 1
@@ -47,7 +46,7 @@ _DEFAULT_SECONDS = 0.1
 """Duration of a frame whose file says 0, as in browsers."""
 
 
-def read(data: bytes, info: ImageInfo) -> NDArray[np.uint8]:
+def read(data: bytes, info: Header) -> NDArray[np.uint8]:
     """The first frame or page of an inspected image, RGB of 8 bits [height, width, 3], on white where it is not opaque.
 
     As stored, but for TIFF and HEIC, which are upright. Raises TruncatedImage or UndecodableImage.
@@ -77,7 +76,7 @@ def damaged(image_format: ImageFormat, cause: Exception) -> ImageError:
     return UndecodableImage(f"The {image_format.value} cannot be decoded: it is damaged or cut off.")
 
 
-def check_size(image: Image.Image, info: ImageInfo) -> None:
+def check_size(image: Image.Image, info: Header) -> None:
     """Raise UndecodableImage for a size that was not inspected, before it is decoded."""
     if image.width * image.height > _MOST_PIXELS or image.size not in (
         (info.width, info.height),
@@ -101,7 +100,7 @@ def rgb(image: Image.Image) -> NDArray[Any]:
 class Animation:
     """An open animated image, before its first frame; raises UndecodableImage."""
 
-    def __init__(self, data: bytes, info: ImageInfo) -> None:
+    def __init__(self, data: bytes, info: Header) -> None:
         self._info = info
         try:
             with warnings.catch_warnings(action="ignore"):

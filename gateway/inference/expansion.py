@@ -8,7 +8,7 @@ from gateway.deadline import Deadline
 from gateway.inference.record import ImageRecord
 from gateway.inference.result import Result
 from gateway.ingest.decode_budget import Size
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
@@ -58,7 +58,7 @@ class ExpandedUpload(Protocol):
     """An upload that becomes several images; see gateway.inference.request.Image."""
 
     upload: Upload
-    info: ImageInfo
+    info: Header
     file: Result
     """The result of the file so far: its name and size."""
     deadline: Deadline
@@ -115,7 +115,7 @@ class Expansion(Protocol):
         """The error if another format than the native one is asked for."""
         ...
 
-    def applies(self, info: ImageInfo) -> bool:
+    def applies(self, info: Header) -> bool:
         """Whether an upload becomes several images; if not, it is one image as usual."""
         ...
 

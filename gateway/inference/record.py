@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.inference.prediction import NO_PREDICTIONS, Predictions
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header
 
 
 @dataclass(slots=True)
@@ -15,7 +15,7 @@ class ImageRecord:
 
     data: bytes = field(repr=False)
     """The uploaded file."""
-    info: ImageInfo | None = None
+    info: Header | None = None
     """The header of the image; None if it could not be read."""
     seal: bytes = b""
     """See Backend.seal; b"" if the image was not sent to Triton."""

@@ -35,7 +35,7 @@ from gateway.inference.result import Result
 from gateway.inference.scope import Scope
 from gateway.inference.tools import Tools
 from gateway.ingest.decode_budget import Size
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.media_types import Uploads
 from gateway.ingest.upload import Upload
@@ -103,7 +103,7 @@ class Image:
         "upload",
     )
 
-    info: ImageInfo
+    info: Header
     """The header, once it is read."""
     permit: Permit
     lane: Lane

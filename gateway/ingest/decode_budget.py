@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from math import ceil
 
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.ingest.resizing import FAST_OVERSAMPLING, Resize, TensorInput
 
 MIB = 2**20
@@ -44,7 +43,7 @@ class DecodeLimits:
     request_cpu_seconds: float = 3.0
 
 
-def reduction(info: ImageInfo, size: Size) -> int:
+def reduction(info: Header, size: Size) -> int:
     """The factor by which a JPEG is reduced while it is decoded; 1 if every pixel is needed."""
     if isinstance(size, TensorInput):
         size = size.resize
@@ -54,13 +53,13 @@ def reduction(info: ImageInfo, size: Size) -> int:
     return next((factor for factor in REDUCTIONS if min(info.width, info.height) // factor >= least), 1)
 
 
-def peak_bytes(info: ImageInfo, size: Size) -> int:
+def peak_bytes(info: Header, size: Size) -> int:
     """Peak memory of a decoder: twice the pixels, or the figure of its format."""
     pixels = info.width * info.height
     return max(2 * decoded_bytes(info, size), pixels * info.format.traits.bytes_per_pixel)
 
 
-def decoded_bytes(info: ImageInfo, size: Size) -> int:
+def decoded_bytes(info: Header, size: Size) -> int:
     """Bytes of the pixels before they are resized, and of a JPEG's coefficients."""
     factor = reduction(info, size)
     channels = 4 if info.has_alpha else 3
@@ -69,7 +68,7 @@ def decoded_bytes(info: ImageInfo, size: Size) -> int:
     return pixels * channels * sample_bytes + info.coefficient_bytes
 
 
-def shrunk_bytes(info: ImageInfo, size: Size) -> int:
+def shrunk_bytes(info: Header, size: Size) -> int:
     """Bytes of the decoder's output; a few more if it was decoded at a reduced scale."""
     if isinstance(size, TensorInput):
         return size.nbytes
@@ -80,19 +79,19 @@ def shrunk_bytes(info: ImageInfo, size: Size) -> int:
     return ceil(info.width * scale) * ceil(info.height * scale) * 3
 
 
-def memory_limit(info: ImageInfo, nbytes: int) -> int:
+def memory_limit(info: Header, nbytes: int) -> int:
     """The address space that decoding a file of `nbytes` may add to its process."""
     pixels = info.width * info.height
     bytes_per_pixel = info.format.traits.bytes_per_pixel or _BYTES_PER_PIXEL
     return _MARGIN_BYTES + 2 * nbytes + pixels * bytes_per_pixel + info.coefficient_bytes
 
 
-def open_bytes(info: ImageInfo, nbytes: int) -> int:
+def open_bytes(info: Header, nbytes: int) -> int:
     """The address space that an open animation of `nbytes` may add to its process."""
     return _MARGIN_BYTES + 3 * nbytes + info.width * info.height * _ANIMATION_BYTES_PER_PIXEL
 
 
-def expected_seconds(info: ImageInfo, nbytes: int) -> float:
+def expected_seconds(info: Header, nbytes: int) -> float:
     """Upper bound of decoding and resizing an inspected image of `nbytes`, on one core of a small server."""
     pixels = info.width * info.height
     traits = info.format.traits
@@ -105,7 +104,7 @@ def expected_seconds(info: ImageInfo, nbytes: int) -> float:
     return _LEAST_SECONDS + 1e-9 * (pixels * per_pixel + nbytes * per_byte)
 
 
-def expected_frame_seconds(info: ImageInfo) -> float:
+def expected_frame_seconds(info: Header) -> float:
     """The estimate for one frame of an animation."""
     return _LEAST_SECONDS + 1e-9 * info.width * info.height * _NS_PER_PIXEL_OF_A_FRAME
 
@@ -115,6 +114,6 @@ def reserve_seconds(expected: float) -> float:
     return _RESERVED_TIMES * expected + _RESERVED_SECONDS
 
 
-def most_seconds(info: ImageInfo, nbytes: int) -> float:
+def most_seconds(info: Header, nbytes: int) -> float:
     """Limit for one image, or one frame, of a file of `nbytes`."""
     return _MOST_SECONDS + info.width * info.height * _MOST_SECONDS_PER_PIXEL + nbytes * _MOST_SECONDS_PER_BYTE

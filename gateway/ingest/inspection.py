@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
 from gateway.ingest.decode_budget import Size, shrunk_bytes
 from gateway.ingest.formats import bmp, jpeg, png, webp
-from gateway.ingest.image_formats import FORMATS, ImageFormat, accepted_formats
-from gateway.ingest.image_info import ImageInfo, Unopened
+from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, accepted_formats
 from gateway.ingest.upload import Limits, Upload
 from gateway.values.quantities import pixels_beyond
 from gateway.values.variables import DecodeMode, variable
@@ -33,7 +32,7 @@ _FOR_DECODERS: dict[ImageFormat, Callable[[bytes], bytes]] = {
     ImageFormat.PNG: png.for_decoders,
     ImageFormat.BMP: bmp.for_decoders,
 }
-"""What decoders and the preprocessor get instead of a file of these formats, if its ImageInfo is `rewritten`."""
+"""What decoders and the preprocessor get instead of a file of these formats, if its Header is `rewritten`."""
 
 # MP4 and QuickTime; Matroska and WebM; AVI.
 _VIDEO = re.compile(rb".{4}(ftyp|moov|mdat)|\x1aE\xdf\xa3|RIFF.{4}AVI ", re.DOTALL)
@@ -53,8 +52,8 @@ _OTHERS = {
 }
 
 
-def inspect(data: bytes, limits: Limits) -> ImageInfo | Unopened:
-    """Recognise the format; if the serving process reads its header, also check size and ending.
+def inspect(data: bytes, limits: Limits) -> Header | ImageFormat:
+    """The header of a file with its size and ending checked, or the format of a file whose header a decoder reads.
 
     It takes microseconds, whatever the size of the image. Raises EmptyFile, UnsupportedFormat, InvalidImage,
     TruncatedImage or ImageTooLarge.
@@ -74,7 +73,7 @@ def inspect(data: bytes, limits: Limits) -> ImageInfo | Unopened:
             f"This service does not decode {name}: send JPEG, or ask its operator to install {package} "
             f"(the extra {name.lower()}; `make up EXTRAS={name.lower()}`)."
         )
-    return Unopened(image_format)
+    return image_format
 
 
 def recognize(data: bytes) -> ImageFormat | None:
@@ -101,7 +100,7 @@ def _guess(data: bytes) -> str:
     return "The file is "
 
 
-def check_size(info: ImageInfo, limits: Limits) -> None:
+def check_size(info: Header, limits: Limits) -> None:
     """Raise InvalidImage or ImageTooLarge if width and height are not within the limits."""
     width, height = info.width, info.height
     if width < 1 or height < 1:
@@ -140,34 +139,34 @@ class DecodePolicy:
         )
 
 
-def examine(upload: Upload, policy: DecodePolicy) -> ImageInfo | Unopened:
-    """The header of an upload; raises ImageError."""
+def examine(upload: Upload, policy: DecodePolicy) -> Header | ImageFormat:
+    """The header of an upload, or its format if a decoder reads the header; raises ImageError."""
     if upload.error is not None:
         raise upload.error
     info = inspect(upload.data, policy.limits)
     if policy.mode is DecodeMode.NEVER and not _passes(info):
-        kind = ""
-        if isinstance(info, ImageInfo):
-            kind = "with transparency " if info.has_alpha else "of this kind "
+        image_format, kind = (info, "") if isinstance(info, ImageFormat) else (info.format, "of this kind ")
+        if isinstance(info, Header) and info.has_alpha:
+            kind = "with transparency "
         raise UnsupportedFormat(
-            f"{info.format.value} images {kind}are refused by {variable('decode')}=never; set it to auto or always."
+            f"{image_format.value} images {kind}are refused by {variable('decode')}=never; set it to auto or always."
         )
     return info
 
 
-def needs_decoding(info: ImageInfo, policy: DecodePolicy) -> bool:
+def needs_decoding(info: Header, policy: DecodePolicy) -> bool:
     """Whether the gateway decodes an examined image, in one of its `decoders`."""
     if policy.mode is DecodeMode.AUTO:
         return not _passes(info) or info.width * info.height > policy.above_pixels
     return policy.mode is DecodeMode.ALWAYS
 
 
-def encoded(upload: Upload, info: ImageInfo) -> bytes:
+def encoded(upload: Upload, info: Header) -> bytes:
     """The bytes of an examined upload that a decoder or the preprocessor gets."""
     return _FOR_DECODERS[info.format](upload.data) if info.rewritten else upload.data
 
 
-def bytes_needed(upload: Upload, info: ImageInfo, size: Size | None) -> int:
+def bytes_needed(upload: Upload, info: Header, size: Size | None) -> int:
     """Memory that this process needs for an image: its file or, if larger, the pixels that a decoder makes of it.
 
     `size` is that of the decoded image, None if it is passed on. The memory of a decoder's process is bounded there.
@@ -175,6 +174,6 @@ def bytes_needed(upload: Upload, info: ImageInfo, size: Size | None) -> int:
     return max(len(upload.data), 0 if size is None else shrunk_bytes(info, size))
 
 
-def _passes(info: ImageInfo | Unopened) -> bool:
+def _passes(info: Header | ImageFormat) -> bool:
     """Whether the preprocessor decodes it correctly and at a known cost; it would drop an alpha channel."""
-    return isinstance(info, ImageInfo) and info.format.traits.passed_on and not info.has_alpha and not info.isolated
+    return isinstance(info, Header) and info.format.traits.passed_on and not info.has_alpha and not info.isolated

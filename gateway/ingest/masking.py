@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.ingest.decode_budget import Size, shrunk_bytes
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header
 
 SEED = 20_180_619
 """Seed of all masks, so that the same image always gets the same masks."""
@@ -49,7 +49,7 @@ class Masking:
         values = shown / np.maximum(weight, _EPSILON) - hidden / np.maximum(self.count - weight, _EPSILON)
         return np.asarray(values, np.float32)
 
-    def total_bytes(self, info: ImageInfo, size: Size) -> int:
+    def total_bytes(self, info: Header, size: Size) -> int:
         """Bytes of all images to classify."""
         return self.images * shrunk_bytes(info, size)
 

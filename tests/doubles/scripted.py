@@ -24,8 +24,7 @@ from gateway.inference.uncancelled import Uncancelled
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.pool import Decoded
 from gateway.ingest.frames import FrameSelection
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
@@ -172,10 +171,10 @@ class ScriptedDecoders:
     def account(self, client: Hashable = None) -> Account:
         return Account(3.0, 3.0, client=client)
 
-    async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> ImageInfo:
+    async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> Header:
         return read_header(data, image_format)
 
-    async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> Decoded:
+    async def decode(self, data: bytes, info: Header, size: Size, account: Account) -> Decoded:
         picture: asyncio.Future[Decoded] = asyncio.get_running_loop().create_future()
         self._pictures.append(picture)
         self.sizes.append(size)
@@ -183,7 +182,7 @@ class ScriptedDecoders:
 
     @asynccontextmanager
     async def animation(
-        self, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: FrameSelection
+        self, data: bytes, info: Header, size: Size, account: Account, wanted: FrameSelection
     ) -> "AsyncIterator[ScriptedAnimation]":
         self.animations.append(ScriptedAnimation(self, info, wanted))
         try:
@@ -203,7 +202,7 @@ class ScriptedAnimation:
     """An open animation that gives a frame for each image that is finished, as many as are wanted."""
 
     decoders: ScriptedDecoders
-    info: ImageInfo
+    info: Header
     wanted: FrameSelection
     given: int = 0
     closed: bool = False

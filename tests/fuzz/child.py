@@ -26,7 +26,7 @@ from gateway.decoder.headers import read_header
 from gateway.decoder.opencv import cv2
 from gateway.errors import ImageError
 from gateway.ingest.decode_budget import memory_limit, open_bytes
-from gateway.ingest.image_info import ImageInfo, Unopened
+from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, needs_decoding
 from gateway.ingest.upload import Limits, Upload
 from gateway.settings import DecodeMode
@@ -98,9 +98,9 @@ def answer(data: bytes) -> str:
     """The code of the error, or "ok"; raises on any fault."""
     upload = Upload(index=0, filename="", data=data)
     with Meter() as meter:
-        info: ImageInfo | Unopened | str = _examined(upload)
+        info: Header | ImageFormat | str = _examined(upload)
     INSPECTING.check("inspecting", len(data), 0, meter)
-    if isinstance(info, Unopened):
+    if isinstance(info, ImageFormat):
         with Meter() as meter:
             info = _header_of(data, info)
         ISOLATED.check("reading a header", len(data), 0, meter)
@@ -132,7 +132,7 @@ def _limited(memory_bytes: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def _examined(upload: Upload) -> ImageInfo | Unopened | str:
+def _examined(upload: Upload) -> Header | ImageFormat | str:
     """The facts from the header, or the code of the error."""
     try:
         return examine(upload, POLICY)
@@ -140,11 +140,11 @@ def _examined(upload: Upload) -> ImageInfo | Unopened | str:
         return error.code
 
 
-def _header_of(data: bytes, unopened: Unopened) -> ImageInfo | str:
-    info = ImageInfo(unopened.format, 0, 0)
+def _header_of(data: bytes, image_format: ImageFormat) -> Header | str:
+    info = Header(image_format, 0, 0)
     try:
         with _limited(open_bytes(info, len(data))):
-            info = read_header(data, unopened.format)
+            info = read_header(data, image_format)
         check_size(info, LIMITS)
     except ImageError as error:
         return error.code
@@ -153,7 +153,7 @@ def _header_of(data: bytes, unopened: Unopened) -> ImageInfo | str:
     return info
 
 
-def _decoded(payload: bytes, info: ImageInfo, memory_bytes: int) -> str:
+def _decoded(payload: bytes, info: Header, memory_bytes: int) -> str:
     try:
         with _limited(memory_bytes):
             _check_ppm(decode(payload, info, POLICY.max_side).to_bytes())

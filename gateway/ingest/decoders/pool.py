@@ -41,8 +41,7 @@ from gateway.ingest.decoders.worker import (
     Worker,
     WorkerLost,
 )
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.limits.account import Account, Spending
 from gateway.limits.lease import Bound
 from gateway.limits.round_robin import RoundRobin
@@ -101,14 +100,14 @@ class Decoders:
         while self._idle:
             self._idle.pop().close()
 
-    async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> ImageInfo:
+    async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> Header:
         """The header of a file whose format is not passed on; raises InvalidImage, and what `decode` raises."""
-        info = ImageInfo(image_format, 0, 0)
+        info = Header(image_format, 0, 0)
         memory_bytes = min(open_bytes(info, len(data)), self.limits.memory_bytes)
         job = HeaderJob(image_format=image_format, nbytes=len(data), memory_bytes=memory_bytes)
         expected = expected_frame_seconds(info)
         reply, _ = await self.run(job, data, info, account, expected, min(3 * len(data), self.limits.memory_bytes))
-        return ImageInfo(
+        return Header(
             image_format,
             reply["width"],
             reply["height"],
@@ -117,7 +116,7 @@ class Decoders:
             animated=reply["animated"],
         )
 
-    async def decode(self, data: bytes, info: ImageInfo, size: Size, account: Account) -> "Decoded":
+    async def decode(self, data: bytes, info: Header, size: Size, account: Account) -> "Decoded":
         """Decode an inspected image: see `gateway.decoder.decoding.decode`.
 
         Raises UndecodableImage, TruncatedImage, UnsupportedFormat, TooCostly if it exceeds its limits or its account is
@@ -139,7 +138,7 @@ class Decoders:
         return self._open_slots[kind]
 
     async def run(
-        self, job: DecoderJob, data: bytes, info: ImageInfo, account: Account, expected: float, slot_bytes: int
+        self, job: DecoderJob, data: bytes, info: Header, account: Account, expected: float, slot_bytes: int
     ) -> tuple[Reply, bytes]:
         """Run a job in any process, in a slot of all images; raises what `decode` raises."""
         reply, pixels = await self.work(
@@ -153,7 +152,7 @@ class Decoders:
         worker: AbstractAsyncContextManager[Worker],
         job: DecoderJob,
         data: bytes,
-        info: ImageInfo,
+        info: Header,
         account: Account,
         expected: float,
         slot_bytes: int = 0,
@@ -174,9 +173,7 @@ class Decoders:
             return await _run(process, process.do(job, data, spending.cpu_seconds), spending)
 
     @asynccontextmanager
-    async def _spending(
-        self, account: Account, info: ImageInfo, nbytes: int, expected: float
-    ) -> AsyncIterator[Spending]:
+    async def _spending(self, account: Account, info: Header, nbytes: int, expected: float) -> AsyncIterator[Spending]:
         """Reserve the processor time of an image from its account."""
         async with account.spending(reserve_seconds(expected), most_seconds(info, nbytes)) as spending:
             try:
@@ -251,7 +248,7 @@ def _slots(count: int, limits: DecodeLimits) -> RoundRobin:
     )
 
 
-def check_reply(reply: Reply, info: ImageInfo) -> None:
+def check_reply(reply: Reply, info: Header) -> None:
     """Raise the error of a reply, if it has one."""
     if reply["error"]:
         if reply["cause"]:

@@ -15,8 +15,7 @@ from typing import TypedDict
 
 import gateway
 from gateway.ingest.decode_budget import WORKER_START_SECONDS, Size
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.ingest.resizing import TensorInput
 from gateway.machine.child_environment import child_environment
 
@@ -67,7 +66,7 @@ class HeaderJob(DecoderJob):
 class PixelJob(DecoderJob):
     """A job that makes the pixels of one image, in a `size`."""
 
-    info: ImageInfo
+    info: Header
     size: Size
 
     @property
@@ -90,7 +89,7 @@ class ImageJob(PixelJob):
 class Reply(TypedDict):
     """The reply to a job: its result, or an `error` by its code, with a public message and a cause.
 
-    To a HeaderJob the fields of an ImageInfo; to an ImageJob the `size` of the pixels in bytes, and whether the
+    To a HeaderJob the fields of an Header; to an ImageJob the `size` of the pixels in bytes, and whether the
     data was `damaged`. The others are for files that stay open: see gateway.plugins.media.open_files.
     """
 

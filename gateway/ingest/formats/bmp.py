@@ -4,8 +4,7 @@ import struct
 from dataclasses import replace
 
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 
 _CORE_HEADER_BYTES, _INFO_HEADER_BYTES = 12, 40
 _BITS = (1, 4, 8, 16, 24, 32)
@@ -44,7 +43,7 @@ def _points_into_header(data: bytes) -> bool:
     return _INFO_HEADER_BYTES <= header_bytes < 1_024 and offset < 14 + header_bytes
 
 
-def read(data: bytes) -> ImageInfo:
+def read(data: bytes) -> Header:
     """Bitmaps of 1, 4, 8, 16, 24 and 32 bits, plain, run-length coded and with bit fields.
 
     Also a DIB, which is a bitmap without its file header, as clipboards hold it.
@@ -54,7 +53,7 @@ def read(data: bytes) -> ImageInfo:
     return replace(_read(for_decoders(data)), rewritten=True)
 
 
-def _read(data: bytes) -> ImageInfo:
+def _read(data: bytes) -> Header:
     if len(data) < 26:
         raise TruncatedImage("The BMP is cut off in its header.")
     pixels_offset, header_bytes = struct.unpack_from("<II", data, 10)
@@ -97,7 +96,7 @@ def _read(data: bytes) -> ImageInfo:
         usual = usual and pixels_offset == 14 + header_bytes + 4 * (colours or 1 << bits)
     # OpenCV refuses runs that exceed their rows, which other decoders show; it decodes valid ones faster than Pillow.
     runs = compression in (_RLE8, _RLE4)
-    info = ImageInfo(
+    info = Header(
         ImageFormat.BMP, width, abs(height), has_alpha=has_alpha, isolated=not usual, by_pillow=not usual and not runs
     )
     missing = pixels_offset + needed - len(data)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from gateway.errors import ImageError, InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats.exif import exif_orientation, xmp_orientation
 from gateway.ingest.formats.step_limit import Steps, too_many_parts
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo, upright
+from gateway.ingest.image_formats import Header, ImageFormat, upright
 from gateway.values import quantities
 
 MOST_SCANNED_PIXELS = 1_000_000_000
@@ -48,7 +47,7 @@ class _Frame:
         return blocks * sum(across * down for across, down in self.sampling) * 64 * 2
 
 
-def read(data: bytes) -> ImageInfo:
+def read(data: bytes) -> Header:
     """Baseline, extended and progressive JPEG of 8 bits with one, three or four components."""
     position, segments = 2, 0
     by_exif: int | None = None
@@ -99,7 +98,7 @@ def read(data: bytes) -> ImageInfo:
         steps = Steps("JPEG", _MAX_SEGMENTS - segments)
         scans = _check_scans(data, position, frame.width * frame.height, steps)
     orientation = by_exif or by_xmp or 1
-    return ImageInfo(
+    return Header(
         ImageFormat.JPEG,
         *(upright(frame.width, frame.height, orientation) if orientation > 1 else (frame.width, frame.height)),
         orientation,

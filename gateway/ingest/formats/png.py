@@ -6,8 +6,7 @@ import zlib
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
 from gateway.ingest.formats.step_limit import Steps
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo, upright
+from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GRAY, _RGB, _PALETTE, _GRAY_ALPHA, _RGB_ALPHA = 0, 2, 3, 4, 6
@@ -35,7 +34,7 @@ _HEADER = struct.Struct(">IIBBBBB")
 _MAX_CHUNKS, _LEAST_CHUNK_BYTES, _MOST_CHUNKS = 1_000, 256, 20_000
 
 
-def read(data: bytes) -> ImageInfo:
+def read(data: bytes) -> Header:
     """PNG of every colour type and bit depth."""
     width, height, bit_depth, colour = _read_header(data)
     row_bits = width * bit_depth * _CHANNELS[colour]
@@ -74,7 +73,7 @@ def read(data: bytes) -> ImageInfo:
     if not has_picture:
         raise InvalidImage("The PNG has no picture.")
     orientation = found.orientation()
-    return ImageInfo(
+    return Header(
         ImageFormat.PNG,
         *upright(width, height, orientation),
         orientation,

@@ -5,15 +5,14 @@ import struct
 from gateway.errors import InvalidImage, TruncatedImage
 from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
 from gateway.ingest.formats.step_limit import Steps
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo, upright
+from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 _CHUNK = struct.Struct("<4sI")
 _ALL_FLAGS, _ALPHA_FLAG, _EXIF_FLAG, _XMP_FLAG, _ANIMATION_FLAG = 0x3E, 0x10, 0x08, 0x04, 0x02
 _MAX_CHUNKS = 10_000
 
 
-def read(data: bytes) -> ImageInfo:
+def read(data: bytes) -> Header:
     """Lossy, lossless, extended and animated WebP."""
     if len(data) < 30:
         raise TruncatedImage("The WebP is cut off in its header.")
@@ -24,17 +23,17 @@ def read(data: bytes) -> ImageInfo:
     if 20 + length > end:
         raise InvalidImage("The WebP's first chunk is longer than the file.")
     if kind == b"VP8 ":
-        return ImageInfo(ImageFormat.WEBP, *_lossy_size(data, 20))
+        return Header(ImageFormat.WEBP, *_lossy_size(data, 20))
     if kind == b"VP8L":
         width, height, has_alpha = _lossless_header(data, 20)
         # Its Huffman tables may need a hundred times the memory of its pixels.
-        return ImageInfo(ImageFormat.WEBP, width, height, has_alpha=has_alpha, isolated=True)
+        return Header(ImageFormat.WEBP, width, height, has_alpha=has_alpha, isolated=True)
     if kind == b"VP8X" and length >= 10:
         return _read_extended(data, 20 + length + length % 2, end)
     raise InvalidImage("The WebP begins with an unknown chunk.")
 
 
-def _read_extended(data: bytes, position: int, end: int) -> ImageInfo:
+def _read_extended(data: bytes, position: int, end: int) -> Header:
     flags, steps = data[20], Steps("WebP", _MAX_CHUNKS)
     if flags & ~_ALL_FLAGS:
         raise InvalidImage("The WebP's header has flags that do not exist.")
@@ -66,7 +65,7 @@ def _read_extended(data: bytes, position: int, end: int) -> ImageInfo:
     orientation = by_exif or xmp_orientation(xmp) or 1
     # OpenCV ignores XMP, and EXIF after such a prefix.
     isolated = isolated or (orientation != 1 and (not by_exif or without_prefix(exif) != exif))
-    return ImageInfo(
+    return Header(
         ImageFormat.WEBP,
         *upright(*size, orientation),
         orientation,

@@ -23,8 +23,7 @@ from gateway.inference.result import Answer, Result
 from gateway.ingest.decode_budget import shrunk_bytes
 from gateway.ingest.formats import png
 from gateway.ingest.frames import FrameSelection
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.plugins.media.open_files import animation
@@ -111,7 +110,7 @@ class Frames:
         self._queued = 0
         """Frames of the request so far."""
 
-    def applies(self, info: ImageInfo) -> bool:
+    def applies(self, info: Header) -> bool:
         """Whether the file has several frames."""
         return info.animated
 
@@ -150,7 +149,7 @@ class Frames:
                 self._queued += 1
 
 
-def all_frames(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
+def all_frames(upload: Upload, info: Header, policy: DecodePolicy) -> bytes:
     """The bytes of an examined animation that a decoder gets; raises UnsupportedFormat if the gateway decodes none."""
     if policy.mode is DecodeMode.NEVER:
         raise UnsupportedFormat(

@@ -23,7 +23,7 @@ from gateway.inference.request import NOT_SERVED, within
 from gateway.inference.result import Result
 from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_limit, shrunk_bytes
 from gateway.ingest.decoders.worker import DecoderJob
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import DecodePolicy, encoded
 from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, HeatMap, Masking
 from gateway.ingest.resizing import TensorInput
@@ -93,7 +93,7 @@ class MaskedCopies:
         """How many of the images have a score."""
         self._max_bytes = max_bytes
 
-    def applies(self, info: ImageInfo) -> bool:  # noqa: ARG002
+    def applies(self, info: Header) -> bool:  # noqa: ARG002
         """Every image has masked copies."""
         return True
 
@@ -200,7 +200,7 @@ class Copies:
         return (await image.decoders.run(job, data, image.info, image.account, expected, slot_bytes))[1]
 
 
-def masked_here(upload: Upload, info: ImageInfo, policy: DecodePolicy) -> bytes:
+def masked_here(upload: Upload, info: Header, policy: DecodePolicy) -> bytes:
     """The bytes of an examined image of which a decoder makes masked copies; raises UnsupportedFormat if none may."""
     if policy.mode is DecodeMode.NEVER:
         raise UnsupportedFormat(

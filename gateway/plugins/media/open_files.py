@@ -11,7 +11,7 @@ from gateway.ingest.decode_budget import Size, expected_frame_seconds, open_byte
 from gateway.ingest.decoders.pool import Decoders, check_reply, error_of
 from gateway.ingest.decoders.worker import DecoderJob, PixelJob, Reply, Worker, WorkerLost
 from gateway.ingest.frames import FrameSelection
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header
 from gateway.limits.account import Account
 from gateway.limits.lease import Lease
 from gateway.limits.round_robin import RoundRobin
@@ -25,7 +25,7 @@ is opened again once its next frame is wanted: what it waits for may be the rate
 class AnimationJob(DecoderJob):
     """Open an animated file, at its frame number `first`; it may take `memory_bytes` as long as it is open."""
 
-    info: ImageInfo
+    info: Header
     nbytes: int
     memory_bytes: int
     size: Size
@@ -57,7 +57,7 @@ class FrameJob(PixelJob):
 
 @asynccontextmanager
 async def animation(
-    decoders: Decoders, data: bytes, info: ImageInfo, size: Size, account: Account, wanted: FrameSelection
+    decoders: Decoders, data: bytes, info: Header, size: Size, account: Account, wanted: FrameSelection
 ) -> AsyncIterator["OpenFile"]:
     """An inspected animation, open in a process of its own while the context lasts.
 

@@ -7,7 +7,7 @@ from typing import Any
 from gateway.decoder.in_process import inspect_whole
 from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import encode, photograph
 
@@ -25,7 +25,7 @@ def cat() -> bytes:
     return encode(photograph(), "PNG")
 
 
-def info_of(data: bytes) -> ImageInfo:
+def info_of(data: bytes) -> Header:
     return inspect_whole(data, LIMITS)
 
 

@@ -7,8 +7,7 @@ from PIL import Image
 from gateway.decoder.decoding import decode
 from gateway.decoder.in_process import inspect_whole
 from gateway.errors import UndecodableImage
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 from tests import encoders
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import STORED_TURNED, by_pillow, encode, exif, fading, names, photograph, sample, samples, turned
@@ -106,7 +105,7 @@ def test_damaged_pixels_are_undecodable(name):
 def test_header_with_another_size_is_undecodable():
     data = sample("PNG RGB 8 bit").data
     with pytest.raises(UndecodableImage):
-        decode(data, ImageInfo(ImageFormat.PNG, 450, 300), 256)
+        decode(data, Header(ImageFormat.PNG, 450, 300), 256)
 
 
 def test_decoding_is_thread_safe():

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gateway.errors import ImageError, ImageTooLarge
-from gateway.ingest.image_info import Unopened
+from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.inspection import check_size, inspect
 from tests.gateway.decoder.hostile_headers import (
     avif_of_another_size,
@@ -49,9 +49,9 @@ HOSTILE = {
 
 
 async def decoded(pool, data, account):
-    unopened = inspect(data, LIMITS)
-    assert isinstance(unopened, Unopened)
-    info = await pool.read_header(data, unopened.format, account)
+    image_format = inspect(data, LIMITS)
+    assert isinstance(image_format, ImageFormat)
+    info = await pool.read_header(data, image_format, account)
     check_size(info, LIMITS)
     return (await pool.decode(data, info, 256, account)).pixels
 

@@ -13,7 +13,7 @@ from gateway.decoder.decoding import decode
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage
 from gateway.ingest.decode_budget import open_bytes
 from gateway.ingest.formats import png
-from gateway.ingest.image_info import Unopened
+from gateway.ingest.image_formats import ImageFormat
 from gateway.ingest.inspection import inspect
 from gateway.plugins.media import open_files
 from gateway.plugins.media.animation import read_frames
@@ -28,8 +28,8 @@ from tests.samples import encode, photograph
 async def opened(pool, data, frames="all", most=1_000, account=None):
     account = account or pool.account()
     info = inspect(data, LIMITS)
-    if isinstance(info, Unopened):
-        info = await pool.read_header(data, info.format, account)
+    if isinstance(info, ImageFormat):
+        info = await pool.read_header(data, info, account)
     assert info.animated
     data = png.for_decoders(data, animated=True) if data.startswith(b"\x89PNG") else data
     async with animation(pool, data, info, MAX_SIDE, account, read_frames(frames, most)) as opened_file:

@@ -14,8 +14,7 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
-from gateway.ingest.image_formats import AVAILABLE, ImageFormat
-from gateway.ingest.image_info import ImageInfo, Unopened
+from gateway.ingest.image_formats import AVAILABLE, Header, ImageFormat
 from gateway.ingest.inspection import check_size, inspect, recognize
 from gateway.ingest.upload import Upload
 from tests import encoders
@@ -92,7 +91,7 @@ def code(data, limits=LIMITS):
 def test_every_form_is_recognised_by_its_bytes(name):
     one = sample(name)
     info = inspect_whole(one.data, LIMITS)
-    assert isinstance(inspect(one.data, LIMITS), ImageInfo if one.format in PASSED_ON else Unopened)
+    assert isinstance(inspect(one.data, LIMITS), Header if one.format in PASSED_ON else ImageFormat)
     height, width = one.picture.shape[:2]
     assert (info.format.value, info.width, info.height) == (one.format, width, height)
     if "orientation" in one.variant:
@@ -155,12 +154,12 @@ def test_heif_of_another_codec_is_not_decoded():
 
 def test_image_beyond_a_limit_is_told_its_size_and_what_to_do():
     with pytest.raises(ImageTooLarge) as caught:
-        check_size(ImageInfo(ImageFormat.JPEG, 12_000, 9_000), limits(max_image_pixels=50_000_000))
+        check_size(Header(ImageFormat.JPEG, 12_000, 9_000), limits(max_image_pixels=50_000_000))
     assert caught.value.message == (
         "The image has 108 megapixels (12000 × 9000); at most 50 are allowed: scale it down."
     )
     with pytest.raises(ImageTooLarge) as caught:
-        check_size(ImageInfo(ImageFormat.JPEG, 20_000, 10), limits(max_image_side=16_384))
+        check_size(Header(ImageFormat.JPEG, 20_000, 10), limits(max_image_side=16_384))
     assert caught.value.message == "The image is 20000 × 10 pixels; a side may have at most 16,384: scale it down."
 
 

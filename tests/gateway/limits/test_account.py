@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import TooCostly
 from gateway.ingest.decode_budget import expected_seconds, most_seconds, reserve_seconds
-from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.image_info import ImageInfo
+from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.limits.account import (
     SECONDS_PER_IMAGE,
     SECONDS_PER_MEGABYTE,
@@ -149,7 +148,7 @@ def test_ordinary_images_are_never_refused(kinds, at_once, slower):
         request, slots = account(), asyncio.Semaphore(at_once)
 
         async def one(image_format, megapixels, nbytes, seconds, scans=1):
-            info = ImageInfo(image_format, int(megapixels * MEGAPIXELS / 1_000), 1_000, scans=scans)
+            info = Header(image_format, int(megapixels * MEGAPIXELS / 1_000), 1_000, scans=scans)
             async with slots:
                 request.add_image(nbytes)
                 if image_format.traits.slow:
