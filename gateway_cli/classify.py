@@ -43,8 +43,8 @@ def classify(
         list[str],
         typer.Argument(
             metavar="SRC…",
-            help="Folders, images, tar or zip files, tables (.csv, .jsonl, .parquet) with a column of paths, "
-            "lists of paths (.txt), s3://bucket/prefix, or - for paths on stdin.",
+            help="Folders, images, tar or zip files, lists of paths (.txt), s3://bucket/prefix, or - for paths on "
+            "stdin.",
             show_default=False,
         ),
     ],
@@ -89,12 +89,6 @@ def classify(
         typer.Option(
             help="Report frames of animated files, too: a number, all, or every:1s; for JSON lines.",
             show_default=False,
-        ),
-    ] = None,
-    column: Annotated[
-        str | None,
-        typer.Option(
-            help="The table's column with the paths; by default path, file, filename, image or url.", show_default=False
         ),
     ] = None,
     concurrency: Annotated[
@@ -149,7 +143,7 @@ def classify(
     else:
         parameters |= {"threshold": threshold, "labels": [labels] if labels else None, "frames": frames}
     part = None if shard is None else read_shard(shard)
-    job = BulkJob(tuple(sources), column, parameters, max_failures, embeddings, part)
+    job = BulkJob(tuple(sources), parameters, max_failures, embeddings, part)
     if resume and out is not None and out.exists() and not part_of(out).exists():
         print_status(f"{visible(out)} is complete; --overwrite classifies all images again")
         raise typer.Exit(Exit.OK)
@@ -198,7 +192,7 @@ def _to_stdout(job: "BulkJob", found: "Sources", gateway: "Gateway") -> "Meter":
 
     meter = Meter()
     if sys.stdout.isatty():
-        with shown(transient=True) as show, closing(classified(job, gateway, found.images, meter, show)) as rows:
+        with shown() as show, closing(classified(job, gateway, found.images, meter, show)) as rows:
             _print_table(rows)
     else:
         with closing(classified(job, gateway, found.images, meter, only_waits())) as rows:
@@ -287,25 +281,15 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 @contextmanager
-def shown(*, transient: bool = False) -> Iterator[Callable[["Meter"], None]]:
-    """A progress bar on a terminal, removed at the end if `transient`; elsewhere a line every SECONDS_BETWEEN_LINES."""
-    if sys.stderr.isatty():
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        from gateway_local.console import PlainConsole
-
-        columns = BarColumn(), TextColumn("{task.description}", markup=False)
-        with Progress(*columns, console=PlainConsole(stderr=True), transient=transient) as bar:
-            task = bar.add_task("starting", total=None)
-
-            def show(meter: "Meter") -> None:
-                bar.update(
-                    task, total=meter.total, completed=meter.before + meter.done, description=visible(meter.summary())
-                )
-
-            yield show
+def shown() -> Iterator[Callable[["Meter"], None]]:
+    """A line that changes on a terminal; elsewhere a line every SECONDS_BETWEEN_LINES."""
+    if not sys.stderr.isatty():
+        yield _line_at_intervals()
         return
-    yield _line_at_intervals()
+    from gateway_local.console import PlainConsole, plain
+
+    with PlainConsole(stderr=True).status("starting") as status:
+        yield lambda meter: status.update(plain(meter.summary()))
 
 
 def _line_at_intervals() -> Callable[["Meter"], None]:

@@ -1,4 +1,4 @@
-"""Progress of a run: count, rate and estimated time left."""
+"""Progress of a run: count and rate."""
 
 import time
 from collections import Counter
@@ -21,7 +21,6 @@ class Meter:
         """Number of failed images, including those of earlier runs, by error code."""
         self.damaged = 0
         """Images of this run with a warning in their rows."""
-        self.total: int | None = None
         self.waiting = ""
         """The reason of the current pause; empty while images are sent."""
         self.start()
@@ -43,34 +42,21 @@ class Meter:
         """Number of failed images."""
         return self.codes.total()
 
-    @property
-    def seconds(self) -> float:
-        """Seconds since the start of this run."""
-        return self._clock() - self._started
-
     def speed(self) -> str:
         """Format what this run has done, at its end."""
+        seconds = self._clock() - self._started
         images = "1 image" if self.done == 1 else f"{self.done:,} images"
-        return f"{images} in {duration(self.seconds)}, {self.done / max(self.seconds, 1e-9):,.1f}/s"
+        return f"{images} in {_duration(seconds)}, {self.done / max(seconds, 1e-9):,.1f}/s"
 
     def summary(self) -> str:
         """Format the progress as one line."""
-        rate = self.done / max(self.seconds, 1e-9)
-        number = f"{self.before + self.done:,}"
-        parts = [f"{number} of {self.total:,}" if self.total is not None else number, f"{rate:,.1f}/s"]
-        if self.failed:
-            parts.append(f"{self.failed:,} failed")
-        if self.waiting:
-            parts.append(f"waiting: {self.waiting}")
-        elif self.total is not None and rate:
-            parts.append(f"{duration(max(0, self.total - self.before - self.done) / rate)} left")
-        return ", ".join(parts)
+        rate = self.done / max(self._clock() - self._started, 1e-9)
+        parts = [f"{self.before + self.done:,}", f"{rate:,.1f}/s"]
+        parts += [f"{self.failed:,} failed"] if self.failed else []
+        return ", ".join([*parts, f"waiting: {self.waiting}"] if self.waiting else parts)
 
 
-def duration(seconds: float) -> str:
-    """Format seconds as seconds, minutes or hours."""
+def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3600:.1f} h"

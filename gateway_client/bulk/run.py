@@ -1,7 +1,6 @@
 """One run: a row for each image, with its progress; the rows stay if it ends early."""
 
 import sqlite3
-import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from gateway_client.bulk import BulkError
 from gateway_client.bulk.meter import Meter
 from gateway_client.bulk.outputs import Row, row_of, writer
 from gateway_client.bulk.rows import Rows
-from gateway_client.bulk.sources import Shard, Sources, count
+from gateway_client.bulk.sources import Shard, Sources
 from gateway_client.files import whole_file
 from gateway_client.visible import visible
 
@@ -28,7 +27,6 @@ class BulkJob:
     """The sources and options of a run."""
 
     paths: tuple[str, ...]
-    column: str | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of `Gateway.classify`, or of `Gateway.embed`."""
     max_failures: int | None = None
@@ -39,18 +37,7 @@ class BulkJob:
 
     def open(self) -> Sources:
         """The images; raises BulkError if a source is missing."""
-        return Sources(self.paths, column=self.column, shard=self.shard)
-
-    def count_into(self, meter: Meter) -> None:
-        """Count the images in a thread, for the time that is left."""
-
-        def work() -> None:
-            try:
-                meter.total = count(self.paths, column=self.column, shard=self.shard)
-            except (BulkError, OSError):
-                return  # the run meets the same error when it reads the images, and reports it
-
-        threading.Thread(target=work, name="count", daemon=True).start()
+        return Sources(self.paths, shard=self.shard)
 
 
 def classified(
@@ -120,7 +107,6 @@ class FileRun:
     def run(self, gateway: Gateway, tick: Callable[[Meter], None]) -> None:
         """Classify the images that have no row yet, and create the output; raises the errors of `classified`."""
         pinned = self.job.parameters["version"]
-        self.job.count_into(self.meter)
 
         def save_and_tick(meter: Meter) -> None:
             with _writing(self.rows.path):

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import sys
-from codecs import BOM_UTF8
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +14,19 @@ from gateway_client import NamedImage
 from gateway_client.bulk import BulkError
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES, read_archive
 from gateway_client.bulk.remote import image_at, is_url, list_urls, refuse
-from gateway_client.bulk.tables import MAX_LINE_BYTES, TABLE_SUFFIXES, read_paths
-from gateway_client.files import DEFAULT_FILE_BYTES, is_hidden, read_file
+from gateway_client.files import DEFAULT_FILE_BYTES, is_hidden, open_regular, read_file
 from gateway_client.images import is_image_name
 
 STDIN = "-"
+LIST_SUFFIX = ".txt"
+TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
+MAX_LINE_BYTES = 2**20
 MAX_SHARDS = 10_000
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"\0\0\0", b"PK\3\4", b"\x1f\x8b")
-"""Signatures of images and archives; no path begins like this."""
+_SIGNATURES = (
+    *(b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"\0\0\0", b"PK\3\4", b"\x1f\x8b"),
+    *(BOM_UTF16_BE, BOM_UTF16_LE),
+)
+"""Signatures of images, archives and texts in UTF-16; no path in UTF-8 begins like this."""
 Reading = Callable[[int], Iterator[NamedImage]]
 """Yields the images of a source; the argument is the maximum number of bytes of a file."""
 
@@ -71,10 +76,10 @@ def read_shard(text: str) -> Shard:
 class Sources:
     """Opens all sources; raises BulkError before the first image is read if one is missing or unreadable."""
 
-    def __init__(self, sources: Iterable[str], *, column: str | None = None, shard: Shard | None = None) -> None:
+    def __init__(self, sources: Iterable[str], *, shard: Shard | None = None) -> None:
         self.skipped = Skipped()
         self._shard = shard
-        self._opened = [_open(source, column, self.skipped.wants) for source in sources]
+        self._opened = [_open(source, self.skipped.wants) for source in sources]
 
     def images(self, max_file_bytes: int = DEFAULT_FILE_BYTES) -> Iterator[NamedImage]:
         """Yield the images of all sources, or those of the shard, in order.
@@ -86,16 +91,7 @@ class Sources:
         return every if self._shard is None else filter(self._shard.has, every)
 
 
-def count(sources: Iterable[str], *, column: str | None = None, shard: Shard | None = None) -> int | None:
-    """The number of images; None if only reading everything would show it."""
-    sources = list(sources)
-    tars = tuple(ARCHIVE_SUFFIXES - {".zip"})
-    if any(source == STDIN or is_url(source) or source.lower().endswith(tars) for source in sources):
-        return None
-    return sum(1 for _ in Sources(sources, column=column, shard=shard).images())
-
-
-def _open(source: str, column: str | None, wants: Callable[[str], bool]) -> Reading:
+def _open(source: str, wants: Callable[[str], bool]) -> Reading:
     if source == STDIN:
         return _stdin
     if is_url(source):
@@ -103,9 +99,10 @@ def _open(source: str, column: str | None, wants: Callable[[str], bool]) -> Read
     path = Path(source)
     if path.is_dir():
         return partial(_folder, source, wants)
-    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
-        next(read_paths(path, column), None)  # a table without a column of paths is refused now
-        return partial(_table, path, column)
+    if path.suffix.lower() == LIST_SUFFIX and path.is_file():
+        return partial(_list, path)
+    if path.suffix.lower() in TABLE_SUFFIXES and path.is_file():
+        raise BulkError(f"{source} is a table: pipe its column of paths, one per line, to `gateway classify -`")
     if path.is_file() and source.lower().endswith(tuple(ARCHIVE_SUFFIXES)):
         return partial(read_archive, path, wants)
     if os.path.lexists(source):
@@ -126,12 +123,13 @@ def _anywhere(path: str, max_file_bytes: int) -> NamedImage:
     return image_at(path, max_file_bytes) if is_url(path) else _file(path, max_file_bytes)
 
 
-def _table(table: Path, column: str | None, max_file_bytes: int) -> Iterator[NamedImage]:
-    for number, path in enumerate(read_paths(table, column), 1):
-        if isinstance(path, OSError):
-            yield NamedImage(f"{table}:{number}", partial(refuse, str(path)))
-        else:
-            yield _anywhere(path, max_file_bytes)
+def _list(path: Path, max_file_bytes: int) -> Iterator[NamedImage]:
+    try:
+        with open_regular(path) as file:
+            for line in _lines(file.fileno(), str(path)):
+                yield _anywhere(line if is_url(line) else str(path.parent / line), max_file_bytes)
+    except OSError as exc:
+        raise BulkError(f"{path} cannot be read: {exc.strerror or exc}") from exc
 
 
 def _folder(folder: str, wants: Callable[[str], bool], max_file_bytes: int) -> Iterator[NamedImage]:
@@ -181,18 +179,26 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 def _stdin(max_file_bytes: int) -> Iterator[NamedImage]:
     if sys.stdin.isatty():
         raise BulkError("'-' reads paths from stdin, but nothing is piped to it")
+    for line in _lines(sys.stdin.fileno(), "stdin"):
+        yield _anywhere(line, max_file_bytes)
+
+
+def _lines(descriptor: int, name: str) -> Iterator[str]:
+    """Yield the paths in a file, one per line or separated by NUL; raises BulkError if it is no list of paths."""
     rest, separator, first = b"", b"\n", True
-    while chunk := os.read(sys.stdin.fileno(), 64 * 1024):
+    while chunk := os.read(descriptor, 64 * 1024):
         if first and chunk.startswith(_SIGNATURES):
-            raise BulkError("'-' reads paths from stdin, but a file's content is piped to it: name the file instead")
+            raise BulkError(f"{name} is not a list of paths in UTF-8, but the content of another file")
         rest += chunk.removeprefix(BOM_UTF8) if first else chunk
         first = False
         if b"\0" in rest:
             separator = b"\0"
         *complete, rest = rest.split(separator)
-        for path in filter(None, complete):
-            yield _anywhere(os.fsdecode(path).rstrip("\r"), max_file_bytes)
+        yield from _paths(complete)
         if len(rest) > MAX_LINE_BYTES:
-            raise BulkError(f"'-' reads paths from stdin, and a line has more than {MAX_LINE_BYTES >> 20} MiB")
-    if rest:
-        yield _anywhere(os.fsdecode(rest).rstrip("\r"), max_file_bytes)
+            raise BulkError(f"{name} is not a list of paths: a line has more than {MAX_LINE_BYTES >> 20} MiB")
+    yield from _paths([rest])
+
+
+def _paths(lines: list[bytes]) -> Iterator[str]:
+    return filter(None, (os.fsdecode(line).rstrip("\r") for line in lines))

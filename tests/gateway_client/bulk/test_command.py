@@ -28,7 +28,6 @@ from gateway_client.bulk import run as bulk_run
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES
 from gateway_client.bulk.outputs import COLUMNS
 from gateway_client.bulk.rows import Rows
-from gateway_client.bulk.tables import COLUMNS as PATH_COLUMNS
 from tests import warm
 from tests.animations import animated
 from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector
@@ -447,6 +446,6 @@ def test_commands_print_the_documented_output(tmp_path):
 
 
 def test_suffixes_columns_and_exit_codes_are_documented():
-    assert all(f"`{name}`" in TEXT for name in (*COLUMNS, *PATH_COLUMNS))
+    assert all(f"`{name}`" in TEXT for name in COLUMNS)
     assert all(f"`{ending}`" in TEXT for ending in ARCHIVE_SUFFIXES - {".tbz2", ".txz"})
     assert all(f"| {int(code)} | " in TEXT for code in Exit)

@@ -1,19 +1,16 @@
 """The sources of images."""
 
 import io
-import json
 import random
 import tarfile
 import zipfile
 
 import fsspec
-import pyarrow
-import pyarrow.parquet
 import pytest
 
 from gateway.ingest import image_formats
 from gateway_client.bulk import BulkError
-from gateway_client.bulk.sources import Sources, count
+from gateway_client.bulk.sources import Sources
 from gateway_client.images import IMAGE_SUFFIXES
 from tests.doubles.backend import PNG
 from tests.gateway_client.bulk.running import outcomes
@@ -49,7 +46,6 @@ def names(found: list[tuple[str, bytes]]) -> list[str]:
 def test_folder_is_read_recursively_without_hidden_files(photos):
     found = read(photos)
     assert found == [(str(photos / name), name.encode()) for name in ("a.JPG", "b.png", "deep/er/c.webp")]
-    assert count([str(photos)]) == 3
 
 
 def test_named_files_lists_and_folders_are_read_in_their_order(photos):
@@ -57,8 +53,9 @@ def test_named_files_lists_and_folders_are_read_in_their_order(photos):
     (photos / "noending").write_bytes(b"x")
     assert read(photos / "noending") == [(str(photos / "noending"), b"x")]
     assert names(read(photos / "b.png", photos)) == ["b.png", "a.JPG", "b.png", "c.webp"]
-    (photos / "list.txt").write_text(f"b.png\n\r\n{photos / 'a.JPG'}\r\n")
-    assert names(read(photos / "list.txt")) == ["b.png", "a.JPG"]
+    for separator in ("\r\n", "\0"):
+        (photos / "list.txt").write_bytes(f"\ufeffb.png{separator}{separator}{photos / 'a.JPG'}{separator}".encode())
+        assert names(read(photos / "list.txt")) == ["b.png", "a.JPG"]
 
 
 def test_skipped_files_are_counted(photos, tmp_path):
@@ -73,69 +70,23 @@ def test_skipped_files_are_counted(photos, tmp_path):
     assert archive.skipped.number == 1
 
 
-@pytest.mark.parametrize("content", [PNG, b"\xff\xd8\xff\xe0 JPEG", b"PK\3\4 zip"])
-def test_binary_stdin_is_refused(tmp_path, monkeypatch, content):
-    (tmp_path / "content").write_bytes(content)
-    with (tmp_path / "content").open() as stdin:
+@pytest.mark.parametrize("content", [PNG, b"PK\3\4 zip", "b.png\n".encode("utf-16")])
+def test_list_that_is_no_list_is_refused(tmp_path, monkeypatch, content):
+    (tmp_path / "content.txt").write_bytes(content)
+    with (tmp_path / "content.txt").open() as stdin:
         monkeypatch.setattr("sys.stdin", stdin)
-        with pytest.raises(BulkError, match="a file's content is piped to it"):
-            read("-")
-
-
-def write_table(folder, kind, rows):
-    table = folder / f"table.{kind}"
-    if kind == "csv":
-        table.write_text("\n".join(["id,path", *(f"{number},{row}" for number, row in enumerate(rows))]))
-    elif kind == "jsonl":
-        table.write_text("".join(json.dumps({"id": 1, "path": row}) + "\n" for row in rows))
-    else:
-        pyarrow.parquet.write_table(pyarrow.table({"id": list(range(len(rows))), "path": rows}), table)
-    return table
-
-
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_paths_of_a_table_are_relative_to_its_folder_and_a_missing_one_is_an_error(photos, kind):
-    table = write_table(photos, kind, ["b.png", "" if kind == "csv" else None, str(photos / "a.JPG")])
-    assert count([str(table)]) == 3
-    for column in (None, "path"):
-        first, second, third = Sources([str(table)], column=column).images()
-        assert (first.name, first.read()) == (str(photos / "b.png"), b"b.png")
-        assert (third.name, third.read()) == (str(photos / "a.JPG"), b"a.JPG")
-        assert second.name == f"{table}:2"
-        with pytest.raises(OSError, match="has no path"):
-            second.read()
-
-
-@pytest.mark.parametrize(("encoding", "end"), [("utf-8-sig", "\r"), ("utf-8", "\r\n"), ("utf-16", "\n")])
-@pytest.mark.parametrize("name", ["t.csv", "t.txt", "t.jsonl"])
-def test_tables_of_other_systems_are_read_or_refused_by_their_encoding(photos, name, encoding, end):
-    lines = {"t.csv": ["path", "b.png", "a.JPG"], "t.txt": ["b.png", "a.JPG"]}.get(name, ['"b.png"', '"a.JPG"'])
-    (photos / name).write_bytes(end.join([*lines, ""]).encode(encoding))
-    if encoding == "utf-16":
-        (image,) = Sources([str(photos / name)]).images()
-        with pytest.raises(OSError, match="it is UTF-16, not UTF-8 text: save it as UTF-8"):
-            image.read()
-    else:
-        assert names(read(photos / name)) == ["b.png", "a.JPG"]
+        for source in ("-", tmp_path / "content.txt"):
+            with pytest.raises(BulkError, match="is not a list of paths in UTF-8"):
+                read(source)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "column", "words"),
-    [
-        ("*.gif", "", None, "there is no file or folder"),
-        ("t.csv", "left,right\na.png,b.png\n", None, "name it with --column: left, right"),
-        ("t.csv", "left,right\na.png,b.png\n", "middle", "no column 'middle'; its columns are left, right"),
-        ("t.csv", "b.png\na.JPG\n", None, "has no header"),
-        ("t.csv", "1,s3://bucket/b\n2,a.JPG\n", None, "has no header"),
-        ("t.csv", "id;where\n1;b.png\n", None, "Separate columns by commas"),
-        ("t.jsonl", '{"other": 1, "more": 2}', None, "name it with --column"),
-    ],
+    ("name", "words"), [("*.gif", "there is no file or folder"), ("t.csv", "t.csv is a table: pipe its column")]
 )
-def test_source_that_cannot_be_read_is_refused(photos, name, text, column, words):
-    if text:
-        (photos / name).write_text(text)
+def test_source_that_cannot_be_read_is_refused(photos, name, words):
+    (photos / "t.csv").write_text("path\nb.png\n")
     with pytest.raises(BulkError, match=words):
-        read(photos / name, column=column)
+        read(photos / name)
 
 
 @pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz", "zip"])
@@ -185,13 +136,13 @@ def bucket(tmp_path):
     files.rm(root, recursive=True)
 
 
-def test_bucket_is_read_below_a_prefix_by_a_glob_by_one_name_or_by_a_table(bucket, tmp_path):
+def test_bucket_is_read_below_a_prefix_by_a_glob_by_one_name_and_in_a_list(bucket, tmp_path):
     assert read(bucket) == [(f"{bucket}/a.png", b"a.png"), (f"{bucket}/deep/b.jpg", b"deep/b.jpg")]
     assert read(f"{bucket}/notes.txt") == [(f"{bucket}/notes.txt", b"notes.txt")]
     assert names(read(f"{bucket}/**/*.jpg")) == ["b.jpg"]
-    table = tmp_path / "t.csv"
-    table.write_text(f"url\n{bucket}/a.png\n")
-    assert read(table) == [(f"{bucket}/a.png", b"a.png")]
+    paths = tmp_path / "t.txt"
+    paths.write_text(f"{bucket}/a.png\n")
+    assert read(paths) == [(f"{bucket}/a.png", b"a.png")]
 
 
 def test_bucket_errors_are_reported(bucket, monkeypatch):
