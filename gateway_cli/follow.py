@@ -1,4 +1,4 @@
-"""Sends a video over a stream of a running service; yields results, and segments with a constant label."""
+"""Sends a video over a stream of a running service, and yields results."""
 
 import socket
 import threading
@@ -34,7 +34,6 @@ MAX_MESSAGE_BYTES = 2**20
 MAX_FAULT_CHARACTERS = 500
 NORMAL = 1000
 FRAME_COLUMNS = ("frame", "seconds", "status", "label", "score", "frame_label", "frame_score", "dropped", "error")
-SEGMENT_COLUMNS = ("start", "end", "label", "score", "frames")
 
 
 class StreamRefused(UserError):
@@ -191,34 +190,3 @@ def _reason(exc: InvalidStatus) -> str:
     with suppress(Malformed):
         return text(parsed(_bytes(exc.response.body or b"")), "detail")[:MAX_FAULT_CHARACTERS]
     return f"it answers {exc.response.status_code}"
-
-
-def segments(answers: Iterable[FrameAnswer]) -> Iterator[dict[str, Any]]:
-    """Yield segments with a constant label, with SEGMENT_COLUMNS; each ends where the next begins.
-
-    Frames with errors are skipped; `score` is the mean over the segment.
-    """
-    begun: FrameAnswer | None = None
-    last = 0.0
-    total, count = 0.0, 0
-    for answer in answers:
-        if answer.error:
-            continue
-        if begun is None or answer.label != begun.label:
-            if begun is not None:
-                yield _segment(begun, answer.seconds, total, count)
-            begun, total, count = answer, 0.0, 0
-        total, count, last = total + answer.score, count + 1, answer.seconds
-    if begun is not None:
-        yield _segment(begun, last, total, count)
-
-
-def _segment(begun: FrameAnswer, end: float, total: float, count: int) -> dict[str, Any]:
-    score = round(total / count, 6)
-    return {
-        "start": round(begun.seconds, 3),
-        "end": round(end, 3),
-        "label": begun.label,
-        "score": score,
-        "frames": count,
-    }

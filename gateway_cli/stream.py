@@ -3,11 +3,11 @@
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -48,15 +48,11 @@ def stream(
             "--out", "-o", help="File to write the rows to: .jsonl or .csv.", dir_okay=False, show_default=False
         ),
     ] = None,
-    segments: Annotated[  # noqa: FBT002  # as Typer declares a flag
-        bool,
-        typer.Option("--segments", help="One row for each segment with a constant label, instead of one per frame."),
-    ] = False,
 ) -> None:
     """Classify a video over time; a stateful model smooths the labels over the sequence.
 
-    Without --out, each change of the label is a line on stdout; with --segments, each segment is a line of JSON. Of
-    files every frame gets a result; of cameras and network streams, frames that arrive too fast are dropped.
+    Without --out, each change of the label is a line on stdout. Of files every frame gets a result; of cameras and
+    network streams, frames that arrive too fast are dropped.
     """
     from gateway_cli import capture, follow
 
@@ -66,19 +62,13 @@ def stream(
     drop = "oldest" if capture.is_live(source) else "never"
     parameters = {"model": model, "smoothing": smoothing, "top_k": 1, "drop": drop}
     meter = _Meter(sys.stderr.isatty())
-    columns = follow.SEGMENT_COLUMNS if segments else follow.FRAME_COLUMNS
     try:
         # The first frame is read before the service is asked, so that its error is reported first.
         frames = capture.frames(source, fps)
         frames = chain(list(islice(frames, 1)), frames)
         answers = meter.watch(follow.follow(url, frames, parameters, api_key))
         with ExitStack() as stack:
-            write = _writer(out, columns, stack)
-            if segments:
-                for row in follow.segments(answers):
-                    write(row)
-            else:
-                _rows(answers, write if out else None)
+            _rows(answers, None if out is None else _writer(out, follow.FRAME_COLUMNS, stack))
     except KeyboardInterrupt:
         meter.finish()
         raise typer.Exit(INTERRUPTED) from None
@@ -100,20 +90,15 @@ def _rows(answers: Iterable["FrameAnswer"], write: Callable[[dict[str, Any]], No
             emit(f"{clock(answer.seconds)}  {answer.label}  {answer.score:.2f}")
 
 
-def _writer(out: Path | None, columns: Iterable[str], stack: ExitStack) -> Callable[[dict[str, Any]], None]:
-    """Return a function that writes each row at once; JSON lines to stdout without a file."""
-    file: TextIO = sys.stdout if out is None else stack.enter_context(out.open("w", encoding="utf-8", newline=""))
-    if out is not None and out.suffix == ".csv":
-        names = list(columns)
+def _writer(out: Path, names: Sequence[str], stack: ExitStack) -> Callable[[dict[str, Any]], None]:
+    """Return a function that writes each row at once."""
+    file = stack.enter_context(out.open("w", encoding="utf-8", newline=""))
+    is_csv = out.suffix == ".csv"
+    if is_csv:
         file.write(csv_line(names))
 
-        def write_cells(row: dict[str, Any]) -> None:
-            file.write(csv_line(row[name] for name in names))
-
-        return write_cells
-
     def write(row: dict[str, Any]) -> None:
-        file.write(json.dumps(row) + "\n")  # as ASCII, which is safe on a terminal
+        file.write(csv_line(row[name] for name in names) if is_csv else json.dumps(row) + "\n")
         file.flush()
 
     return write

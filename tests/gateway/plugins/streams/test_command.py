@@ -1,4 +1,4 @@
-"""`gateway stream`: a video as rows, as segments and on the terminal."""
+"""`gateway stream`: a video as rows and on the terminal."""
 
 import csv
 import json
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gateway_cli.capture import VideoUnreadable, frames
-from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS, FrameAnswer, segments
+from gateway_cli.follow import FRAME_COLUMNS
 from tests.commands import gateway
 from tests.doubles.backend import frame_backend
 from tests.processes import python
@@ -52,22 +52,12 @@ def test_every_frame_of_a_file_has_a_row_with_its_time(service, video, tmp_path)
     assert f"0:00:02.9: {FRAMES} frames" in told
 
 
-def test_segments_have_start_and_end_of_a_label(service, video, tmp_path):
-    run(service, video, "--smoothing", "none", "--segments", "--out", tmp_path / "rows.csv")
+def test_fps_option_reduces_the_frame_rate(service, video, tmp_path):
+    run(service, video, "--fps", "2", "--out", tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == list(SEGMENT_COLUMNS)
-    assert [(row["label"], row["start"], row["end"]) for row in rows] == [
-        ("dark", "0.0", "1.0"),
-        ("bright", "1.0", "2.9"),
-    ]
-    assert [int(row["frames"]) for row in rows] == [BRIGHT_FROM, FRAMES - BRIGHT_FROM]
-
-
-def test_fps_option_reduces_the_frame_rate(service, video, tmp_path):
-    run(service, video, "--fps", "2", "--out", tmp_path / "rows.jsonl")
-    rows = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
-    assert [row["seconds"] for row in rows] == pytest.approx([0, 0.5, 1, 1.5, 2, 2.5])
+    assert list(rows[0]) == list(FRAME_COLUMNS)
+    assert [float(row["seconds"]) for row in rows] == pytest.approx([0, 0.5, 1, 1.5, 2, 2.5])
 
 
 def test_label_changes_of_standard_input_are_printed(service, video):
@@ -88,12 +78,3 @@ def test_unreadable_sources_and_unreachable_services_are_reported(service, video
     for name in ("missing.avi", "\udce9.avi"):  # OpenCV crashes on the second
         with pytest.raises(VideoUnreadable):
             list(frames(f"{tmp_path}/{name}"))
-
-
-def test_frames_with_errors_belong_to_no_segment():
-    def told(number: int, label: str, error: str = "") -> FrameAnswer:
-        return FrameAnswer(number, float(number), label, 0.5, label, 0.5, 0, error)
-
-    rows = list(segments([told(0, "a"), told(1, "", "truncated_image"), told(2, "a"), told(3, "b")]))
-    assert [(row["label"], row["start"], row["end"], row["frames"]) for row in rows] == [("a", 0, 3, 2), ("b", 3, 3, 1)]
-    assert list(segments([])) == []

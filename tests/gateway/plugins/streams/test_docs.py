@@ -4,7 +4,7 @@ import re
 
 from gateway.plugins.streams.options import StreamParameters
 from gateway.plugins.streams.websockets import GOING_DOWN, MAX_FRAGMENTS, POLICY
-from gateway_cli.follow import FRAME_COLUMNS, SEGMENT_COLUMNS
+from gateway_cli.follow import FRAME_COLUMNS
 from tests.doubles.backend import FRAME_LABELS, frame_backend
 from tests.processes import PROJECT, python
 from tests.services import stream_service
@@ -44,4 +44,3 @@ def test_documented_close_codes_match_the_code():
 def test_every_column_of_the_command_is_documented():
     section = re.search(r"^## From the command line\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
     assert all(f"`{name}`" in section for name in FRAME_COLUMNS)
-    assert ", ".join(SEGMENT_COLUMNS) in section

@@ -71,30 +71,16 @@ def test_messages_of_the_gateway_are_parsed():
 @pytest.mark.parametrize(
     "message",
     [
-        "",
         b"\xff\xfe",
         "[" * 100_000,
-        "7",
         "{}",
-        {"type": 7},
         {"type": "error", "error": 7},
-        {"type": "error", "error": {}},
-        {"type": "frame"},
-        {**ANSWER, "frame": -1},
         {**ANSWER, "frame": 1},
         {**ANSWER, "frame": 10**400},
-        {**ANSWER, "frame": "0"},
-        {**ANSWER, "predictions": 7},
-        {**ANSWER, "predictions": [7]},
-        {**ANSWER, "predictions": [{}]},
         {**ANSWER, "predictions": [{"label": "a", "score": "1"}]},
-        '{"type": "frame", "frame": 0, "dropped": 0, "predictions": [{"label": "a", "score": NaN}]}',
-        {**ANSWER, "sequence": [1]},
-        {**ANSWER, "error": "timeout"},
         {**ANSWER, "error": {"code": None}},
-        {**ANSWER, "dropped": None},
     ],
-    ids=range(22),
+    ids=range(8),
 )
 def test_message_of_another_shape_ends_the_stream(message):
     assert "does not answer like a gateway" in refusal(message)
@@ -136,19 +122,11 @@ def test_close_reason_is_shown_shortened():
 @pytest.mark.parametrize(
     ("response", "words"),
     [
-        (b"", "cannot be reached"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "cannot be reached"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "it answers 200"),
         (b"HTTP/1.1 302 Found\r\nLocation: ws://other/\r\nContent-Length: 0\r\n\r\n", "cannot follow redirect"),
         (b"HTTP/1.1 403 No\r\nContent-Length: 13\r\n\r\n" + b'{"detail": 7}', "it answers 403"),
         (b"HTTP/1.1 403 No\r\nContent-Length: 15\r\n\r\n" + b'{"detail": "x"}', "refuses the stream: x"),
-        (b"HTTP/1.1 403 No\r\nContent-Length: 100000\r\n\r\n" + b"[" * 100_000, "it answers 403"),
-        (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", "cannot be reached"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 100_000, "cannot be reached"),
-        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000, "cannot be reached"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"fffffff\r\n" + bytes(2**22), "cannot be reached"),
     ],
-    ids=range(11),
 )
 def test_other_protocols_are_reported(response, words):
     with origin_on() as origin:
@@ -164,9 +142,3 @@ def test_silent_server_has_a_deadline(monkeypatch):
         pytest.raises(StreamRefused, match="cannot be reached: timed out"),
     ):
         list(follow.follow(f"http://127.0.0.1:{listener.getsockname()[1]}", FRAME, {}))
-
-
-@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:99999", "http://a\nb:80", "ftp://x", "x"])
-def test_invalid_url_is_refused(url):
-    with pytest.raises(StreamRefused):
-        list(follow.follow(url, FRAME, {}))
