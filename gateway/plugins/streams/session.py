@@ -1,38 +1,39 @@
-"""One stream: classifies frames as they arrive, and sends the results in order."""
+"""One stream: classifies frames as they arrive, a few at a time, and sends the results in order."""
 
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from collections.abc import Sequence as TextSequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 from gateway.deadline import Deadline
-from gateway.errors import GatewayError, ImageError, InvalidParameter, Overloaded, Unauthorized
+from gateway.errors import GatewayError, ImageError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
+from gateway.inference.scope import Scope
 from gateway.inference.sequence import FrameSequence, SequenceScores
 from gateway.inference.service import InferenceService
 from gateway.ingest import json_text
 from gateway.ingest.json_text import JsonError
 from gateway.ingest.upload import Upload
 from gateway.limits.caller import ANYONE, Caller, Charges
+from gateway.limits.pool_clients import WaitingClient
 from gateway.limits.pools import PoolLease
 from gateway.metrics import STREAMS_STOPPED
 from gateway.plugins.streams import metrics
-from gateway.plugins.streams.held_label import HeldLabel
-from gateway.plugins.streams.messages import frame_message, predictions_of, sequence_member
-from gateway.plugins.streams.options import Smoothing, StreamParameters
-from gateway.plugins.streams.ordered_stream import OrderedStream
+from gateway.plugins.streams.messages import HeldLabel, frame_message, predictions_of, sequence_member
+from gateway.plugins.streams.options import Drop, Smoothing, StreamParameters
 from gateway.plugins.streams.stream_account import StreamAccount
-from gateway.plugins.streams.waiting import StreamFrame, WaitingFrames
-from gateway.settings import Settings
+from gateway.settings import STREAM_IDLE_SECONDS, Settings
 from gateway.time_slices import TimeSlice
 
-Receive = Callable[[], Awaitable[bytes | str | None]]
-"""The next message of the client: a frame, a text, or None at its end. Raises the errors that end the stream."""
+IN_FLIGHT = 2
+"""Frames of one stream that are processed at once: one travels while the other is classified."""
+FRAMES_WAITING = 2
+"""Frames of one stream that may wait: with more, a camera's answers would be older."""
 MAX_END_BYTES = 64
 """Bytes of the text message that ends a stream, with spaces."""
 DROPPED_PER_SECOND, FAULTY_PER_SECOND = 200, 20
@@ -41,6 +42,8 @@ client that sends more is read more slowly. A frame that costs its client one by
 microseconds. No camera has these rates."""
 KEY_CHECK_SECONDS = 5.0
 """Interval in which the API key of an open stream is checked; the stream ends if the key was removed."""
+Receive = Callable[[], Awaitable[bytes | str | None]]
+"""The next message of the client: a frame, a text, or None at its end. Raises the errors that end the stream."""
 Send = Callable[[bytes], Awaitable[None]]
 """Sends a JSON message; waits if the client reads slowly."""
 
@@ -52,21 +55,26 @@ class StreamStats:
     answered: int = 0
     failed: int = 0
     dropped: int = 0
-    restarted: int = 0
     dropped_since_result: int = 0
 
-    def drop(self) -> None:
-        """Count a frame that is dropped."""
-        self.dropped += 1
-        self.dropped_since_result += 1
-        metrics.STREAM_FRAMES.labels("dropped").inc()
+
+@dataclass(slots=True)
+class StreamFrame:
+    """A frame in progress."""
+
+    number: int
+    data: bytes = field(repr=False)
+    came_at: float
+    result: "asyncio.Future[Result | Exception]"
 
 
-class StreamSession(OrderedStream[StreamFrame]):
-    """Classifies the frames of one client, a few at a time, and sends the results in the order of the frames.
+class StreamSession(WaitingClient):
+    """Classifies the frames of one client, IN_FLIGHT at a time, and sends the results in the order of the frames.
 
     Each frame is a service request with one image: it is inspected, decoded, admitted and retried like any upload, with
-    the same limits. `buffer` counts the bytes of waiting frames until they are admitted.
+    the same limits. `buffer` counts the bytes of waiting frames until they are admitted. At most FRAMES_WAITING frames
+    wait: beyond that the oldest is dropped, or the client waits. The stream ends with StreamIdle after
+    STREAM_IDLE_SECONDS without a frame.
     """
 
     def __init__(
@@ -84,42 +92,63 @@ class StreamSession(OrderedStream[StreamFrame]):
         fields: Mapping[str, str] | None = None,
         caller: Caller = ANYONE,
     ) -> None:
-        super().__init__()
-        self._key, self._address, self._fields = key, address, fields or {}
         self._service = service
-        self._settings = settings
         self._buffer = buffer
         self._parameters = parameters
-        self._model_name, self._model_version = model
+        self._selection = parameters.selection(settings)
+        self._timeout_seconds = parameters.timeout_seconds(settings)
+        self._model = model
         self._request_id = request_id
         self._is_allowed = is_allowed
-        self._caller = caller
+        self._key, self._address, self._fields, self._caller = key, address, fields or {}, caller
         self._sequence: FrameSequence | None = None
         self._held = HeldLabel()
         self._labels: dict[str | None, TextSequence[str]] = {}
-        self.stats = StreamStats()
-        self._waiting = WaitingFrames(buffer)
         limits = service.tools.decoders.limits
         self._account = StreamAccount(limits.request_cpu_seconds, limits.cpu_seconds, client=caller)
+        self.stats = StreamStats()
+        self._loop = asyncio.get_running_loop()
+        self._scope = Scope()
+        self._waiting: deque[StreamFrame] = deque()
+        self._pending_bytes = 0
+        """Bytes of frames that wait no more but are not admitted, or that wait to be queued."""
+        self._changed = asyncio.Event()
+        self._all_read = False
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._line: asyncio.Queue[StreamFrame | None] = asyncio.Queue()
+        self._open = 0
+        """Frames that have arrived, and that are neither answered nor dropped."""
+        self._active_at = self._loop.time()
+        """Time at which the last frame arrived, or its result was sent."""
         self._sending_since: float | None = None
         self._next_at = -math.inf
         """Time at which the next message may be read, by DROPPED_PER_SECOND and FAULTY_PER_SECOND."""
         self._number = 0
+        self._failure: Exception | None = None
+        self._ended = asyncio.Event()
 
     @property
-    def unread_seconds(self) -> float:
-        """For how long the client has not read a message."""
-        return 0.0 if self._sending_since is None else asyncio.get_running_loop().time() - self._sending_since
+    def idle_seconds(self) -> float:
+        """Time since the client sent a frame or read a result; 0 while a frame is in progress."""
+        unread_seconds = 0.0 if self._sending_since is None else self._loop.time() - self._sending_since
+        return max(self._without_frames_seconds, unread_seconds)
+
+    @property
+    def _without_frames_seconds(self) -> float:
+        return 0.0 if self._open else self._loop.time() - self._active_at
+
+    def evict(self, error: GatewayError) -> None:
+        """Make `serve` raise an error, now or when it is called."""
+        self._fail(error)
 
     async def check_model(self) -> None:
         """Check that the model exists; raises ModelNotFound, and the other errors of Backend.labels."""
-        await self._service.backend.labels(self._model_name, self._model_version)
+        await self._service.backend.labels(*self._model)
 
     async def open(self) -> None:
         """Begin the sequence; raises ModelNotFound."""
-        backend = self._service.backend
         if self._parameters.smoothing is not Smoothing.NONE:
-            self._sequence = await backend.sequence(self._model_name, self._model_version)
+            self._sequence = await self._service.backend.sequence(*self._model)
 
     async def serve(self, receive: Receive, send: Send) -> None:
         """Serve until the client ends the stream and the results of all its frames are sent.
@@ -127,17 +156,39 @@ class StreamSession(OrderedStream[StreamFrame]):
         Raises StreamIdle, Unauthorized, the error of `evict`, a frame's RequestError, and the errors of `receive` and
         `send`. In each case the sequence in Triton is ended, and all tasks of the stream are finished.
         """
-        self._send = send
         try:
-            await self.run(partial(self._read, receive), self._work, self._watch_key)
+            async with self._scope:
+                self._start(self._read, receive)
+                self._start(self._work)
+                self._start(self._send_results, send)
+                self._start(self._watch_key)
+                await self._ended.wait()
+            if self._failure is not None:
+                raise self._failure
         finally:
+            self._failure = None  # its traceback keeps the stream
             self._buffer.hold(0)
             await self.close()
 
     async def close(self) -> None:
-        """End the sequence in Triton; only needed if `run` is not called."""
+        """End the sequence in Triton; only needed if `serve` is not called."""
         if self._sequence is not None:
             await self._service.tools.uncancelled.run(self._sequence.close())
+
+    def _start(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        """Do some of the stream's work in a task of its own; an exception ends the stream."""
+
+        async def guarded() -> None:
+            try:
+                await work(*arguments)
+            except Exception as failure:  # raised again by `serve`
+                self._fail(failure)
+
+        self._scope.start(guarded())
+
+    def _fail(self, failure: Exception) -> None:
+        self._failure = self._failure or failure
+        self._ended.set()
 
     async def _watch_key(self) -> None:
         """Raise Unauthorized once the API key of the stream is removed."""
@@ -149,48 +200,96 @@ class StreamSession(OrderedStream[StreamFrame]):
 
     def _slow_down(self, per_second: int, count: int = 1) -> None:
         """Read later what follows messages that may come `per_second`; a second's worth of them is free."""
-        self._next_at = max(self._next_at, asyncio.get_running_loop().time() - 1) + count / per_second
-
-    async def _pace(self) -> None:
-        """Wait until the next message may be read."""
-        if (seconds := self._next_at - asyncio.get_running_loop().time()) > 0:
-            await asyncio.sleep(seconds)
+        self._next_at = max(self._next_at, self._loop.time() - 1) + count / per_second
 
     async def _read(self, receive: Receive) -> None:
+        """Queue the frames of the client until it ends the stream."""
         time_slice = TimeSlice()
         while True:
-            await self._pace()
+            if (seconds := self._next_at - self._loop.time()) > 0:
+                await asyncio.sleep(seconds)
             await time_slice.pause_if_over()  # so that streams that have waited for the same time go on one by one
-            message = await self.receive(receive)
-            if message is None:
-                self._waiting.end()
-                return
-            if isinstance(message, str):
+            message = await self._receive(receive)
+            if isinstance(message, bytes):
+                await self._enqueue(message)
+                continue
+            if message is not None:
                 _check_end(message)
-                self._waiting.end()
-                return
-            await self._enqueue(message)
+            self._all_read = True
+            self._changed.set()
+            return
+
+    async def _receive(self, receive: Receive) -> bytes | str | None:
+        """The client's next message; raises StreamIdle."""
+        limit_seconds = STREAM_IDLE_SECONDS
+        while (left_seconds := limit_seconds - self._without_frames_seconds) > 0:
+            try:
+                async with asyncio.timeout(left_seconds):
+                    return await receive()
+            except TimeoutError:
+                continue
+        STREAMS_STOPPED.labels("idle").inc()
+        raise StreamIdle(f"No frame came for {limit_seconds:g} s.", limit="stream_idle_seconds", value=limit_seconds)
 
     async def _enqueue(self, data: bytes) -> None:
-        result = asyncio.get_running_loop().create_future()
-        self.arrived()
-        frame = StreamFrame(self._number, data, self._parameters, time.perf_counter(), result)
+        """Queue a frame; where too many wait, the oldest are dropped, or the client waits if it forbids drops."""
+        self._open += 1
+        self._active_at = self._loop.time()
+        frame = StreamFrame(self._number, data, time.perf_counter(), self._loop.create_future())
         self._number += 1
-        if dropped := await self._waiting.put(frame):
+        if self._parameters.drop is Drop.NEVER:
+            await self._wait_for_place(len(data))
+        self._waiting.append(frame)
+        dropped = 0
+        # While the upload buffer is full, only the newest frame is kept, which matters most for a camera, or none.
+        for most in (FRAMES_WAITING, 1, 0):
+            while len(self._waiting) > most:
+                self._waiting.popleft()
+                dropped += 1
+            try:
+                self._count_bytes()
+                break
+            except Overloaded:
+                continue
+        self._changed.set()
+        if dropped:
+            self._open -= dropped
+            self.stats.dropped += dropped
+            self.stats.dropped_since_result += dropped
+            metrics.STREAM_FRAMES.labels("dropped").inc(dropped)
             self._slow_down(DROPPED_PER_SECOND, dropped)
-        for _ in range(dropped):
-            self.stats.drop()
-            self.dropped()
+
+    async def _wait_for_place(self, nbytes: int) -> None:
+        """Wait until one more frame may wait; no more messages are read meanwhile."""
+        self._pending_bytes += nbytes
+        try:
+            self._count_bytes()
+            while len(self._waiting) >= FRAMES_WAITING:
+                self._changed.clear()
+                await self._changed.wait()
+        except Overloaded:
+            pass  # the oldest frames are dropped
+        finally:
+            self._pending_bytes -= nbytes
+
+    def _count_bytes(self) -> None:
+        self._buffer.hold(sum(len(frame.data) for frame in self._waiting) + self._pending_bytes)
 
     async def _work(self) -> None:
         """Start the classification of frames, at most IN_FLIGHT at once."""
         while True:
-            await self.slot()
-            frame = await self._waiting.next()
-            self.enqueue(frame)
-            if frame is None:
-                return
-            self.start(self._classify, frame)
+            await self._slots.acquire()
+            while not self._waiting:
+                if self._all_read:
+                    self._line.put_nowait(None)
+                    return
+                self._changed.clear()
+                await self._changed.wait()
+            frame = self._waiting.popleft()
+            self._pending_bytes += len(frame.data)
+            self._changed.set()
+            self._line.put_nowait(frame)
+            self._start(self._classify, frame)
 
     async def _classify(self, frame: StreamFrame) -> None:
         """Classify one frame in a request of its own, and set its result, or the error that ends the stream."""
@@ -200,13 +299,14 @@ class StreamSession(OrderedStream[StreamFrame]):
             try:
                 yield Upload(frame.number, "", data)
             finally:  # the frame is admitted or abandoned
-                self._waiting.passed_on(len(data))
+                self._pending_bytes -= len(data)
+                self._count_bytes()
 
         spec = RequestSpec(
-            model_name=self._model_name,
-            model_version=self._model_version,
+            model_name=self._model[0],
+            model_version=self._model[1],
             selection=None,
-            timeout_seconds=frame.parameters.timeout_seconds(self._settings),
+            timeout_seconds=self._timeout_seconds,
             request_id=self._request_id,
             key=self._key,
             address=self._address,
@@ -220,42 +320,37 @@ class StreamSession(OrderedStream[StreamFrame]):
             (outcome,) = results
         except Overloaded as error:
             outcome = Result(0, "", error=error)
-        except Exception as error:  # raised again by deliver
+        except Exception as error:  # raised again where the result is sent
             outcome = error
         frame.result.set_result(outcome)
 
-    async def deliver(self, item: StreamFrame) -> None:
-        """Send the result of a frame."""
-        outcome = await item.result
-        if isinstance(outcome, Exception):
-            raise outcome
-        dropped, self.stats.dropped_since_result = self.stats.dropped_since_result, 0
-        await self._send_message(await self._result_message(item, outcome, dropped))
+    async def _send_results(self, send: Send) -> None:
+        """Send the results in the order of the frames, and end the stream after the last one."""
+        while (frame := await self._line.get()) is not None:
+            outcome = await frame.result
+            if isinstance(outcome, Exception):
+                raise outcome
+            dropped, self.stats.dropped_since_result = self.stats.dropped_since_result, 0
+            message = await self._message(frame, outcome, dropped)
+            self._sending_since = self._loop.time()
+            try:
+                await send(message)
+            finally:
+                self._sending_since = None
+            self._open -= 1
+            self._active_at = self._loop.time()
+            self._slots.release()
+        self._ended.set()
 
-    async def _send_message(self, message: bytes) -> None:
-        self._sending_since = asyncio.get_running_loop().time()
-        try:
-            await self._send(message)
-        finally:
-            self._sending_since = None
-
-    async def _result_message(self, frame: StreamFrame, result: Result, dropped: int) -> bytes:
+    async def _message(self, frame: StreamFrame, result: Result, dropped: int) -> bytes:
         predictions: list[dict[str, Any]] = []
         sequence: dict[str, Any] | None = None
         if result.error is None:
             assert result.scores is not None
             labels = await self._labels_of(result.model_version)
-            selection = frame.parameters.selection(self._settings)
-            predictions = predictions_of(result.scores, labels, selection, multi_label=result.multi_label)
-            if frame.parameters.smoothing is not Smoothing.NONE:
-                state, error = await self._add_frame(frame, result)
-                margin = frame.parameters.margin if frame.parameters.smoothing is Smoothing.HOLD else 0.0
-                smoothed = (
-                    self._held.predictions(state.scores, labels, selection, margin, multi_label=result.multi_label)
-                    if state
-                    else []
-                )
-                sequence = sequence_member(state, smoothed, error)
+            predictions = predictions_of(result.scores, labels, self._selection, multi_label=result.multi_label)
+            if self._parameters.smoothing is not Smoothing.NONE:
+                sequence = await self._sequence_member(result, labels)
             self.stats.answered += 1
         else:
             self.stats.failed += 1
@@ -276,21 +371,25 @@ class StreamSession(OrderedStream[StreamFrame]):
     async def _labels_of(self, version: str | None) -> TextSequence[str]:
         """The labels of the version that classified the frame."""
         if version not in self._labels:
-            self._labels = {version: await self._service.backend.labels(self._model_name, self._model_version)}
+            self._labels = {version: await self._service.backend.labels(*self._model)}
         return self._labels[version]
 
-    async def _add_frame(self, frame: StreamFrame, result: Result) -> tuple[SequenceScores | None, GatewayError | None]:
-        """Add a frame to the sequence; returns the new scores or the error."""
+    async def _sequence_member(self, result: Result, labels: TextSequence[str]) -> dict[str, Any]:
+        """Add a frame to the sequence; returns what is told of the sequence: its classes, or the error."""
         assert result.scores is not None
-        deadline = Deadline.after(frame.parameters.timeout_seconds(self._settings))
+        parameters = self._parameters
         try:
             if self._sequence is None:
-                self._sequence = await self._service.backend.sequence(self._model_name, self._model_version)
-            state = await self._sequence.add(result.scores, frame.parameters.for_the_model, deadline, self._request_id)
+                self._sequence = await self._service.backend.sequence(*self._model)
+            deadline = Deadline.after(self._timeout_seconds)
+            state: SequenceScores = await self._sequence.add(
+                result.scores, parameters.for_the_model, deadline, self._request_id
+            )
         except GatewayError as error:
-            return None, error
-        self.stats.restarted += state.restarted
-        return state, None
+            return sequence_member(None, [], error)
+        margin = parameters.margin if parameters.smoothing is Smoothing.HOLD else 0.0
+        smoothed = self._held.predictions(state.scores, labels, self._selection, margin, multi_label=result.multi_label)
+        return sequence_member(state, smoothed, None)
 
 
 def _check_end(text: str) -> None:

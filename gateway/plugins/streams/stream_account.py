@@ -21,41 +21,27 @@ class StreamAccount(Account):
         client: Hashable = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._now, self._since = now, now()
+        self._charged = 0.0
         super().__init__(seconds, most_seconds, client=client)
-        self._now = now
-        self._since = now()
 
     @property
-    def spent_seconds(self) -> float:
+    def _spent(self) -> float:
         """Seconds charged so far, less what the stream has regained."""
-        self._regain()
-        return self._spent
+        now = self._now()
+        self._charged = max(self._charged - (now - self._since) * STREAM_SECONDS_PER_SECOND, 0.0)
+        self._since = now
+        return self._charged
 
-    def check(self) -> None:
-        """See Account.check."""
-        self._regain()
-        super().check()
-
-    def charge(self, seconds: float) -> None:
-        """See Account.charge."""
-        self._regain()
-        super().charge(seconds)
-
-    def try_pay(self, seconds: float) -> bool:
-        """See Account.try_pay."""
-        self._regain()
-        return super().try_pay(seconds)
+    @_spent.setter
+    def _spent(self, seconds: float) -> None:
+        self._charged = seconds
 
     def add_image(self, nbytes: int = 0) -> None:
         """Do nothing: frames do not enlarge the account."""
 
     def add_slow_codec(self, nbytes: int) -> None:
         """Do nothing: frames do not enlarge the account."""
-
-    def _regain(self) -> None:
-        now = self._now()
-        self._spent = max(self._spent - (now - self._since) * STREAM_SECONDS_PER_SECOND, 0.0)
-        self._since = now
 
     def _overdrawn(self) -> TooCostly:
         return TooCostly(

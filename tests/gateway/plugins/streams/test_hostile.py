@@ -35,7 +35,7 @@ NO_ROOM = struct.pack("!BBH", 0x80 | CLOSE, 12, 4503) + b"overloaded"
 def address() -> Iterator[str]:
     limits = {"answer_timeout_seconds": 0.5, "upload_idle_timeout_seconds": 1}
     with (
-        mock.patch("gateway.plugins.streams.ordered_stream.STREAM_IDLE_SECONDS", 2.0),
+        mock.patch("gateway.plugins.streams.session.STREAM_IDLE_SECONDS", 2.0),
         stream_service(frame_backend(), max_streams=8, **limits) as (address, _),
     ):
         yield address

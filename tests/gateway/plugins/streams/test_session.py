@@ -1,28 +1,28 @@
 """Streams of clients: an end that only a race shows, and the account. The tests of streams cover the rest."""
 
 import asyncio
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 
 from gateway.errors import Overloaded, TooCostly
-from gateway.plugins.streams.ordered_stream import OrderedStream
+from gateway.plugins.streams.options import StreamParameters
+from gateway.plugins.streams.session import StreamSession
 from gateway.plugins.streams.stream_account import StreamAccount
 from tests.doubles.clock import Clock
+from tests.settings import Settings
 
 BASE, MOST = 3.0, 3.0
 
 
 async def test_stream_that_is_evicted_before_it_runs_ends_at_once():
-    class Idle(OrderedStream[None]):
-        unread_seconds = 0.0
-
-        async def deliver(self, item: None) -> None: ...
-
-    stream = Idle()
+    stream = StreamSession(
+        MagicMock(), Settings(_env_file=None), MagicMock(), StreamParameters(), model=("m", ""), request_id="r"
+    )
     stream.evict(Overloaded("full", limit="max_streams", value=1))
     before = asyncio.all_tasks()
     with pytest.raises(Overloaded):
-        await stream.run(asyncio.Event().wait)
+        await stream.serve(asyncio.Event().wait, AsyncMock())
     assert asyncio.all_tasks() == before, "no task of the stream goes on"
 
 

@@ -19,7 +19,7 @@ from gateway.inference.selection import Selection
 from gateway.limits import pool_clients
 from gateway.plugins.keys.key_file import add_key, remove_key
 from gateway.plugins.streams import session, websockets
-from gateway.plugins.streams.held_label import HeldLabel
+from gateway.plugins.streams.messages import HeldLabel
 from gateway.plugins.streams.session import DROPPED_PER_SECOND, FAULTY_PER_SECOND
 from tests.costly_files import progressive_jpeg_of_many_scans
 from tests.doubles.backend import StubBackend, frame, frame_backend
@@ -215,7 +215,7 @@ def test_sequence_ends_when_the_client_disconnects(backend, service):
 def test_stream_with_a_frame_in_flight_is_not_idle(monkeypatch):
     """The client waits as well: its silence begins with the answer."""
     backend = frame_backend()
-    monkeypatch.setattr("gateway.plugins.streams.ordered_stream.STREAM_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.plugins.streams.session.STREAM_IDLE_SECONDS", 0.2)
     with stream_service(backend) as (address, _), opened(address) as client:
         backend.gate.clear()
         client.send(frame(0))
