@@ -1,25 +1,18 @@
 """`gateway model evaluate NAME --log URL`: what it prints."""
 
 import json
-from typing import TYPE_CHECKING
 
 import typer
 
 from gateway_cli.log import log_url, since
 from gateway_cli.terminal import emit, print_status
 
-if TYPE_CHECKING:
-    from gateway_models.repository.summary import Report
-    from gateway_predictions.calibration import Calibration
-
-GROUPS = {"all": "all labelled results", "drawn": "results logged and labelled at random, as of the service"}
-
 
 def evaluate_log(url: str, model: str, version: str | None, days: float | None, *, as_json: bool) -> None:
     """Print the accuracy on the logged results that clients gave feedback on; exits with 1 if there are none."""
     url = log_url(url)
     from gateway_models.repository.summary import Report
-    from gateway_predictions.accuracy import accuracy, calibrations
+    from gateway_predictions.accuracy import accuracy
     from gateway_predictions.reader import LogReader
 
     known = LogReader(url).labelled(model=model, since=since(days))
@@ -29,8 +22,7 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
         raise typer.Exit(1)
     found = accuracy(known)
     if as_json:
-        documents = {name: each.document() for name, each in calibrations(known).items()}
-        emit(json.dumps({**found.document(), "calibration": documents}))
+        emit(json.dumps(found.document()))
         return
     for title, shares in (("day", found.by_day), ("version", found.by_version)):
         rows = [(name, str(share.count), str(share)) for name, share in shares.items()]
@@ -50,21 +42,3 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
         "Rules log uncertain results, and users report wrong answers more often than right ones: the accuracy of the",
         "service is in the last line, for images that were chosen at random to be labelled.",
     )
-    for name, calibration in calibrations(known).items():
-        emit("", f"calibration on {GROUPS[name]}")
-        _report(calibration).print()
-
-
-def _report(calibration: "Calibration") -> "Report":
-    """How the scores of the best classes compare with how often they were right."""
-    from gateway_models.repository.summary import Report
-
-    rows = [
-        (f"{each.low:.2f} to {each.high:.2f}", str(each.images), f"{each.score:.3f}", f"{each.right:.3f}")
-        for each in calibration.bins
-    ]
-    facts = {
-        "expected calibration error": str(calibration.expected_calibration_error),
-        "Brier score": str(calibration.brier_score),
-    }
-    return Report(("score", "images", "mean score", "right"), rows, facts=facts)

@@ -4,9 +4,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
-from gateway_predictions.calibration import Calibration, calibration_of
 from gateway_predictions.layout import SAMPLE
 from gateway_predictions.reader import Labelled
 from gateway_predictions.shares import Proportion
@@ -68,22 +65,6 @@ def accuracy(results: Iterable[Labelled]) -> LogAccuracy:
             for label in sorted({*true, *predicted}, key=lambda label: (-true[label] - predicted[label], label))
         ],
     )
-
-
-def calibrations(results: Iterable[Labelled]) -> dict[str, Calibration]:
-    """The calibration of labelled results: of `all`, and of those without any preference, `drawn`; without empty ones.
-
-    Only the latter is the calibration of the service.
-    """
-    known = list(results)
-    return {
-        name: calibration_of(
-            np.array([each.row["scores"][0] for each in group], np.float64),
-            np.array([each.is_correct for each in group], np.bool_),
-        )
-        for name, group in (("all", known), ("drawn", drawn(known)))
-        if group
-    }
 
 
 def drawn(known: Iterable[Labelled]) -> list[Labelled]:

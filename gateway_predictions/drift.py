@@ -1,4 +1,4 @@
-"""Compares logged images with a reference, and tells drift from chance, by SciPy's tests.
+"""Compares logged images of two periods, and tells drift from chance, by SciPy's tests.
 
 Each property has a distance and the probability of a distance as large without drift (p). Since several properties are
 compared, p is multiplied by their number (Bonferroni). Images of one request may resemble each other, so one image of
@@ -6,7 +6,7 @@ each request counts, chosen at random.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -34,34 +34,32 @@ if TYPE_CHECKING:
 
 MOST_IMAGES = 1_000
 """Images of a side at most: enough to find a Kolmogorov–Smirnov distance of 0.1."""
-MOST_EMBEDDINGS = 300
-"""Embeddings of a side at most: the time of their comparison grows with the square."""
 LEAST_IMAGES = 50
 """Images of which a property must be known on each side; without such a property there is no comparison."""
 LEAST_DISTANCE = 0.1
 """A smaller distance of any kind is no alarm, however certain: with enough images, every difference is certain."""
 CONFIDENCE = 0.95
 RESAMPLES = 999
-PIXELS, FORMAT, EMBEDDING = "pixels", "format", "embedding"
+PIXELS, FORMAT = "pixels", "format"
 NAMES = (CLASS, FORMAT)
 """Properties that are names: the best class, by its number, and the format of the file."""
 NUMBERS = (SCORE, ENTROPY, PIXELS)
 """Properties that are numbers: the best score, the entropy, and the size of the image."""
-PROPERTIES = (*NAMES, *NUMBERS, EMBEDDING)
+PROPERTIES = (*NAMES, *NUMBERS)
 _COLUMNS = (
     *("request_id", "index", "version", "reasons", "error", "labels", "class_ids", "scores"),
-    *(ENTROPY, "width", "height", FORMAT, EMBEDDING),
+    *(ENTROPY, "width", "height", FORMAT),
 )
 Values = NDArray[Any]
 
 
 class TooFewImages(LogUnavailable):
-    """The log or the reference has too few images to tell drift from chance."""
+    """The log has too few images to tell drift from chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSample:
-    """The known values of each property of some images: [images], of embeddings [images, size]."""
+    """The known values of each property of some images: [images]."""
 
     values: Mapping[str, Values]
     images: int
@@ -86,17 +84,11 @@ class Shift:
 
 def sample_of(images: Sequence[Mapping[str, Any]], labels: Mapping[str, str] | None = None) -> WindowSample:
     """The sample of some images, each with its properties by name, None if unknown."""
-
-    def known(name: str) -> list[Any]:
-        return [row[name] for row in images if row.get(name) is not None]
-
-    values: dict[str, Values] = {name: np.array(known(name), np.str_) for name in NAMES}
+    known = {name: [row[name] for row in images if row.get(name) is not None] for name in PROPERTIES}
+    values: dict[str, Values] = {name: np.array(known[name], np.str_) for name in NAMES}
     # The log has numbers of 32 bits; scores of Triton are texts of 6 decimals or numbers, which agree when rounded.
-    values |= {name: np.array(known(name), np.float32).astype(np.float64) for name in NUMBERS}
+    values |= {name: np.array(known[name], np.float32).astype(np.float64) for name in NUMBERS}
     values |= {name: values[name].round(DECIMALS) for name in (SCORE, ENTROPY)}
-    vectors = known(EMBEDDING)
-    size = Counter(map(len, vectors)).most_common(1)[0][0] if vectors else 0
-    values[EMBEDDING] = np.array([each for each in vectors if len(each) == size][:MOST_EMBEDDINGS], np.float32)
     return WindowSample(values, len(images), labels or {})
 
 
@@ -104,8 +96,6 @@ def compare(reference: WindowSample, window: WindowSample) -> list[Shift]:
     """Compare each property that enough images of both sides have; raises TooFewImages if there is none."""
     known = {name: (reference.values[name], window.values[name]) for name in PROPERTIES}
     known = {name: sides for name, sides in known.items() if min(map(len, sides)) >= LEAST_IMAGES}
-    if EMBEDDING in known and known[EMBEDDING][0].shape[1] != known[EMBEDDING][1].shape[1]:
-        del known[EMBEDDING]
     if not known:
         raise TooFewImages(
             f"the reference has {reference.images} images and the window {window.images}, each of another request, and "
@@ -114,7 +104,7 @@ def compare(reference: WindowSample, window: WindowSample) -> list[Shift]:
         )
     shifts = []
     for name, sides in known.items():
-        method, test = _TESTS.get(name, ("Kolmogorov–Smirnov", _kolmogorov_smirnov))
+        method, test = ("PSI", _stability_index) if name in NAMES else ("Kolmogorov–Smirnov", _kolmogorov_smirnov)
         distance, p_value = test(*sides)
         p_value = min(1.0, p_value * len(known))
         drifted = p_value <= 1 - CONFIDENCE and distance >= LEAST_DISTANCE
@@ -153,35 +143,6 @@ def psi(reference: Values, window: Values) -> float:
     return float(((actual - expected) * np.log(actual / expected)).sum())
 
 
-def _mean_discrepancy(reference: Values, window: Values) -> tuple[float, float]:
-    """The maximum mean discrepancy with a Gaussian kernel (A. Gretton et al., JMLR 13, 2012), by permutations.
-
-    The square of the kernel's width is the median of the squared distances.
-    """
-    from scipy import stats
-    from scipy.spatial.distance import cdist
-
-    vectors = np.concatenate([reference, window])
-    squares = cdist(vectors, vectors, "sqeuclidean")
-    kernel = np.exp(-squares / (np.median(squares[np.triu_indices(len(squares), 1)]) or 1.0))
-
-    def square(first: Values, second: Values) -> float:
-        """The unbiased estimate of the square: an image is not compared with itself, of which the kernel is 1."""
-        within = [(kernel[np.ix_(side, side)].mean() - 1 / len(side)) / (1 - 1 / len(side)) for side in (first, second)]
-        return float(sum(within) - 2 * kernel[np.ix_(first, second)].mean())
-
-    places = np.split(np.arange(len(vectors)), [len(reference)])
-    rng = np.random.default_rng(0)
-    found = stats.permutation_test(places, square, n_resamples=RESAMPLES, alternative="greater", rng=rng)
-    return float(np.sqrt(max(0.0, found.statistic))), float(found.pvalue)
-
-
-_TESTS: dict[str, tuple[str, Callable[[Values, Values], tuple[float, float]]]] = {
-    **dict.fromkeys(NAMES, ("PSI", _stability_index)),
-    EMBEDDING: ("MMD", _mean_discrepancy),
-}
-
-
 def version_in(log: "LogReader", model: str, since: datetime | None, until: datetime | None) -> str:
     """The version that most random rows of a period have; raises TooFewImages if there are none."""
     found: Counter[str] = Counter()
@@ -202,27 +163,16 @@ def sample_from(
     """
     kept: list[Row] = []
     for table in log.tables(model=model, since=since, until=until, columns=_COLUMNS):
-        rows = table.drop_columns(EMBEDDING).to_pylist()
-        for number, row in enumerate(rows):
-            row["row"] = number
-        rows = [row for row in rows if _is_random(row) and row["version"] == version]
+        rows = (row for row in table.to_pylist() if _is_random(row) and row["version"] == version)
         kept = _one_of_each_request([*kept, *rows])
-        for row in kept:
-            # An embedding becomes a Python object only where its row is kept.
-            if (number := row.pop("row", None)) is not None:
-                row[EMBEDDING] = table[EMBEDDING][number].as_py()
     return sample_of([_properties(row) for row in kept], _labels(kept))
 
 
 def _one_of_each_request(rows: "list[Row]") -> "list[Row]":
     once: dict[str, Row] = {}
-    for row in sorted(rows, key=lambda row: _order(row["request_id"], row["index"])):
+    for row in sorted(rows, key=lambda row: (order_of(row["request_id"]), order_of(f"{row['index']}"))):
         once.setdefault(row["request_id"], row)
     return list(once.values())[:MOST_IMAGES]
-
-
-def _order(request_id: str, index: int) -> tuple[bytes, bytes]:
-    return order_of(request_id), order_of(f"{request_id}/{index}")
 
 
 def _is_random(row: "Row") -> bool:

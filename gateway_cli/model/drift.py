@@ -57,8 +57,8 @@ def drift(
 ) -> None:
     """Compare the logged images and answers of the last days with a reference; exits with 3 if they have drifted.
 
-    Compared are the best class, score and entropy, the embedding, and the size and format of the image, by the rows
-    that were logged at random.
+    Compared are the best class, score and entropy, and the size and format of the image, by the rows that were logged
+    at random.
 
         gateway model drift flowers --log /var/lib/gateway/log --reference photos/validation
 

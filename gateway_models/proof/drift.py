@@ -18,14 +18,7 @@ from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import NotCompared, image_files, resize_for
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.writing import rewrite
-from gateway_predictions.drift import (
-    EMBEDDING,
-    FORMAT,
-    MOST_IMAGES,
-    PIXELS,
-    WindowSample,
-    reference_of,
-)
+from gateway_predictions.drift import FORMAT, MOST_IMAGES, PIXELS, WindowSample, reference_of
 from gateway_predictions.live_drift import CLASS, ENTROPY, SCORE
 from gateway_predictions.service_log import LOGGED_CLASSES, entropy
 
@@ -70,5 +63,4 @@ def _properties(
         PIXELS: info.width * info.height,
         CLASS: str(int(best[0])),
         FORMAT: info.format.value,
-        EMBEDDING: answer.embedding,
     }

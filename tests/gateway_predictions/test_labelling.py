@@ -15,7 +15,7 @@ from pyarrow.dataset import dataset
 
 from gateway.inference.backend import Call, Row
 from gateway_predictions import reader
-from gateway_predictions.accuracy import accuracy, calibrations
+from gateway_predictions.accuracy import accuracy
 from gateway_predictions.labels import ExportSelection, choose, export
 from gateway_predictions.reader import REQUIRED, Labelled, LogReader
 from gateway_predictions.schema import FEEDBACK
@@ -119,24 +119,6 @@ def test_accuracy_on_images_drawn_at_random_has_no_preference():
     assert accuracy([*known, *rules]).drawn == accuracy(known).drawn
 
 
-def test_calibration_on_images_drawn_at_random_is_the_services():
-    """Scores of 0.9 that are right in 60 % of the cases; users report wrong ones above all."""
-    rng = np.random.default_rng(5)
-    known = []
-    for number in range(2_000):
-        is_right, is_drawn = rng.random() < 0.6, rng.random() < 1 / 4
-        if is_drawn or not is_right:
-            known.append(Labelled(a_row(number, margin=0.8), "cat", 0 if is_right else 1, is_drawn))
-    found = calibrations(known)
-    assert found["drawn"].expected_calibration_error.low < 0.3 < found["drawn"].expected_calibration_error.high
-    assert found["all"].expected_calibration_error.low > 0.4
-    (only,) = found["drawn"].bins
-    assert (only.score, only.right) == (pytest.approx(0.9), pytest.approx(0.6, abs=0.05))
-    assert found["drawn"].brier_score.value == pytest.approx(0.6 * 0.01 + 0.4 * 0.81, abs=0.05)
-    assert calibrations([Labelled(a_row(1), "cat", 0)]).keys() == {"all"}
-    assert calibrations([]) == {}
-
-
 def by_last_byte(call: Call) -> Row:
     """The brighter the first image, the more certain it is of class 0."""
     best = call.batch.images[0][-1] / 255
@@ -184,11 +166,8 @@ def test_circle_of_export_import_and_evaluation(circle):
     assert rest == ["r10", "r60", "r120"]
     printed = gateway("model", "evaluate", "ensemble_model", "--log", log).output
     assert "50.0 % (9.5 to 90.5)" in printed
-    assert "calibration on all labelled results" in printed
-    assert "expected calibration error" in printed
     found = json.loads(gateway("model", "evaluate", "ensemble_model", "--log", log, "--json").output)
     assert (found["all"]["images"], found["all"]["correct"]) == (2, 1)
-    assert found["calibration"]["all"]["images"] == 2
     gateway("model", "evaluate", "ensemble_model", "--log", log, "--version", 7, code=1)
     gateway("model", "evaluate", "ensemble_model", "--log", log, folder, code=2)
     digest = hashlib.sha256(image(10)).hexdigest()

@@ -73,4 +73,3 @@ def test_folder_has_the_properties_of_the_log(light_triton, photos, tmp_path):
     assert isinstance(broken, NotCompared)
     assert (cat["class"], cat["format"], cat["score"], cat["entropy"]) == ("285", "JPEG", 1.0, 0.0)
     assert (cat["pixels"], coffee["pixels"]) == (451 * 300, 600 * 400)
-    assert cat["embedding"] is None
