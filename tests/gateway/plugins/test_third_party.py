@@ -45,12 +45,12 @@ from gateway import plugin_loading
 from gateway.environment import load_settings
 
 load_settings()
-entries = plugins.entry_points(group="triton_gateway")
+entries = plugin_loading.entry_points(group="triton_gateway")
 others = [entry for entry in entries if not entry.value.endswith(":ApiKeys")]
 assert len(others) == len(entries) - 1
-plugins.entry_points = lambda group: others
-plugins.installed.cache_clear()
-plugins.settings_class.cache_clear()
+plugin_loading.entry_points = lambda group: others
+plugin_loading.installed.cache_clear()
+plugin_loading.settings_class.cache_clear()
 load_settings()
 """
 
