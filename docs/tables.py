@@ -147,12 +147,20 @@ def endpoints() -> str:
 
 
 def commands() -> str:
-    """Every command of `gateway`, with the first sentence of its help."""
-    rows = (
-        (f"`{' '.join(path)}`", (command.help or "").split("\n\n")[0].replace("\n", " ").strip())
-        for path, command in leaf_commands(("gateway",), get_command(app))
+    """Every command of `gateway`, with the first sentence of its help; those that --help does not show come last."""
+    found = list(leaf_commands(("gateway",), get_command(app)))
+    tables = (
+        table(
+            (title, ""),
+            (
+                (f"`{' '.join(path)}`", (command.help or "").split("\n\n")[0].replace("\n", " ").strip())
+                for path, command in found
+                if command.hidden is hidden
+            ),
+        )
+        for title, hidden in (("command", False), ("for containers and probes", True))
     )
-    return table(("command", ""), rows)
+    return "\n\n".join(tables)
 
 
 def metric_table() -> str:
@@ -178,8 +186,7 @@ def leaf_commands(path: tuple[str, ...], command: Command) -> Iterator[tuple[tup
         yield path, command
         return
     for name, subcommand in subcommands.items():
-        if not subcommand.hidden:
-            yield from leaf_commands((*path, name), subcommand)
+        yield from leaf_commands((*path, name), subcommand)
 
 
 TABLES: dict[str, Callable[[], str]] = {

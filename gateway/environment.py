@@ -21,7 +21,7 @@ from gateway.settings import (
     is_secret,
     variable,
 )
-from gateway.values.variables import API_KEY
+from gateway.values.variables import NO_SETTINGS
 
 _BY_KIND: dict[object, str] = {
     Path | None: "the path of a file",
@@ -79,7 +79,7 @@ def allowed(field: str) -> str:
 
 def _is_unknown(name: str) -> bool:
     field = name.lower().removeprefix(ENV_PREFIX.lower())
-    return name.upper().startswith(ENV_PREFIX) and name != API_KEY and field not in settings_class().variables()
+    return name.upper().startswith(ENV_PREFIX) and name not in NO_SETTINGS and field not in settings_class().variables()
 
 
 def _unknown(name: str) -> str:

@@ -23,8 +23,7 @@ ENV_PREFIX = variables.ENV_PREFIX
 DecodeMode = variables.DecodeMode
 variable = variables.variable
 ENV_FILE = ".env"
-FIXED_VALUES = "TRITON_IMAGE_GATEWAY_VALUES"
-"""The variable by which a process of the gateway passes fixed values (see Fixed) to those that it starts, as JSON."""
+FIXED_VALUES = variables.FIXED_VALUES
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 

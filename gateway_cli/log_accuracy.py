@@ -4,7 +4,7 @@ import json
 
 import typer
 
-from gateway_cli.log import log_url, since
+from gateway_cli.predictions import log_url, since
 from gateway_cli.terminal import emit, print_status
 
 

@@ -18,9 +18,9 @@ from gateway.plugin_loading import commands_of, environment_of, hooks, installed
 from gateway.settings import LogFormat, Settings
 from gateway_cli.addresses import WrongAddress, advice_for_triton
 from gateway_cli.classify import classify
-from gateway_cli.log import log_app
 from gateway_cli.model import model_app
 from gateway_cli.model.spec_options import takes_spec
+from gateway_cli.predictions import predictions_app
 from gateway_cli.service import detached, next_steps, reload, running_on, status, stop
 from gateway_cli.stream import stream
 from gateway_cli.terminal import Repository, emit, print_status
@@ -46,7 +46,7 @@ app = typer.Typer(
 triton_app = typer.Typer(help="The Triton server of a PyPI wheel.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
-app.add_typer(log_app, name="log")
+app.add_typer(predictions_app, name="predictions")
 with suppress(PluginFailed):  # reported by every command that reads the settings
     for _commands in commands_of(installed()):
         app.add_typer(_commands.app)
@@ -272,7 +272,7 @@ def _run_service(model_repository: Path, photo: Path | None) -> "list[Finding]":
     return list(prove(settings, model_repository, runtime, photo or SHIPPED_EXAMPLES / SAMPLE, display))
 
 
-@triton_app.command("fetch")
+@triton_app.command("fetch", hidden=True)
 def triton_fetch() -> None:
     """Fetch Triton from its wheel into the cache folder, so that a later start needs no network."""
     runtime = ensure_runtime(default_cache_dir(), print_status)
@@ -304,7 +304,7 @@ def triton_run(
         run_triton(settings, model_repository, host=host, ports=ports, display=display, arguments=arguments or ())
 
 
-@triton_app.command("alive")
+@triton_app.command("alive", hidden=True)
 def triton_alive(
     address: Annotated[
         str | None,

@@ -22,7 +22,7 @@ CORES_VARIABLE = "GATEWAY_CORES"
 """Cores to size for, such as those that a pod requests; without it, or with 0, those of the container."""
 ALONE_VARIABLE, COSTS_VARIABLE = "GATEWAY_TRITON_ALONE", "GATEWAY_COSTS"
 """Whether no gateway shares the cores; and what an image costs, as `gateway doctor --run` prints it."""
-DEVICES_VARIABLE = "DEVICES"
+DEVICES_VARIABLE = "GATEWAY_DEVICES"
 """The GPUs to use, such as 0,2 or GPU-…; all if it is empty or `all`; with `none`, networks run on the CPU."""
 NO_DEVICES = "none"
 TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})

@@ -341,10 +341,10 @@ def _prepare(settings: Settings, model_repository: Path, display: Display) -> Tr
     classifier = model_repository / CLASSIFIER
     if classifier.is_dir() and not any(classifier.glob("*/model.*")):
         # In a process of its own: this process runs as long as the server, and would keep torch in memory.
-        command = [sys.executable, "-m", "gateway_cli", "model", "export", "--model-repository", str(model_repository)]
+        words = ["model", "add", "default", f"--model-repository={model_repository}"]
         began = time.monotonic()
         with display.waiting("preparing the default model"):
-            code = run_aloud(command, display.say)
+            code = run_aloud([sys.executable, "-m", "gateway_cli", *words], display.say)
         if code:
             raise UpFailed("the default model could not be exported; see above")
         display.say(f"the default model was prepared in {time.monotonic() - began:.1f} s")

@@ -165,8 +165,8 @@ def read_labels(path: Path) -> list[dict[str, object]]:
         return list(_from_tasks(json.loads(text)) if path.suffix.lower() == ".json" else _from_table(text))
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, csv.Error) as exc:
         raise LabelsUnusable(
-            f"{path} is neither the {TABLE} of gateway log export with a column {TRUE_LABEL}, nor a JSON export of "
-            f"Label Studio (the format JSON, not JSON-MIN): {type(exc).__name__} {exc}"
+            f"{path} is neither the {TABLE} of gateway predictions export with a column {TRUE_LABEL}, nor a JSON "
+            f"export of Label Studio (the format JSON, not JSON-MIN): {type(exc).__name__} {exc}"
         ) from exc
 
 

@@ -19,7 +19,7 @@ def commands() -> list[list[str]]:
     assert prepared is not None
     values = prepared.parameters()
     return [
-        ["model", "export", "--model-repository=triton_models"],
+        ["model", "add", "default", "--model-repository=triton_models"],
         [
             *("model", "add", f"triton_models/{CLASSIFIER}/1/model.pt", f"--name={ENSEMBLE_MODEL}"),
             f"--labels=triton_models/{CLASSIFIER}/labels.txt",

@@ -1,4 +1,4 @@
-"""`gateway model export|add`: from a trained network to Triton's model repository."""
+"""`gateway model add`: from a trained network to Triton's model repository."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,36 +8,22 @@ import typer
 
 from gateway.environment import load_settings
 from gateway.errors import LoadFailed, UserError
-from gateway.triton.contract import SEQUENCE_MODEL
+from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, SEQUENCE_MODEL
 from gateway.values.addresses import is_loopback
 from gateway_cli.addresses import Triton
 from gateway_cli.model.group import asked_for_trust, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.model.spec_options import takes_spec
-from gateway_cli.terminal import Repository, print_status
+from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.hosts import authority
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.functions import is_function
 from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.option import SERVING
-from gateway_models.repository.spec import ModelSpec
+from gateway_models.repository.spec import DEFAULT, ModelSpec
 
 if TYPE_CHECKING:
     from gateway_models.repository.entry import Entry
-
-
-@model_app.command("export")
-def export(
-    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
-    *,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing default model.")] = False,
-) -> None:
-    """Write the default model, EfficientNet-Lite0 with its ImageNet weights, into the model repository."""
-    from gateway_local.paths import install_models
-    from gateway_models.networks.export import export_default
-
-    install_models(model_repository, print_status)
-    export_default(model_repository, print_status, force=force)
 
 
 @model_app.command("add")
@@ -52,11 +38,14 @@ def add(
             "--stream",
             help="Check that the repository's stateful model can follow its streams; it is written if it is missing.",
             rich_help_panel=SERVING,
+            hidden=True,
         ),
     ] = False,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print the names of its folders.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also print the names of its folders.", hidden=True)
+    ] = False,
 ) -> None:
     """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
 
@@ -78,7 +67,9 @@ def add(
 
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
 
-        gateway model add torchvision:resnet50 --name pets --after pets.yaml
+        gateway model add torchvision:resnet50 --name pets --postprocess pets.yaml
+
+        gateway model add default
     """
     from gateway_models.networks.add import add as add_model
     from gateway_models.repository.manage import provide_stateful
@@ -89,6 +80,9 @@ def add(
         if provide_stateful(stateful, model_repository):
             print_status(f"wrote {model_repository / stateful}")
         reload(address, load=(stateful,))
+    if spec.source == DEFAULT:
+        _add_default(spec, model_repository, address)
+        return
     spec = replace(spec, trust=spec.trust or _trusts(spec))
     entry = add_model(spec, model_repository, print_status)
     _load(entry, model_repository, address, is_new=spec.version is None)
@@ -103,6 +97,9 @@ def add_to_serve(spec: ModelSpec, repository: Path, address: str | None) -> None
     from gateway_local.paths import install_models
     from gateway_models.networks.add import add_changed
 
+    if spec.source == DEFAULT:
+        _add_default(spec, repository, address)
+        return
     install_models(repository, print_status)
     entry, number, changed = add_changed(spec, repository, print_status, _trusts)
     print_status(
@@ -111,6 +108,18 @@ def add_to_serve(spec: ModelSpec, repository: Path, address: str | None) -> None
     )
     if changed:
         _load(entry, repository, address, is_new=False)
+
+
+def _add_default(spec: ModelSpec, repository: Path, address: str | None) -> None:
+    """Write the model that comes with the project, unless it is there; raises UserError."""
+    from gateway_local.paths import install_models
+    from gateway_models.networks.export import export_default
+
+    if set(spec.named) - {"source"}:
+        raise typer.BadParameter(f"{DEFAULT} is the model that comes with the project: leave the model's options out")
+    install_models(repository, print_status)
+    emit(f"{ENSEMBLE_MODEL}: {export_default(repository, print_status)}")
+    reload(address, load=(CLASSIFIER, ENSEMBLE_MODEL))
 
 
 def _load(entry: "Entry", repository: Path, address: str | None, *, is_new: bool) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway_cli.addresses import Triton
-from gateway_cli.model.after import emit_next_steps
 from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
+from gateway_cli.model.postprocess import emit_next_steps
 from gateway_cli.model.proof import Version, a_number
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY

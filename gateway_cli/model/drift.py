@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway_cli.addresses import Triton
-from gateway_cli.log import LogUrl, log_url
 from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.proof import a_number
+from gateway_cli.predictions import LogUrl, log_url
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 

@@ -60,7 +60,7 @@ def takes_bucket(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-@model_app.command("pull")
+@model_app.command("pull", hidden=True)
 def pull(
     url: Annotated[str, typer.Argument(help="Bucket: s3://BUCKET/PATH, gs://… or as://ACCOUNT/CONTAINER/PATH.")],
     folder: Annotated[Path, typer.Argument(help="Folder for its models, which Triton serves.", file_okay=False)],

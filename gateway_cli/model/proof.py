@@ -1,4 +1,4 @@
-"""`gateway model parity|evaluate|tune`: checks a served model's results, accuracy and speed."""
+"""`gateway model verify|evaluate|tune`: checks a served model's results, accuracy and speed."""
 
 import math
 from pathlib import Path
@@ -40,8 +40,8 @@ Tolerance = Annotated[
 ]
 
 
-@model_app.command("parity")
-def parity(
+@model_app.command("verify")
+def verify(
     name: Name,
     images: Images = None,
     version: Version = None,

@@ -10,27 +10,41 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from gateway.triton.contract import ENSEMBLE_MODEL
 from gateway_models.networks.functions import is_function
 from gateway_models.repository.option import Option
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_file, from_options, processor_in
-from gateway_models.repository.spec import ModelSpec, Serving
+from gateway_models.repository.spec import DEFAULT, ModelSpec, Serving
 
 _Declared = tuple[type, "Field[Any]", Option, inspect.Parameter]
-SHOWN = ("source", "name", "labels", "like", "trust")
-"""The options in the help of a command that may get a model; the help of `gateway model add` has all."""
+SHOWN = ("source", "name", "labels", "weights", "like", "resize_size", "crop_size", "mean", "std", "trust", "version")
+"""The options of a model that --help has; --help-all has all."""
+
+
+def _show_all(context: typer.Context, *, wanted: bool) -> None:
+    if wanted:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]  # of options and of typer's arguments
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool, typer.Option("--help-all", help="Show all options and exit.", is_eager=True, callback=_show_all)
+]
 
 
 def takes_spec(command: Callable[..., None], *, optional: bool = False) -> Callable[..., None]:
     """Decorate a command `(spec, …)`: its options are those of ModelSpec, and of its own other parameters.
 
-    With `optional`, the spec of a command without SOURCE is None, and its name is by default the source's.
+    With `optional`, the spec of a command without SOURCE is None.
     """
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     options = list(_options(ModelSpec, optional=optional))
 
     @wraps(command)
-    def run(*, context: typer.Context, **values: Any) -> None:  # noqa: ANN401  # of the options
+    def run(*, context: typer.Context, help_all: bool, **values: Any) -> None:  # noqa: ANN401, ARG001  # of the options
         found: dict[type, dict[str, Any]] = {ModelSpec: {}, Serving: {}, Preprocessing: {}}
         for owner, field, option, parameter in options:
             value = values.pop(parameter.name)
@@ -47,7 +61,8 @@ def takes_spec(command: Callable[..., None], *, optional: bool = False) -> Calla
         command(_spec(given, found[Serving], found[Preprocessing], named), **values)
 
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    parameters = [context, *(parameter for *_, parameter in options), *own]
+    help_all = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
+    parameters = [context, *(parameter for *_, parameter in options), *own, help_all]
     parameters.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -66,6 +81,8 @@ def _named(options: Iterable[_Declared], context: typer.Context) -> Iterator[str
 
 def name_of(source: str) -> str:
     """A model's name by its source: the last part of a path, without its suffix, or of huggingface:OWNER/NAME."""
+    if source == DEFAULT:
+        return ENSEMBLE_MODEL
     last = re.split(r"[/:]", re.sub(r"(\.py):\w+$", r"\1", source).rstrip("/"))[-1]
     return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(last).stem).strip("-_")[:64]
 
@@ -92,7 +109,7 @@ def _parameter(
     optional: bool,
 ) -> inspect.Parameter:
     kind = option.type or kind
-    required = owner is ModelSpec and field.default is MISSING and not optional
+    required = owner is ModelSpec and field.name == "source" and not optional
     default = None if field.default is MISSING or option.type else field.default
     if kind is bool:
         default = False
@@ -100,7 +117,7 @@ def _parameter(
         kind |= None
     flag = f"--{field.name.replace('_', '-')}" if option.flag is None else option.flag
     how: dict[str, Any] = {"help": option.help, "show_default": default is not False and default not in {None, ""}}
-    if optional and field.name not in SHOWN:
+    if field.name not in SHOWN:
         how["hidden"] = True
     if Path in (kind, *get_args(kind)):
         how["dir_okay"] = False

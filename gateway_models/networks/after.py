@@ -45,7 +45,7 @@ def check_step(spec: ModelSpec, outputs: NetworkOutputs) -> AfterStep | None:
     step, labels = spec.after, spec.after_labels
     if step is None:
         if labels is not None:
-            raise StepError("labels name the classes of a step that is a Python function: give --after FILE.py")
+            raise StepError("labels name the classes of a step that is a Python function: give --postprocess FILE.py")
         return None
     if isinstance(step, FunctionStep):
         source = find_step(step, spec.include)
@@ -86,7 +86,7 @@ def write_step(step: AfterStep, outputs: NetworkOutputs, folder: Path) -> None:
         if source.digest() != step.sha256:
             raise EntryError(
                 f"{source.path}, or a file that it needs, has changed since it was added: add it as a new version with "
-                "`gateway model after`"
+                "`gateway model postprocess`"
             )
         source.copy_code(folder)
         _write_config(folder, source.path.stem, source.name, outputs, len(step.labels or outputs.labels))

@@ -119,16 +119,16 @@ def default_entry(recipe: Recipe, cpu_runtime: CpuRuntime = CpuRuntime.ONNXRUNTI
     return Entry(ENSEMBLE_MODEL, {1: Version(spec, outcome)}, preprocessor=PREPROCESSOR, classifier=CLASSIFIER)
 
 
-def export_default(repository: Path, report: Report, *, force: bool = False) -> Path:
+def export_default(repository: Path, report: Report) -> Path:
     """Write EfficientNet-Lite0 with its ImageNet weights into a model repository; see `export`."""
-    return export(EFFICIENTNET_LITE0, repository, report, force=force)
+    return export(EFFICIENTNET_LITE0, repository, report)
 
 
-def export(recipe: Recipe, repository: Path, report: Report, *, force: bool = False) -> Path:
+def export(recipe: Recipe, repository: Path, report: Report) -> Path:
     """Write a recipe's model.pt and labels.txt into `repository`/classifier and return the path of model.pt.
 
-    Nothing is written if both exist with the same stamp, unless `force`. `report` receives a sentence for each step
-    that takes time. Raises ModelRepositoryError or torchscript.ExportError.
+    Nothing is written if both exist with the same stamp. `report` receives a sentence for each step that takes
+    time. Raises ModelRepositoryError or torchscript.ExportError.
     """
     check_preprocessing(recipe, repository)
     path = repository / CLASSIFIER / "1" / "model.pt"
@@ -140,7 +140,7 @@ def export(recipe: Recipe, repository: Path, report: Report, *, force: bool = Fa
             f"{recipe.name} needs {exc.name}, which is not installed: {install('local')}"
         ) from exc
     record = repository / ENSEMBLE_MODEL / RECORD
-    if not force and labels.is_file() and read_stamp(path) == stamp:
+    if labels.is_file() and read_stamp(path) == stamp:
         return path
     report(f"exporting {recipe.name} to {path}")
     # Importing torch takes seconds, so it is imported only if there is something to export.
@@ -161,7 +161,7 @@ def export(recipe: Recipe, repository: Path, report: Report, *, force: bool = Fa
     cpu_network.write(found, path)
     _set_cpu_runtime(repository / ENSEMBLE_MODEL / "config.pbtxt", found.runtime)
     report(f"on a CPU it runs by {found.runtime.described}: {found.reason}")
-    # `gateway model parity` finds the original by the record; an untrained model has none.
+    # `gateway model verify` finds the original by the record; an untrained model has none.
     record.unlink(missing_ok=True)
     if recipe.preprocessing is not None and record.parent.is_dir():
         write_record(default_entry(recipe, found.runtime), repository)

@@ -93,7 +93,7 @@ def check_calibration(entry: Entry, version: int) -> None:
     if step := entry.versions[version].spec.after:
         raise NotCalibrated(
             f"version {version} of {entry.name} has a step after its network ({step.described()}): calibrate a version "
-            "without one (--version), and add the step to the calibrated version by `gateway model after`"
+            "without one (--version), and add the step to the calibrated version by `gateway model postprocess`"
         )
 
 

@@ -1,4 +1,4 @@
-"""`gateway model parity`: the served answers against the original model's through the reference transforms.
+"""`gateway model verify`: the served answers against the original model's through the reference transforms.
 
 Both ways have three stages, and the difference between their answers is the sum of three, each from one stage:
 

@@ -1,4 +1,4 @@
-"""What `gateway model parity|evaluate|compare` print."""
+"""What `gateway model verify|evaluate|compare` print."""
 
 from collections.abc import Sequence
 from importlib.metadata import version

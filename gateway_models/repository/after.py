@@ -150,7 +150,7 @@ _DECLARED = TypeAdapter(DeclaredStep)
 
 
 def read_step(text: str) -> AfterStep:
-    """The value of --after: a YAML or JSON file with a declared step, or FILE.py:NAME; raises StepError."""
+    """The value of --postprocess: a YAML or JSON file with a declared step, or FILE.py:NAME; raises StepError."""
     path = _path(text)
     if path.suffix.lower() in DECLARATIONS:
         return read_declaration(path)

@@ -73,8 +73,8 @@ def check_removable(repository: Path, name: str, default: str) -> Entry:
     entry = read_entry(repository, name)
     if entry.preprocessor == PREPROCESSOR:
         raise EntryError(
-            f"{name} is the model that comes with the project, and `gateway model export` needs its files: keep it, "
-            "and make another model the default with GATEWAY_MODEL=NAME"
+            f"{name} is the model that comes with the project, and `gateway model add default` needs its files: "
+            "keep it, and make another model the default with GATEWAY_MODEL=NAME"
         )
     if name == default:
         raise EntryError(f"{name} is the default model (GATEWAY_MODEL): choose another default first")

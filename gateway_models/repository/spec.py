@@ -14,6 +14,8 @@ from gateway_models.repository.after import AfterStep, read_step
 from gateway_models.repository.option import IMAGES, SERVING, Option
 from gateway_models.repository.preprocessing import Preprocessing
 
+DEFAULT = "default"
+"""Instead of a source: the model that comes with the project."""
 AUTO = "auto"
 """Instead of a layer's name for FEATURES: the input of the last linear layer."""
 PROMPT = "a photo of a {}"
@@ -226,11 +228,12 @@ class ModelSpec:
         str,
         Option(
             "A torch.export, TorchScript, ONNX or Keras file, a scikit-learn pipeline, a SavedModel or Hugging Face "
-            "folder, torchvision:ARCH, timm:ARCH, huggingface:OWNER/NAME, or a Python function, FILE.py:NAME.",
+            "folder, torchvision:ARCH, timm:ARCH, huggingface:OWNER/NAME, a Python function, FILE.py:NAME, or "
+            f"{DEFAULT}, EfficientNet-Lite0 with its ImageNet weights.",
             flag="",
         ),
     ]
-    name: Annotated[str, Option("Name under which clients call the model.")]
+    name: Annotated[str, Option("Name under which clients call the model; by default the source's.")]
     labels: Annotated[Path | None, Option("File with one label per line, in the order of the classes.")] = None
     like: Annotated[
         str | None,
@@ -297,8 +300,8 @@ class ModelSpec:
     trust: Annotated[
         bool,
         Option(
-            "For FILE.py:NAME, also of --after: its code may run here and in Triton. For a .pt2 file, a pickle, a "
-            "SavedModel or a Lambda of Keras: its code may run here.",
+            "For FILE.py:NAME, also of --postprocess: its code may run here and in Triton. For a .pt2 file, a pickle, "
+            "a SavedModel or a Lambda of Keras: its code may run here.",
         ),
     ] = False
     offline: Annotated[
@@ -325,13 +328,17 @@ class ModelSpec:
         Option(
             "A step after the network: a YAML file that declares calibration or own classes, or a Python function of "
             "the scores, FILE.py:NAME.",
+            flag="--postprocess",
             type=str,
             read=read_step,
         ),
     ] = None
     after_labels: Annotated[
         Path | None,
-        Option("For --after FILE.py: a file with one label per line, if its classes are not the network's."),
+        Option(
+            "For --postprocess FILE.py: a file with one label per line, if its classes are not the network's.",
+            flag="--postprocess-labels",
+        ),
     ] = None
     version: Annotated[int | None, Option("Add a version to an existing model, without putting it into use.")] = None
     pixels_implied: bool = False

@@ -69,7 +69,7 @@ def added(
         out.print(call)
     else:
         out.print("to prove and to call it:")
-        out.print(f"  gateway model parity {entry.name}{at(repository)} --triton {triton}")
+        out.print(f"  gateway model verify {entry.name}{at(repository)} --triton {triton}")
         out.print(f"{call}   # with the address of the gateway of that Triton")
     if version != entry.in_use:
         out.print(

@@ -42,7 +42,7 @@ def accelerator(entry: Entry) -> str:
     return f"""\
     # On a GPU, TensorRT builds an engine for batches of {smallest} to {largest} images when the model is loaded:
     # minutes, once for a network, a kind of GPU and a release of TensorRT. Engines stay in {TENSORRT_CACHE},
-    # which must be writable and outlive the container. FP16 is faster; `gateway model parity` says how far off it is.
+    # which must be writable and outlive the container. FP16 is faster; `gateway model verify` says how far off it is.
     # No effect on a CPU.
     gpu_execution_accelerator: [
       {{

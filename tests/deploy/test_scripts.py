@@ -263,7 +263,7 @@ def test_helm_test_sends_a_key_and_reads_the_result():
     result = {"status": "ok", "predictions": [{"label": "cat", "score": 1}]}
     answers = {"/health/ready": (200, b"{}"), "/predict": (200, json.dumps({"results": [result]}).encode())}
     with serving(answers) as gateway:
-        done = run("classify.py", gateway.url, API_KEY="k")
+        done = run("classify.py", gateway.url, GATEWAY_API_KEY="k")
         run("classify.py", gateway.url, ONLY_READY="1")
     assert "cat" in done.stdout
     assert [each.headers["x-api-key"] for each in gateway.asked if each.path == "/predict"] == ["k"]
@@ -278,7 +278,7 @@ def test_helm_test_fails_with_the_message_of_the_response(status, words):
     with serving({}) as elsewhere, serving({"/health/ready": (200, b"{}")}) as gateway:
         body = f"{elsewhere.url}/predict"
         gateway.answers["/predict"] = (status, body.encode())
-        done = run("classify.py", gateway.url, API_KEY="k", code=1)
+        done = run("classify.py", gateway.url, GATEWAY_API_KEY="k", code=1)
     assert words.format(body=body) in done.stderr
     assert elsewhere.asked == []
 

@@ -34,7 +34,9 @@ def test_settings_have_defaults():
 
 
 def test_variables_take_precedence_over_the_env_file(monkeypatch, tmp_path):
-    (tmp_path / ".env").write_text("GATEWAY_PORT=9000\nGATEWAY_WORKERS=2\nTRITON_IMAGE=elsewhere\n")
+    """What Docker Compose and other commands read may be in .env, too."""
+    others = "TRITON_IMAGE=elsewhere\nGATEWAY_DEVICES=0\nGATEWAY_API_KEY=k\n"
+    (tmp_path / ".env").write_text(f"GATEWAY_PORT=9000\nGATEWAY_WORKERS=2\n{others}")
     for name, value in {"gateway_port": "9001", "GATEWAY_MAX_FILE_BYTES": str(5 * MIB), "GATEWAYS_PORT": "x"}.items():
         monkeypatch.setenv(name, value)
     settings = load_settings()

@@ -58,7 +58,7 @@ def test_form_of_an_address(given):
 
 
 @pytest.mark.parametrize(
-    "words", [("log", "import", "labels.csv", "--gateway"), ("model", "remove", "flowers", "--triton")]
+    "words", [("predictions", "import", "labels.csv", "--gateway"), ("model", "remove", "flowers", "--triton")]
 )
 def test_nothing_at_the_address(words, tmp_path, monkeypatch):
     """The error is of the command, and neither of gRPC nor of httpx."""
@@ -83,4 +83,4 @@ def test_one_name_for_each_kind():
     }  # fmt: skip
     assert shown["--url"] == []
     assert {"classify", "stream", "import"} <= set(shown["--gateway"])
-    assert {"add", "list", "remove", "use", "parity", "evaluate", "compare", "drift"} <= set(shown["--triton"])
+    assert {"add", "list", "remove", "use", "verify", "evaluate", "compare", "drift"} <= set(shown["--triton"])

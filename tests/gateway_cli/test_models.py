@@ -1,6 +1,7 @@
 """The commands for models: options, invalid options, interrupts and completion."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -152,7 +153,7 @@ def test_invalid_options_are_refused_and_nothing_is_written(add, tmp_path, optio
 
 @pytest.mark.parametrize("option", ["--tolerance=nan", "--tolerance=2", "--tolerance=-1"])
 def test_tolerance_is_a_share(option):
-    assert "--tolerance" in usage_error("model", "parity", "head", option)
+    assert "--tolerance" in usage_error("model", "verify", "head", option)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,20 @@ def test_shell_completion_lists_models_and_versions(own_head):
         return CliRunner().invoke(app, [], prog_name="gateway", env=variables).output.split()
 
     assert completed(f"gateway model show --model-repository {own_head} he") == ["head"]
-    assert completed(f"gateway model parity --model-repository {own_head} ta") == []
+    assert completed(f"gateway model verify --model-repository {own_head} ta") == []
+
+
+def test_help_has_twelve_options_and_help_all_the_others():
+    def options(flag: str) -> set[str]:
+        return set(re.findall(r"^│ {1,5}(--[\w-]+)", gateway("model", "add", flag).output, re.MULTILINE))
+
+    common = options("--help") - {"--help", "--help-all"}
+    assert len(common) == 12
+    assert common | {"--postprocess", "--tensorrt", "--stream"} < options("--help-all")
+
+
+def test_default_model_takes_no_options_of_a_model(tmp_path):
+    assert "leave the model's options out" in usage_error("model", "add", "default", "--version=2")
 
 
 def remove(repository: Path, name: str = "head", *options: str) -> str:

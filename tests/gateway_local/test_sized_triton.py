@@ -117,9 +117,9 @@ def test_container_is_sized_for_its_cores_and_memory(variables, gpus, nbytes, wa
     ],
 )
 def test_devices_are_those_of_the_variable(devices, wanted):
-    environment = {"DEVICES": devices}
+    environment = {"GATEWAY_DEVICES": devices}
     use_devices(environment)
-    assert environment == {"DEVICES": devices, **wanted}
+    assert environment == {"GATEWAY_DEVICES": devices, **wanted}
 
 
 def test_too_little_shared_memory_is_reported():
@@ -198,5 +198,5 @@ def test_container_with_gpus_gets_networks_on_them(run, repository, tmp_path):
     assert f"--pinned-memory-pool-byte-size={pinned_pool_bytes(chosen.all_images_in_flight)}" in options
     done = run(*program, "--pinned-memory-pool-byte-size=1", **played)
     assert done.stdout.count("--pinned-memory-pool-byte-size") == 1
-    done = run(*program, **played, DEVICES="none")
+    done = run(*program, **played, GATEWAY_DEVICES="none")
     assert "sized for 1 core, no GPU" in done.stderr

@@ -102,7 +102,7 @@ def installed(wheel: Path, tmp_path_factory) -> Installed:
 @pytest.fixture(scope="module")
 def exported(installed: Installed) -> str:
     """The output of `model export`, the first command of a new user."""
-    return installed.run("model", "export")
+    return installed.run("model", "add", "default")
 
 
 @pytest.fixture
@@ -175,5 +175,5 @@ def test_model_is_added_served_and_checked_without_a_checkout(installed, exporte
 
     assert best("ensemble_model") == "Egyptian cat"
     assert best("colours") in LABELS
-    proof = installed.run("model", "parity", "colours", f"--triton={triton}")
+    proof = installed.run("model", "verify", "colours", f"--triton={triton}")
     assert "the served answers are the original's" in proof

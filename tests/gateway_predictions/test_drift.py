@@ -187,8 +187,8 @@ def test_command_exits_with_3_on_drift(log):
 READING_COMMANDS = pytest.mark.parametrize(
     "words",
     [
-        ["log", "forget", "0" * 64],
-        ["log", "export", "to-label"],
+        ["predictions", "forget", "0" * 64],
+        ["predictions", "export", "to-label"],
         ["model", "evaluate", "m"],
         ["model", "drift", "m", "--reference", "7"],
     ],

@@ -146,9 +146,8 @@ def test_circle_of_export_import_and_evaluation(circle):
     """The most uncertain images are exported, labelled, sent back, and evaluated; one is forgotten."""
     client, log, folder = circle
     out = folder / "out"
-    assert (
-        "2 images to label" in gateway("log", "export", out, "--log", log, "--unlabelled", "--most-uncertain", 2).output
-    )
+    printed = gateway("predictions", "export", out, "--log", log, "--unlabelled", "--most-uncertain", 2).output
+    assert "2 images to label" in printed
     table = table_of(out)
     assert [each["request_id"] for each in table] == ["r1", "r5"]
     for each in table:
@@ -159,9 +158,10 @@ def test_circle_of_export_import_and_evaluation(circle):
         writer.writeheader()
         writer.writerows(table)
     assert dataset(log / "rows", format="parquet").count_rows() == 5, "any program that reads Parquet reads the log"
-    assert "2 of 2 labels sent" in gateway("log", "import", out / "labels.csv", "--gateway", client.base_url).output
+    printed = gateway("predictions", "import", out / "labels.csv", "--gateway", client.base_url).output
+    assert "2 of 2 labels sent" in printed
     rows(log, 2, "feedback")
-    gateway("log", "export", folder / "rest", "--log", log, "--unlabelled", "--most-uncertain", 9)
+    gateway("predictions", "export", folder / "rest", "--log", log, "--unlabelled", "--most-uncertain", 9)
     rest = [each["request_id"] for each in table_of(folder / "rest")]
     assert rest == ["r10", "r60", "r120"]
     printed = gateway("model", "evaluate", "ensemble_model", "--log", log).output
@@ -171,7 +171,7 @@ def test_circle_of_export_import_and_evaluation(circle):
     gateway("model", "evaluate", "ensemble_model", "--log", log, "--version", 7, code=1)
     gateway("model", "evaluate", "ensemble_model", "--log", log, folder, code=2)
     digest = hashlib.sha256(image(10)).hexdigest()
-    assert "1 rows, 0 feedbacks, 1 image files" in gateway("log", "forget", digest, "--log", log).output
+    assert "1 rows, 0 feedbacks, 1 image files" in gateway("predictions", "forget", digest, "--log", log).output
     assert len(rows(log)) == 4
 
 
@@ -202,7 +202,7 @@ def annotated(task: dict, *given: tuple[str, dict]) -> dict:
 def test_label_studio_gets_tasks_and_its_export_comes_back(circle):
     client, log, folder = circle
     out = folder / "out"
-    gateway("log", "export", out, "--log", log, "--random", 3, "--format", "label-studio")
+    gateway("predictions", "export", out, "--log", log, "--random", 3, "--format", "label-studio")
     tasks = json.loads((out / "label-studio.json").read_text())
     assert len(tasks) == 3
     interface = Xml.fromstring((out / "label-studio.xml").read_text())  # noqa: S314  # our own
@@ -222,7 +222,7 @@ def test_label_studio_gets_tasks_and_its_export_comes_back(circle):
         annotated(tasks[2]),
     ]
     (out / "project-1.json").write_text(json.dumps(exported))
-    printed = gateway("log", "import", out / "project-1.json", "--gateway", client.base_url).output
+    printed = gateway("predictions", "import", out / "project-1.json", "--gateway", client.base_url).output
     assert "2 of 2 labels sent" in printed
     found = {row["request_id"]: (row["label"], row["drawn"]) for row in rows(log, 2, "feedback")}
     first, second = (task["data"]["request_id"] for task in tasks[:2])
@@ -235,21 +235,20 @@ def test_label_studio_gets_tasks_and_its_export_comes_back(circle):
 
 def test_images_stay_in_a_log_that_label_studio_reads(circle):
     _, log, folder = circle
-    gateway(
-        "log", "export", folder / "out", "--log", log, "--format", "label-studio", "--image-url", "s3://bucket/log/"
-    )
+    options = ("--log", log, "--format", "label-studio", "--image-url", "s3://bucket/log/")
+    gateway("predictions", "export", folder / "out", *options)
     tasks = json.loads((folder / "out" / "label-studio.json").read_text())
     images = {task["data"]["image"].removeprefix("s3://bucket/log/") for task in tasks}
     assert len(images) == 5
     assert all((log / image).is_file() for image in images)
     assert not (folder / "out" / "images").exists()
-    gateway("log", "export", folder / "x", "--log", log, "--random", 1, "--unlabelled", code=2)
+    gateway("predictions", "export", folder / "x", "--log", log, "--random", 1, "--unlabelled", code=2)
 
 
 def test_refused_labels_are_named(circle):
     client, _, folder = circle
     (folder / "labels.csv").write_text("request_id,index,model,true_label\r\nr1,0,ensemble_model,zebra\r\n")
-    printed = gateway("log", "import", folder / "labels.csv", "--gateway", client.base_url, code=1).output
+    printed = gateway("predictions", "import", folder / "labels.csv", "--gateway", client.base_url, code=1).output
     assert "r1, image 0: 'label': the model 'ensemble_model' has no label 'zebra'" in printed
 
 
@@ -270,7 +269,7 @@ TASK = {
 def test_other_files_of_labels_are_refused(tmp_path, text):
     path = tmp_path / ("labels.csv" if text[0] == "a" else "labels.json")
     path.write_text(text)
-    assert "neither the labels.csv" in refusal("log", "import", path)
+    assert "neither the labels.csv" in refusal("predictions", "import", path)
 
 
 def log_with(image: str, folder: Path) -> LogReader:
@@ -320,7 +319,7 @@ def test_results_beyond_the_memory_are_refused(tmp_path, monkeypatch):
 
 def test_log_without_results_is_refused(tmp_path):
     (tmp_path / "none").mkdir()
-    assert "has no such results" in refusal("log", "export", tmp_path / "out", "--log", tmp_path / "none")
+    assert "has no such results" in refusal("predictions", "export", tmp_path / "out", "--log", tmp_path / "none")
 
 
 def test_reader_chooses_models_days_and_columns(circle):

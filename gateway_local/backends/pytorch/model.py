@@ -32,7 +32,7 @@ class TritonPythonModel:
         path = Path(pb_utils.get_model_dir()) / (config.get("default_model_filename") or "model.pt")
         if not path.is_file():
             raise pb_utils.TritonModelException(
-                f"there is no {path}: `gateway model export` writes the default model, `gateway model add` any other"
+                f"there is no {path}: `gateway model add` writes any model, `gateway model add default` this one"
             )
         name = args["model_instance_name"]
         choice = choose(path) if args["model_instance_kind"] == "CPU" else None

@@ -309,7 +309,7 @@ def test_step_process_gives_the_steps_scores(tmp_path):
 def test_command_adds_a_version_and_says_how_to_use_it(own_head, tmp_path):
     (tmp_path / "groups.yaml").write_text("classes:\n  first: 0-2\n")
     where = ("--model-repository", own_head)
-    output = gateway("model", "after", "head", tmp_path / "groups.yaml", *where).output
+    output = gateway("model", "postprocess", "head", tmp_path / "groups.yaml", *where).output
     assert "head version 2: the network of version 1, then 1 own class" in output
     assert f"gateway model use head 2 --model-repository {own_head}" in output
     assert "then 1 own class" in gateway("model", "versions", "head", *where).output

@@ -55,7 +55,8 @@ def test_another_model_takes_the_place_of_the_one_before(empty_repository):
     assert len(said) == 2  # what it does, and what runs the network on a CPU
     assert path.stat().st_mtime_ns == first
     configure_runtime(empty_repository, 'parameters { key: "cpu_runtime" value { string_value: "torchscript" } }')
-    export(MOBILENET_V3_SMALL, empty_repository, said.append, force=True)
+    path.unlink()
+    export(MOBILENET_V3_SMALL, empty_repository, said.append)
     assert len(said) == 4
     assert parameters(read_model_config(config))["cpu_runtime"] == "onnxruntime"
     assert len(read_model_config(config).ensemble_scheduling.step) == 2

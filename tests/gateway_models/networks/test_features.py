@@ -141,7 +141,7 @@ def test_added_network_gives_embeddings_and_scores(kind, changes, tmp_path):
     tolerance = 1e-5 if "precision" not in changes else 0.05
     assert torch.allclose(scores.float(), network(IMAGES).softmax(1), atol=tolerance)
     assert torch.allclose(vectors.float(), inner, atol=tolerance)
-    # `parity` finds the same original again.
+    # `verify` finds the same original again.
     expected, known = original_answers(entry.versions[1])(IMAGES)
     assert torch.allclose(known, inner, atol=1e-5)
     assert torch.allclose(expected, network(IMAGES).softmax(1), atol=1e-5)

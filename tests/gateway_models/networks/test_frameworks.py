@@ -132,7 +132,7 @@ def test_served_answers_are_the_frameworks_own(tmp_path, name):
     labels = sorted(NAMES) if name.endswith(("joblib", "skops")) else NAMES
     right = [labels[number] == NAMES[digit] for number, digit in zip(given.argmax(dim=1), digits()[1], strict=False)]
     assert sum(right) >= IMAGES - 1
-    # That with which `parity` compares.
+    # That with which `verify` compares.
     original = original_probabilities(entry.versions[1])
     assert torch.allclose(original(images()), answers(name), atol=1e-4)
     (copy / "fingerprint.pb" if copy.is_dir() else copy).write_bytes(b"another")

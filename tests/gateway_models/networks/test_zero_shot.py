@@ -110,7 +110,7 @@ def test_scores_are_those_of_the_library(clip, repository_of_two, tmp_path, writ
         add(request(clip, tmp_path, "cat", "dog", format=written_as, precision=precision), repository, print)
     entry, wanted = read_entry(repository, "clip"), expected(clip, "cat", "dog")
     assert torch.allclose(served(entry, repository), wanted, atol=tolerance)
-    # `parity` computes the original with the same labels.
+    # `verify` computes the original with the same labels.
     assert torch.allclose(original_probabilities(entry.versions[1])(IMAGES), wanted, atol=1e-5)
 
 

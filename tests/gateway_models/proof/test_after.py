@@ -132,7 +132,7 @@ def test_models_show_the_step_of_the_version_in_use(client, server, repository):
 )
 def test_parity_applies_the_step_to_the_original(server, repository, photos, version):
     options = ("--version", version, "--triton", server.url, "--model-repository", repository)
-    assert "the served answers are the original's" in gateway("model", "parity", "head", photos, *options).output
+    assert "the served answers are the original's" in gateway("model", "verify", "head", photos, *options).output
 
 
 def test_streams_and_heat_maps_have_the_own_classes(server, tmp_path):

@@ -355,11 +355,11 @@ def test_parity_names_the_stage_that_was_changed(server, repository, serves, pho
         (tmp_path / f"{name}.jpg").write_bytes(unlike_any(photo(name)))
     options = ("--triton", server.url, "--model-repository", repository)
     with serves("wrong-resize") as served:
-        right = gateway("model", "parity", served.name, photos, *options).output
+        right = gateway("model", "verify", served.name, photos, *options).output
         config = repository / served.entry.preprocessor / "config.pbtxt"
         config.write_text(config.read_text().replace('"bicubic"', '"nearest"'))
         served.triton.load(served.entry.preprocessor)
-        wrong = gateway("model", "parity", served.name, tmp_path, *options, code=1).output
+        wrong = gateway("model", "verify", served.name, tmp_path, *options, code=1).output
     assert "same top-1       100 %" in right
     assert "the served answers are the original's" in right
     assert "most comes from resize" in wrong

@@ -215,7 +215,7 @@ def test_openvino_serves_and_torchscript_comes_back(added_head, photos, tmp_path
     assert by_openvino.serving.openvino
     assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == ["model.onnx"]
     # Another Triton than that of `tune`, and other photographs.
-    gateway("model", "parity", "head", photos, where)
+    gateway("model", "verify", "head", photos, where)
     back = tuned("torchscript")
     assert (back.format, back.serving.openvino) == (Format.TORCHSCRIPT, None)
     # cpu.json says that it runs by TorchScript, as asked for.

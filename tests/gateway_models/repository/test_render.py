@@ -32,7 +32,7 @@ def config(text: str) -> ModelConfig:
 
 
 def test_shipped_configurations_come_from_the_same_templates():
-    for folder, text in render(default_entry(EFFICIENTNET_LITE0), command="export").items():
+    for folder, text in render(default_entry(EFFICIENTNET_LITE0), command="add default").items():
         assert (DEFAULT_MODEL_REPOSITORY / folder / "config.pbtxt").read_text() == text, folder
 
 
@@ -137,6 +137,6 @@ def test_service_is_to_be_started_unless_its_triton_runs(tmp_path, capsys):
     assert f"gateway up --model head --model-repository {tmp_path}" in capsys.readouterr().out
     added(entry(), tmp_path, 1, "http://127.0.0.1:8080", "gpu:8001")
     printed = capsys.readouterr().out
-    assert f"gateway model parity head --model-repository {tmp_path} --triton gpu:8001" in printed
+    assert f"gateway model verify head --model-repository {tmp_path} --triton gpu:8001" in printed
     assert "/predict?model=head'   # with the address of the gateway of that Triton" in printed
     assert "gateway up" not in printed

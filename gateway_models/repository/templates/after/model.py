@@ -1,7 +1,7 @@
 """The step after a network as a Triton model: this file, served_step.py, served_code.py, step.json, and code/.
 
-Written by `gateway model add --after`, `gateway model after` and `gateway model calibrate`. torch is not imported, so
-that the process starts quickly and takes little memory.
+Written by `gateway model add --postprocess`, `gateway model postprocess` and `gateway model calibrate`. torch is not
+imported, so that the process starts quickly and takes little memory.
 """
 
 import ctypes

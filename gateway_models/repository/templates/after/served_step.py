@@ -1,4 +1,4 @@
-"""Calls the step after a network; the same code runs in the check of `gateway model add`, in `parity` and in Triton.
+"""Calls the step after a network; the same code runs in the check of `gateway model add`, in `verify` and in Triton.
 
 step.json has `module`, `callable`, the `classes` and the embeddings' `size` of the network, and `own_classes`, the
 number of scores that the step returns (0: not known yet). code/ has the module and its files.
@@ -53,8 +53,8 @@ class ServedStep:
         if self._own_classes and array.shape[1] != self._own_classes:
             raise UserCodeError(
                 f"{self.name} returned {array.shape[1]} scores for an image, and there are {self._own_classes} labels: "
-                "name its classes in a file, one per line in their order (--after-labels of gateway model add, "
-                "--labels of gateway model after)"
+                "name its classes in a file, one per line in their order (--postprocess-labels of gateway model add, "
+                "--labels of gateway model postprocess)"
             )
         found: Scores = np.array(array, np.float32)
         if not np.isfinite(found).all():

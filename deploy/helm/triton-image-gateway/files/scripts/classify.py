@@ -23,7 +23,7 @@ class NoRedirects(urllib.request.HTTPRedirectHandler):
 def ask(url: str, body: bytes | None = None) -> bytes:
     """A GET, or the POST of an image."""
     headers = {"Content-Type": "image/png"} if body else {}
-    if key := os.environ.get("API_KEY"):
+    if key := os.environ.get("GATEWAY_API_KEY"):
         headers["X-API-Key"] = key
     opener = urllib.request.build_opener(NoRedirects)
     with opener.open(urllib.request.Request(url, body, headers), timeout=30) as answer:  # noqa: S310

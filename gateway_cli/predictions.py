@@ -1,4 +1,4 @@
-"""`gateway log …`: export what the prediction log has, bring back labels, and delete images from it."""
+"""`gateway predictions …`: export what the prediction log has, bring back labels, and delete images from it."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from gateway_cli.terminal import ApiKey, emit, print_status
 if TYPE_CHECKING:
     import httpx
 
-log_app = typer.Typer(
+predictions_app = typer.Typer(
     help="The prediction log: what the models answered, for labels, evaluation and deletion.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -52,7 +52,7 @@ def since(days: float | None) -> datetime | None:
     return None if days is None else datetime.now(UTC) - timedelta(days=days)
 
 
-@log_app.command("forget")
+@predictions_app.command("forget")
 def forget(
     sha256: Annotated[
         str,
@@ -70,7 +70,7 @@ def forget(
     print_status("a running service may have rows that are not written yet: repeat this after a minute")
 
 
-@log_app.command("export")
+@predictions_app.command("export")
 def export(
     folder: Annotated[
         Path, typer.Argument(help="New folder for the table and the images.", file_okay=False, show_default=False)
@@ -131,7 +131,7 @@ def export(
     emit(f"{folder}: {count} images to label")
 
 
-@log_app.command("import")
+@predictions_app.command("import")
 def import_labels(
     file: Annotated[
         Path,

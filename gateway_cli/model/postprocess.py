@@ -1,4 +1,4 @@
-"""`gateway model after`: a new version of a model, with a step after its network."""
+"""`gateway model postprocess`: a new version of a model, with a step after its network."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +12,9 @@ from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, at
 
 
-@model_app.command("after")
+@model_app.command("postprocess")
 @takes_bucket
-def after(
+def postprocess(
     name: Name,
     step: Annotated[
         str,
@@ -48,9 +48,9 @@ def after(
 
     The network is not converted or loaded again. The new version is not put into use.
 
-        gateway model after flowers groups.yaml
+        gateway model postprocess flowers groups.yaml
 
-        gateway model after flowers my_step.py:regroup --labels groups.txt --trust
+        gateway model postprocess flowers my_step.py:regroup --labels groups.txt --trust
     """
     from gateway_models.networks.add_step import add_step
     from gateway_models.repository.after import FunctionStep, read_step
@@ -81,5 +81,5 @@ def after(
 def emit_next_steps(name: str, number: int, repository: Path) -> None:
     """Print what to do with a version that is not in use."""
     emit("to check it, and to put it into use:")
-    emit(f"  gateway model parity {name} --version {number}{at(repository)}")
+    emit(f"  gateway model verify {name} --version {number}{at(repository)}")
     emit(f"  gateway model use {name} {number}{at(repository)}")
