@@ -5,7 +5,7 @@
     3  `predict` below                            parameters; the body is opened, and read as a stream of uploads
     4  ingest/multipart.py, media_types.py        each file of the form is an upload as soon as its last byte is there
     5  inference/request.py                       takes one upload after the other through the steps
-    6  `image_steps` below                        charge, recognise, plan, permit, decode, queue
+    6  `image_steps` below                        charge, recognise, plan, wait for a permit, decode or pass on
     7  inference/batching.py, queues.py           similar images of all requests share calls; their seals
     8  triton/backend.py, model_calls.py          which Triton, which ensemble; retries; errors translated
     9  triton/wire.py, client.py                  padding, the gRPC call, and its answer as rows
@@ -117,8 +117,8 @@ def image_steps(
 ) -> tuple[Step, ...]:
     """The steps of an image, in their order, for all routes that take images.
 
-    An image that waits for a model or a plug-in has no permit yet: images of other requests pass it. After the last
-    step, inference/batching.py has it: it is sealed, shares a call, and gets its result.
+    An image that waits for a model or a plug-in has no permit yet: images of other requests pass it. The last step
+    gives it to inference/batching.py: it is sealed, shares a call, and gets its result.
     """
     return (
         *((charge,) if has_keys else ()),
@@ -128,8 +128,7 @@ def image_steps(
         expand,
         plan,
         wait_for_permit,
-        decode,
-        queue,
+        decode_or_pass_on,
     )
 
 
@@ -221,12 +220,14 @@ async def wait_for_permit(image: Image) -> None:
         image.permit = await request.permit(nbytes, image.deadline, expected_seconds(image.info, len(data)))
 
 
-async def decode(image: Image) -> bool:
-    """Have an image that is decoded here go on in a task of its own, while the next upload is read."""
-    if image.size is None:
-        return False
-    image.request.spawn(_decode, image)
-    return True
+async def decode_or_pass_on(image: Image) -> None:
+    """Give the image to the next call of its model; before, if it is decoded here, in a task of its own."""
+    request, data = image.request, image.upload.data
+    if image.size is not None:
+        request.spawn(_decode, image)  # while the next upload is read
+        return
+    image.payload = encoded(image.upload, image.info) if image.info.rewritten else data
+    await request.batcher.add(image)
 
 
 async def _decode(image: Image) -> None:
@@ -244,11 +245,4 @@ async def _decode(image: Image) -> None:
         image.report(replace(image.file, error=error), image.record)
     else:
         permit.shrink(len(image.payload) + (0 if image.record is None else len(upload.data)))
-        await queue(image)
-
-
-async def queue(image: Image) -> None:
-    """Give the image to the next call of its model: see inference/batching.py."""
-    if image.size is None:
-        image.payload = encoded(image.upload, image.info) if image.info.rewritten else image.upload.data
-    await image.request.batcher.add(image)
+        await request.batcher.add(image)

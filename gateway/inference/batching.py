@@ -157,20 +157,18 @@ class Batcher:
 
     def _report_rows(self, call: BatchCall, result: InferResult) -> None:
         observed = self._observers.call_done
-        results: dict[Image, tuple[Row, Result]] = {}
+        answered: dict[Request, tuple[list[CallImage], list[Row]]] = {}
         for image, row in zip(call.images, result.rows, strict=True):
             if image.call is call:
                 finished = _result(image, row, result, self._observers.best_classes)
                 self._finish(image, finished)
-                results[image] = row, finished
-        if not observed:
-            return
-        for request in call.requests:  # after the results are reported and the permits released
-            if images := [image for image in results if image.request is request]:
-                part = replace(result, rows=tuple(results[image][0] for image in images))
-                seen = [CallImage(image.payload, image.seal, results[image][1], image.record) for image in images]
-                for call_done in observed:
-                    call_done(request.spec, part, seen)
+                if observed:
+                    images, rows = answered.setdefault(image.request, ([], []))
+                    images.append(CallImage(image.payload, image.seal, finished, image.record))
+                    rows.append(row)
+        for request, (images, rows) in answered.items():  # all results are reported, and all permits released
+            for call_done in observed:
+                call_done(request.spec, replace(result, rows=tuple(rows)), images)
 
     def _report_error(self, request: Request, images: list[Image], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""

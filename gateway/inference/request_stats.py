@@ -1,7 +1,9 @@
 """Statistics of one request: time in each stage, and counts of its images."""
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 
 from gateway.errors import ServiceError
 
@@ -12,10 +14,6 @@ class Stage:
     Overlapping images count once, so that no stage is longer than the request.
     """
 
-    began = 0.0
-    """When the first image came to the stage, by time.perf_counter."""
-    left = 0.0
-    """When the last image left, by time.perf_counter."""
     inside = 0
     """Images that are in the stage."""
     since = 0.0
@@ -27,22 +25,15 @@ class Stage:
         """Count an image that enters the stage."""
         if self.inside == 0:
             self.since = time.perf_counter()
-            self.began = self.began or self.since
         self.inside += 1
 
     def leave(self, *_: object) -> None:
         """Count an image that leaves the stage."""
         self.inside -= 1
         if self.inside == 0:
-            self.left = time.perf_counter()
-            self.past_seconds += self.left - self.since
+            self.past_seconds += time.perf_counter() - self.since
 
     __enter__, __exit__ = enter, leave
-
-    @property
-    def ended(self) -> float:
-        """When the last image left, by time.perf_counter; now, if one is inside."""
-        return time.perf_counter() if self.inside else self.left
 
     @property
     def seconds(self) -> float:
@@ -50,13 +41,8 @@ class Stage:
         return self.past_seconds + (time.perf_counter() - self.since if self.inside else 0.0)
 
 
-class Stages(dict[str, Stage]):
+class Stages(defaultdict[str, Stage]):
     """The stages of a request by name, in the order of first entry: read, prepare, wait, infer."""
-
-    def __missing__(self, name: str) -> Stage:
-        stage = self[name] = Stage()
-        stage.began = stage.left = time.perf_counter()
-        return stage
 
     def seconds(self, started: float) -> dict[str, float]:
         """The time so far in each stage, and in all since `started` as `total`."""
@@ -72,7 +58,7 @@ class Stages(dict[str, Stage]):
 class RequestStats:
     """Statistics of one request: written by the service, read by log, metrics and trace."""
 
-    stages: Stages = field(default_factory=Stages)
+    stages: Stages = field(default_factory=partial(Stages, Stage))
     received_bytes: int = 0
     """Bytes of the body received so far."""
     images_ok: int = 0

@@ -85,10 +85,6 @@ class Selection:
             return self.top_k
         return self.max_top_k if multi_label or self.threshold is not None else self.default_top_k
 
-    def is_count(self, *, multi_label: bool) -> bool:
-        """Whether the `class_count` best classes are the selection."""
-        return self.threshold is None and not self.labels and (self.top_k is not None or not multi_label)
-
     def apply(self, predictions: Sequence[Prediction], *, multi_label: bool) -> Predictions:
         """Select from `class_count` predictions by falling score; raises InvalidParameter for unknown labels."""
         threshold = self.threshold

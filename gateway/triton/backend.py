@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -114,6 +114,8 @@ class PoolModels:
 
     def __init__(self, pool: TritonPool, model_name: str, repository: Path | None) -> None:
         self._pool = pool
+        self.rollout: Callable[[str], Rollout | None] = pool.rollouts.get
+        """See Backend.rollout."""
         self._model_name = model_name
         self._repository = repository
 
@@ -130,10 +132,6 @@ class PoolModels:
             raise ModelUnavailable(NOT_LOADED)
         hint = await models.suggestion(name)
         raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint or LIST_HINT}")
-
-    def rollout(self, model_name: str) -> Rollout | None:
-        """Which versions of a model answer; see Backend.rollout."""
-        return self._pool.rollout(model_name)
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""
@@ -266,10 +264,11 @@ class TritonBackend(PoolModels):
 
     def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
         """Whether an image may be in the response cache; see Backend.needs_own_call."""
-        return self._recent.add(seal) and any(
-            replica.models.may_cache(model_name, model_version)
-            for replica in self._pool.serving(model_name, model_version)
-        )
+        if self._recent.add(seal):
+            for replica in self._pool.serving(model_name, model_version):
+                if replica.models.may_cache(model_name, model_version):
+                    return True
+        return False
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         """The limits of calls to all Tritons that are ready for a model; see Backend.call_limits."""
@@ -298,7 +297,20 @@ class TritonBackend(PoolModels):
         if self._hold_seconds:
             await self._hold(call)
         self._retries.requests += 1
-        return await self._infer_batch(call)
+        tried: list[str] = []
+        while True:
+            replica = self._pool.choose(call.model_name, call.model_version, tried)
+            tried.append(replica.address)
+            try:
+                return await self._infer_at(replica, call)
+            except StubDied:
+                if not self._ready(tried, call):
+                    raise
+                break
+            except (TritonUnreachable, ModelUnavailable) as error:
+                await self._retries.wait(error, call, len(tried), elsewhere=bool(self._ready(tried, call)))
+        self._retries.count()
+        return _joined([await self._infer_alone(_row(call, row), tried) for row in range(len(call.batch))])
 
     async def _infer_best_effort(self, call: Call) -> InferResult:
         """Run a best-effort call once on a ready Triton, without a retry."""
@@ -314,23 +326,6 @@ class TritonBackend(PoolModels):
             replica.health.ready for replica in self._pool.replicas
         ):
             await asyncio.sleep(HOLD_STEP_SECONDS)
-
-    async def _infer_batch(self, call: Call) -> InferResult:
-        """Call one Triton after another while a retry is safe; images of a process that dies are sent alone."""
-        tried: list[str] = []
-        while True:
-            replica = self._pool.choose(call.model_name, call.model_version, tried)
-            tried.append(replica.address)
-            try:
-                return await self._infer_at(replica, call)
-            except StubDied:
-                if not self._ready(tried, call):
-                    raise
-                break
-            except (TritonUnreachable, ModelUnavailable) as error:
-                await self._retries.wait(error, call, len(tried), elsewhere=bool(self._ready(tried, call)))
-        self._retries.count()
-        return _joined([await self._infer_alone(_row(call, row), tried) for row in range(len(call.batch))])
 
     async def _infer_alone(self, call: Call, tried: Collection[str]) -> InferResult:
         """Send an image whose call ended a process once more; if it ends another one, it gets an error.

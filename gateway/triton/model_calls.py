@@ -268,7 +268,13 @@ class ModelCalls:
         if self._health is not None and not call.best_effort:
             self._health.answered(ensemble, sent_at)
         result.multi_label, result.drift_reference = multi_label, traits.drift_reference
-        if selection is not None and (most != class_count or not selection.is_count(multi_label=multi_label)):
+        if selection is not None and not (
+            # The best classes that Triton returns are the selection.
+            most == class_count
+            and selection.threshold is None
+            and not selection.labels
+            and (selection.top_k is not None or not multi_label)
+        ):
             result.rows = await _select(result.rows, call, most, multi_label=multi_label)
         return result
 

@@ -171,8 +171,8 @@ class TritonPool:
         self.codecs = factory.codecs
         self.in_use: dict[str, Replica] = {}
         """The Tritons in use, by address."""
-        self._followed: dict[str, Rollout] = {}
-        """The rollouts that were logged."""
+        self.rollouts: dict[str, Rollout] = {}
+        """Which versions of a model answer; the last change where the Tritons do not agree yet."""
         self._generator = random.Random()  # noqa: S311  # no secret
         self._resolving: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
@@ -236,11 +236,6 @@ class TritonPool:
         """The replicas that probe a model, ready or not; none if none does."""
         return [replica for replica in self.replicas if replica.health.serving(model_name, model_version)]
 
-    def rollout(self, model_name: str) -> Rollout | None:
-        """Which versions of a model answer; the last change where the Tritons do not agree yet."""
-        known = (replica.health.expected.rollouts.get(model_name) for replica in self.in_use.values())
-        return newest(each for each in known if each is not None)
-
     async def follow(self) -> None:
         """Read now which versions of each model answer."""
         await asyncio.gather(*(replica.checker.follow() for replica in self.replicas))
@@ -293,6 +288,8 @@ class TritonPool:
         if replica.task is not None:
             replica.task.cancel()
         replica.checker.forget_metrics()
+        for model in list(self.rollouts):
+            self._report_model(model)
         retirement = asyncio.create_task(_retire(replica.endpoint))
         self._retiring.add(retirement)
         retirement.add_done_callback(self._retiring.discard)
@@ -300,7 +297,8 @@ class TritonPool:
     def _report_model(self, model: str) -> None:
         """Update the metrics that show whether any Triton is ready for a model, and which of its versions answer."""
         serving = [replica.health for replica in self.in_use.values() if replica.health.serving(model)]
-        before, rollout = self._followed.get(model), self.rollout(model)
+        known = [replica.health.expected.rollouts.get(model) for replica in self.in_use.values()]
+        before, rollout = self.rollouts.get(model), newest(each for each in known if each is not None)
         if serving:
             metrics.MODEL_READY.labels(model).set(any(health.answers(model) for health in serving))
         elif rollout == before:
@@ -309,9 +307,9 @@ class TritonPool:
             return
         metrics.show_rollout(model, before, rollout)
         if rollout is None:
-            del self._followed[model]
+            del self.rollouts[model]
             return
-        self._followed[model] = rollout
+        self.rollouts[model] = rollout
         since = rollout.since and rollout.since.isoformat()
         log.info("rollout", model=model, shares=rollout.shares, shadow=rollout.shadow, since=since, by=rollout.by)
 

@@ -162,6 +162,7 @@ def _model_and_outputs(
     return bytes(request.SerializeToString())
 
 
+@lru_cache(256)
 def tensor_head(nbytes: int) -> bytes:
     """What precedes the bytes of an input tensor in a request: its key, and its length as a varint.
 

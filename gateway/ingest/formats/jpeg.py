@@ -2,7 +2,6 @@
 
 import re
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.errors import ImageError, InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
@@ -37,14 +36,15 @@ class _Frame:
     marker: int
     width: int
     height: int
-    sampling: Sequence[tuple[int, int]]
-    """Horizontal and vertical factor of each component."""
+    sampling: bytes
+    """Of each component the horizontal and the vertical factor, four bits each."""
 
     def coefficient_bytes(self) -> int:
         """Memory of libjpeg for the coefficients of an image in several scans: 16 bits each."""
-        widest, highest = (max(factors) or 1 for factors in zip(*self.sampling, strict=True))
+        factors = [(both >> 4, both & 15) for both in self.sampling]
+        widest, highest = (max(each) or 1 for each in zip(*factors, strict=True))
         blocks = -(-self.width // (8 * widest)) * -(-self.height // (8 * highest))
-        return blocks * sum(across * down for across, down in self.sampling) * 64 * 2
+        return blocks * sum(across * down for across, down in factors) * 64 * 2
 
 
 def read(data: bytes) -> Header:
@@ -132,9 +132,8 @@ def _read_frame(marker: int, frame: bytes) -> _Frame:
         raise UnsupportedFormat(f"The JPEG has {precision} bits per channel; only 8 are supported.")
     if components not in (1, 3, 4):
         raise InvalidImage(f"The JPEG has {components} components.")
-    sampling = [(factors >> 4, factors & 15) for factors in frame[7 : 6 + 3 * components : 3]]
     height, width = int.from_bytes(frame[1:3], "big"), int.from_bytes(frame[3:5], "big")
-    return _Frame(marker, width, height, sampling)
+    return _Frame(marker, width, height, frame[7 : 6 + 3 * components : 3])
 
 
 def _check_scans(data: bytes, position: int, pixels: int, steps: Steps) -> int:

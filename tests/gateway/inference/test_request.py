@@ -54,14 +54,13 @@ def test_time_in_a_stage_adds_up_and_concurrent_images_count_once(monkeypatch):
         clock.seconds += 1
         with stage:
             clock.seconds += 2
-        assert (stage.seconds, stage.ended) == (3, 103), "it counts up to now"
+        assert stage.seconds == 3, "it counts up to now"
         clock.seconds += 4
     clock.seconds += 10
     with pytest.raises(EmptyFile):
         fail()
     clock.seconds += 10
     assert stage.seconds == 15
-    assert (stage.began, stage.ended) == (100, 125)
 
 
 async def stubborn(swallows: int, ended: list[str]) -> None:
