@@ -57,52 +57,59 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[State]:
         async with AsyncExitStack() as stack:
-            # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
-            triton = backend or every.backend(every) or create_backend(settings, connect, every)
-            stack.push_async_callback(triton.close)
-            limits = DecodeLimits(
-                settings.decode_cpu_seconds,
-                settings.decode_memory_bytes,
-                settings.max_image_pixels,
-                settings.request_cpu_seconds,
-            )
-            decoders = await stack.enter_async_context(Decoders(settings.decoders, limits=limits))
-            service = _service(settings, triton, decoders, every, has_keys=check is not None)
-            stack.push_async_callback(service.close)
-            await triton.start()
-            await service.start()
-            draining = stack.enter_context(draining_on_signals(settings.shutdown_delay_seconds))
-            connections = Connections(settings.max_connections)
-            state = State(
-                settings=settings,
-                service=service,
-                plugins=every,
-                uploads=upload_buffer(settings.max_bytes_waiting),
-                responses=response_buffer(settings.max_bytes_unread),
-                connections=connections,
-                draining=draining,
-                is_ready=lambda: is_ready(state, service.backend.health()),
-                streams=streams(settings.max_streams),
-                error_formats=every.error_formats(),
-                websockets=every.websockets(),
-                body_readers=every.body_readers(),
-                field_readers=every.field_readers(),
-            )
-            await stack.enter_async_context(heartbeat(lambda: len(connections) > 0))
-            runtime = Runtime(
-                app,
-                state,
-                service,
-                state["uploads"],
-                knows_key=(lambda _: True) if check is None else check.knows_key,
-                upload_bound=(lambda _: None) if check is None else check.upload_bound,
-                is_ready=state["is_ready"],
-            )
-            await stack.enter_async_context(every.lifespan(runtime))
-            state["fetchers"] = every.fetchers()
+            with every.named():
+                state = await start(app, stack)
             yield state
 
-    return assemble(settings, every, check, lifespan, router(every))
+    async def start(app: FastAPI, stack: AsyncExitStack) -> State:
+        # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
+        triton = backend or every.backend(every) or create_backend(settings, connect, every)
+        stack.push_async_callback(triton.close)
+        limits = DecodeLimits(
+            settings.decode_cpu_seconds,
+            settings.decode_memory_bytes,
+            settings.max_image_pixels,
+            settings.request_cpu_seconds,
+        )
+        decoders = await stack.enter_async_context(Decoders(settings.decoders, limits=limits))
+        service = _service(settings, triton, decoders, every, has_keys=check is not None)
+        stack.push_async_callback(service.close)
+        await triton.start()
+        await service.start()
+        draining = stack.enter_context(draining_on_signals(settings.shutdown_delay_seconds))
+        connections = Connections(settings.max_connections)
+        state = State(
+            settings=settings,
+            service=service,
+            plugins=every,
+            uploads=upload_buffer(settings.max_bytes_waiting),
+            responses=response_buffer(settings.max_bytes_unread),
+            connections=connections,
+            draining=draining,
+            is_ready=lambda: is_ready(state, service.backend.health()),
+            streams=streams(settings.max_streams),
+            error_formats=every.error_formats(),
+            websockets=every.websockets(),
+            body_readers=every.body_readers(),
+            field_readers=every.field_readers(),
+        )
+        runtime = Runtime(
+            app,
+            state,
+            service,
+            state["uploads"],
+            knows_key=(lambda _: True) if check is None else check.knows_key,
+            upload_bound=(lambda _: None) if check is None else check.upload_bound,
+            is_ready=state["is_ready"],
+        )
+        await stack.enter_async_context(every.lifespan(runtime))
+        state["fetchers"] = every.fetchers()
+        # Last, so that it ends before a plug-in that may block: see gateway.deadline.
+        await stack.enter_async_context(heartbeat(lambda: len(connections) > 0, every.owner_of))
+        return state
+
+    with every.named():
+        return assemble(settings, kinds, every, check, lifespan, router(every))
 
 
 def create_app_from_environment() -> FastAPI:

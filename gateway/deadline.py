@@ -1,7 +1,16 @@
-"""The time by which a response must be ready."""
+"""The time by which a response must be ready, or something must have ended."""
 
+import asyncio
+import signal
+import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import FrameType
 from typing import NamedTuple
+
+BLOCKED_SECONDS = 1.0
+"""How much later than its timeout work that blocks the event loop is interrupted."""
 
 
 class Deadline(NamedTuple):
@@ -23,3 +32,27 @@ class Deadline(NamedTuple):
     def passed(self) -> bool:
         """Whether the deadline has passed."""
         return time.monotonic() >= self.at
+
+
+@asynccontextmanager
+async def interrupted_after(seconds: float) -> AsyncIterator[None]:
+    """As `asyncio.timeout`, and also for work that blocks the event loop, such as a thread's `join`.
+
+    Python interrupts such work in the main thread only, by a signal; the heartbeat, which uses the same one, must not
+    be running.
+    """
+    alarms = threading.current_thread() is threading.main_thread()
+    if alarms:
+        handler = signal.signal(signal.SIGALRM, _interrupt)
+        timer = signal.setitimer(signal.ITIMER_REAL, seconds + BLOCKED_SECONDS)
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    finally:
+        if alarms:
+            signal.setitimer(signal.ITIMER_REAL, *timer)
+            signal.signal(signal.SIGALRM, handler)
+
+
+def _interrupt(_: int, __: FrameType | None) -> None:
+    raise TimeoutError

@@ -59,7 +59,7 @@ def allowed(field: str) -> str:
     bounds = {
         name: getattr(bound, name)
         for bound in info.metadata
-        for name in ("ge", "gt", "le", "min_length", "max_length")
+        for name in ("ge", "gt", "le", "lt", "min_length", "max_length")
         if hasattr(bound, name)
     }
     kind = info.annotation
@@ -68,10 +68,10 @@ def allowed(field: str) -> str:
         return f"{', '.join(choices)} or {last}"
     if kind is bool:
         return "true or false"
-    if kind in {int, float} and "le" in bounds:
+    if kind in {int, float}:
+        words = {"gt": "above", "ge": "from", "lt": "below", "le": "to" if "ge" in bounds else "up to"}
         number = "a whole number" if kind is int else "a number"
-        low, high = bounds.get("ge"), bounds["le"]
-        return f"{number} above {bounds['gt']} up to {high}" if low is None else f"{number} from {low} to {high}"
+        return " ".join([number, *(f"{word} {bounds[name]}" for name, word in words.items() if name in bounds)])
     if kind is str and "max_length" in bounds:
         return f"text of {bounds.get('min_length', 0)} to {bounds['max_length']} characters"
     return _BY_KIND.get(kind, "")

@@ -40,17 +40,18 @@ An implementation is called with the arguments that it names: it may leave out t
     record_rollout            when an admin changes it        records which versions of a model answer
 """
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import getattr_static
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import structlog
 
+from gateway.deadline import interrupted_after
 from gateway.errors import GatewayError, UserError
 from gateway.findings import Finding, fail
 from gateway.inference import answer_shape
@@ -359,6 +360,22 @@ class Plugins(Plugin):
         parts = [part for module in modules for part in (module, module.rpartition(".")[0])]
         return next((packages[part] for part in reversed(parts) if part in packages), "")
 
+    def blamed(self, error: BaseException) -> str:
+        """The name of the plug-in whose code raised an error; "" if none did."""
+        return self.owner_of([frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)])
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """While the service starts: an error that a plug-in's code raises becomes PluginFailed with its name."""
+        try:
+            yield
+        except (UserError, GatewayError):
+            raise
+        except Exception as error:
+            if not (name := self.blamed(error)):
+                raise
+            raise PluginFailed(f"the plug-in {name!r} failed: {type(error).__name__}: {error}") from error
+
     @asynccontextmanager
     async def lifespan(self, runtime: Runtime) -> AsyncIterator[None]:
         """Enter all, and leave them in reverse order, each within CLOSE_SECONDS."""
@@ -442,7 +459,7 @@ async def _bounded(plugin: Plugin | type[Plugin], runtime: Runtime) -> AsyncIter
         yield
     finally:
         try:
-            async with asyncio.timeout(CLOSE_SECONDS):
+            async with interrupted_after(CLOSE_SECONDS):
                 await span.__aexit__(None, None, None)
         except Exception:
             log.exception("plugin_not_closed", plugin=plugin.name, most_seconds=CLOSE_SECONDS)

@@ -38,12 +38,17 @@ def installed() -> tuple[type[Plugin], ...]:
 
 def combined(plugins: Iterable[type[Plugin]]) -> type[Settings]:
     """A class with the settings of the core and of some plug-ins; raises PluginFailed if two have one of a name."""
-    sections = [plugin.settings for plugin in plugins if plugin.settings is not None]
-    names = set(Settings.model_fields)
-    for section in sections:
-        if twice := names & set(section.model_fields):
-            raise PluginFailed(f"two plug-ins have the setting {min(twice)}: uninstall one of them")
-        names |= set(section.model_fields)
+    owners = dict.fromkeys(Settings.model_fields, "the gateway")
+    sections = []
+    for plugin in plugins:
+        if (section := plugin.settings) is not None:
+            sections.append(section)
+            if twice := owners.keys() & section.model_fields.keys():
+                name = min(twice)
+                raise PluginFailed(
+                    f"the plug-in {plugin.name!r} has the setting {name}, as {owners[name]} has: uninstall one of them"
+                )
+            owners |= dict.fromkeys(section.model_fields, f"the plug-in {plugin.name!r}")
     # The fields of a class with several bases are in the order of the last base to the first.
     bases: tuple[type, ...] = (*reversed(sections), Settings)
     return type("Settings", bases, {"__doc__": Settings.__doc__, "__module__": Settings.__module__})
@@ -66,28 +71,20 @@ def environment_of(values: Mapping[str, object]) -> dict[str, str]:
 
 
 def metrics_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
-    """The modules of metrics of some plug-ins; their series exist once they are loaded."""
-    return [import_module(plugin.metrics) for plugin in plugins if plugin.metrics is not None]
+    """The modules of metrics of some plug-ins; their series exist once they are loaded. Raises PluginFailed."""
+    return _modules(plugins, "metrics")
 
 
 def commands_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
     """The modules of commands of some plug-ins; raises PluginFailed."""
-    modules = []
-    for plugin in plugins:
-        if plugin.commands is not None:
-            try:
-                modules.append(import_module(plugin.commands))
-            except Exception as exc:
-                raise PluginFailed(f"{plugin.commands} cannot be loaded: {type(exc).__name__}: {exc}") from exc
-    return modules
+    return _modules(plugins, "commands")
 
 
 def errors_of(plugins: Iterable[type[Plugin]]) -> Sequence[type[GatewayError]]:
-    """The errors that have a code of their own: first the errors of the core, then the errors of some plug-ins."""
-    names = [errors.__name__, *(plugin.errors for plugin in plugins if plugin.errors is not None)]
+    """The errors that have a code of their own: of the core, then of some plug-ins; raises PluginFailed."""
     return [
         kind
-        for module in map(import_module, names)
+        for module in (errors, *_modules(plugins, "errors"))
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, GatewayError) and kind.__module__ == module.__name__
         if "code" in vars(kind) and kind is not GatewayError
@@ -128,6 +125,19 @@ def opened(settings: Settings, plugins: Sequence[type[Plugin]] | None = None) ->
             except Exception as exc:
                 raise PluginFailed(f"the plug-in {plugin.name!r} failed: {type(exc).__name__}: {exc}") from exc
     return Plugins(created)
+
+
+def _modules(plugins: Iterable[type[Plugin]], attribute: str) -> Sequence[ModuleType]:
+    """The modules that an attribute of some plug-ins names; raises PluginFailed."""
+    modules = []
+    for plugin in plugins:
+        if (name := getattr(plugin, attribute)) is not None:
+            try:
+                modules.append(import_module(name))
+            except Exception as exc:
+                reason = f"its {attribute}, {name}, cannot be loaded: {type(exc).__name__}: {exc}"
+                raise PluginFailed(f"the plug-in {plugin.name!r} failed: {reason}") from exc
+    return modules
 
 
 def needs_key(settings: Settings) -> bool:

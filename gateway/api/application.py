@@ -1,6 +1,6 @@
 """Assembles the FastAPI application: routes, middleware, error handlers and the OpenAPI document."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from fastapi import APIRouter, FastAPI
@@ -17,7 +17,8 @@ from gateway.api.route_table import Access, RouteTable
 from gateway.api.routes import health, models
 from gateway.api.security_headers import SecurityHeaders
 from gateway.errors import UserError
-from gateway.hooks import Plugins
+from gateway.hooks import Plugin, Plugins
+from gateway.plugin_loading import errors_of
 from gateway.settings import MetricsAccess, Settings, variable
 
 ROUTERS = (
@@ -43,9 +44,14 @@ Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[State]]
 
 
 def assemble(
-    settings: Settings, plugins: Plugins, check: KeyCheck | None, lifespan: Lifespan, predict: APIRouter
+    settings: Settings,
+    kinds: Sequence[type[Plugin]],
+    plugins: Plugins,
+    check: KeyCheck | None,
+    lifespan: Lifespan,
+    predict: APIRouter,
 ) -> FastAPI:
-    """The application of the core and its plug-ins, with the route `predict`. `app.state.routes` is its RouteTable."""
+    """The application of the core and its plug-ins, of these `kinds`, with the route `predict`. `app.state.routes` is its RouteTable."""
     app = FastAPI(
         title="Triton image gateway",
         version=__version__,
@@ -65,7 +71,7 @@ def assemble(
     routers = (predict, *ROUTERS, *plugins.routers())
     formats = plugins.error_formats()
     app.state.routes = routes = RouteTable(routers, {health.METRICS_PATH: METRICS_ACCESS[settings.metrics_access]})
-    openapi.complete(app, routes, formats)
+    openapi.complete(app, routes, formats, [each.code for each in errors_of(kinds)])
     openapi.add(app, plugins.document)
     if check is not None:
         document_keys(app, routes, formats, admin_only=check.admin_only)

@@ -56,8 +56,8 @@ def add(app: FastAPI, change: Change) -> None:
     app.openapi = changed  # type: ignore[method-assign]  # FastAPI's documented way
 
 
-def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat]) -> None:
-    """Declare each response under its media type."""
+def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat], codes: Sequence[str]) -> None:
+    """Declare each response under its media type, and the `codes` of errors."""
 
     def change(schema: dict[str, Any]) -> None:
         for operations in schema["paths"].values():
@@ -72,6 +72,8 @@ def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat]) -
                 responses = schema["paths"][route.path]["post"]["responses"]
                 _declare_results(responses, schema["components"]["schemas"], route.traits)
         schema["components"]["schemas"] |= _BODIES
+        code = schema["components"]["schemas"]["Problem"]["properties"]["code"]
+        code["description"] = f"Stable name of the error: {', '.join(f'`{each}`' for each in codes)}."
         for name, lines in _line_schemas(routes).items():
             schema["components"]["schemas"].setdefault(name, lines)
 

@@ -1,6 +1,5 @@
 """Error responses: RFC 9457 problem documents, and the Open Inference Protocol's errors under /v2."""
 
-import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -77,8 +76,7 @@ def report(exc: Exception, scope: Scope, *, started: bool) -> Response:
         context.note(exc)
         clear_frames(exc)
         return problem(exc, scope)
-    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(exc.__traceback__)]
-    plugin = context.shared["plugins"].owner_of(frames) if "plugins" in context.shared else ""
+    plugin = context.shared["plugins"].blamed(exc) if "plugins" in context.shared else ""
     log.exception("unexpected_error", **({"plugin": plugin} if plugin else {}))
     error = InternalError()
     context.note(error)

@@ -1,12 +1,12 @@
 """What sees the images of all requests: the prediction log, shadow versions, counts of a plug-in's own."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 import structlog
 
+from gateway.deadline import interrupted_after
 from gateway.inference.backend import InferResult
 from gateway.inference.record import ImageRecord, ShadowClass
 from gateway.inference.request_spec import RequestSpec
@@ -88,7 +88,7 @@ class Observers:
         """End all, the last one first."""
         for observer in reversed(self._all):
             try:
-                async with asyncio.timeout(CLOSE_SECONDS):
+                async with interrupted_after(CLOSE_SECONDS):
                     await observer.close()
             except Exception:
                 log.exception("observer_not_closed", observer=_name(observer), most_seconds=CLOSE_SECONDS)

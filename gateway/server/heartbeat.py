@@ -1,11 +1,14 @@
 """Measures pauses of the event loop, in which every client waits."""
 
 import asyncio
+import signal
+import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 import structlog
 
@@ -28,19 +31,22 @@ QUIET_SECONDS = 60
 
 @dataclass(slots=True)
 class _Logged:
-    """Long pauses since the last line about them; pauses are (seconds, of which processor time)."""
+    """Long pauses since the last line about them; pauses are (seconds, of which processor time, the plug-in or "")."""
 
     count: int = 0
-    worst: tuple[float, float] = (0.0, 0.0)
+    worst: tuple[float, float, str] = (0.0, 0.0, "")
 
-    def add(self, pause: tuple[float, float]) -> None:
+    def add(self, pause: tuple[float, float, str]) -> None:
         self.count += 1
         self.worst = max(self.worst, pause)
 
     def log(self) -> None:
-        seconds, cpu_seconds = self.worst
-        log.warning("loop_paused", seconds=round(seconds, 4), cpu_seconds=round(cpu_seconds, 4), count=self.count)
-        self.count, self.worst = 0, (0.0, 0.0)
+        seconds, cpu_seconds, plugin = self.worst
+        named = {"plugin": plugin} if plugin else {}
+        log.warning(
+            "loop_paused", seconds=round(seconds, 4), cpu_seconds=round(cpu_seconds, 4), count=self.count, **named
+        )
+        self.count, self.worst = 0, (0.0, 0.0, "")
 
 
 class Pauses:
@@ -62,15 +68,15 @@ class Pauses:
         self._idle_at = int(now)
         """The second from which on idle pauses have their next line."""
 
-    def note(self, now: float, pause_seconds: float, cpu_seconds: float) -> None:
-        """Count a pause that ended now, in which the loop's thread used so much processor time."""
+    def note(self, now: float, pause_seconds: float, cpu_seconds: float, plugin: str = "") -> None:
+        """Count a pause that ended now, with the processor time of the loop's thread and the plug-in that caused it."""
         if int(now) != self._second:
             self._end_second(int(now))
         self._longest[-1] = max(self._longest[-1], pause_seconds)
         if pause_seconds > LONG_SECONDS and cpu_seconds > LONG_SECONDS:
-            self._computed.add((pause_seconds, cpu_seconds))
+            self._computed.add((pause_seconds, cpu_seconds, plugin))
         elif pause_seconds > BUSY_SECONDS and self._connected():
-            self._idle.add((pause_seconds, cpu_seconds))
+            self._idle.add((pause_seconds, cpu_seconds, plugin))
         if (longest := max(self._longest)) != self._published:
             metrics.LOOP_PAUSE_SECONDS.set(longest)
             self._published = longest
@@ -85,10 +91,16 @@ class Pauses:
         self._second = second
 
 
+OwnerOf = Callable[[Sequence[str]], str]
+"""The plug-in that the last of some modules belongs to, of those that do; "" if none does."""
+
+
 @asynccontextmanager
-async def heartbeat(connected: Callable[[], bool] = lambda: True) -> AsyncIterator[None]:
+async def heartbeat(
+    connected: Callable[[], bool] = lambda: True, owner_of: OwnerOf = lambda _: ""
+) -> AsyncIterator[None]:
     """Measure this event loop's pauses while the block lasts; `connected` says whether there are clients."""
-    beats = _Beats(Pauses(time.monotonic(), connected))
+    beats = _Beats(Pauses(time.monotonic(), connected), owner_of)
     try:
         yield
     finally:
@@ -97,23 +109,45 @@ async def heartbeat(connected: Callable[[], bool] = lambda: True) -> AsyncIterat
 
 
 class _Beats:
-    """Beats until it is stopped: a timer, since a task would wake the event loop twice each time."""
+    """Beats until it is stopped: a timer, since a task would wake the event loop twice each time.
 
-    def __init__(self, pauses: Pauses) -> None:
-        self._pauses = pauses
+    When a beat is late, an alarm looks at what runs instead. It needs the main thread, and a signal that is not used.
+    """
+
+    def __init__(self, pauses: Pauses, owner_of: OwnerOf) -> None:
+        self._pauses, self._owner_of = pauses, owner_of
+        self._plugin = ""
         self._loop = asyncio.get_running_loop()
         self._due, self._cpu_seconds = time.monotonic(), time.thread_time()
+        self._alarms = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        )
+        if self._alarms:
+            signal.signal(signal.SIGALRM, self._find_plugin)
         self._beat()
 
     def stop(self) -> None:
         """End it."""
         self._timer.cancel()
+        if self._alarms:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def _beat(self) -> None:
         now, cpu_seconds = time.monotonic(), time.thread_time()
         used_seconds = cpu_seconds - self._cpu_seconds
-        self._pauses.note(now, max(0.0, now - self._due), used_seconds)
+        self._pauses.note(now, max(0.0, now - self._due), used_seconds, self._plugin)
         seconds = BEAT_SECONDS if used_seconds > REST_CPU_SECONDS else REST_SECONDS
         time_slices.beat()
-        self._due, self._cpu_seconds = now + seconds, cpu_seconds
+        self._due, self._cpu_seconds, self._plugin = now + seconds, cpu_seconds, ""
         self._timer = self._loop.call_later(seconds, self._beat)
+        if self._alarms:
+            signal.setitimer(signal.ITIMER_REAL, seconds + LONG_SECONDS)
+
+    def _find_plugin(self, _: int, frame: FrameType | None) -> None:
+        modules: list[str] = []
+        while frame is not None:
+            modules.append(frame.f_globals.get("__name__", ""))
+            frame = frame.f_back
+        self._plugin = self._owner_of(modules[::-1])

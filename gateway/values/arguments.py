@@ -19,7 +19,8 @@ def taking(function: C, model: C) -> C:
         return function
     named = [each.name for each in wanted if each.name in offered]
     if lacking := [each.name for each in wanted if each.name not in offered and each.default is Parameter.empty]:
-        raise TypeError(f"it has the argument {lacking[0]!r}, which is none of {', '.join(offered) or 'none'}")
+        name = f"{function.__module__}.{function.__qualname__}"
+        raise TypeError(f"{name} has the argument {lacking[0]!r}, which is none of {', '.join(offered) or 'none'}")
 
     def call(*arguments: object) -> object:
         given = dict(zip(offered, arguments, strict=False))

@@ -209,6 +209,8 @@ class OneBound(Settings):
     needs = (("one_named", "one_other"),)
 
     one_text: str = Field("", max_length=3)
+    one_most: int = Field(1, le=3)
+    one_above: float = Field(1, gt=0.5)
     one_secret: SecretStr = SecretStr("in clear")
     one_named: str = "by default"
     one_other: str = ""
@@ -218,6 +220,7 @@ def test_settings_of_others_may_have_one_bound_a_secret_and_defaults(monkeypatch
     """The default of `one_named` is not set by anybody, so it does not need `one_other`."""
     monkeypatch.setattr("gateway.environment.settings_class", lambda: OneBound)
     assert allowed("one_text") == "text of 0 to 3 characters"
+    assert [allowed(name) for name in ("one_most", "one_above")] == ["a whole number up to 3", "a number above 0.5"]
     assert is_secret(OneBound, "one_secret")
     assert OneBound(_env_file=None).one_other == ""
     with pytest.raises(ValidationError, match="GATEWAY_ONE_NAMED needs GATEWAY_ONE_OTHER"):

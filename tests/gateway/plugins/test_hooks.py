@@ -7,6 +7,7 @@ A check of keys by signed tokens is in test_third_party.py, as the guide has it.
 import asyncio
 import inspect
 import re
+import threading
 import tomllib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ import structlog
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import hooks
+from gateway import deadline, hooks
 from gateway.app import create_app
 from gateway.errors import ImageTooLarge, Unauthorized, UserError
 from gateway.hooks import Authenticator, Identity, Plugin, PluginFailed
@@ -192,6 +193,12 @@ class Fails(Plugin):
         raise ValueError("no routes")
 
 
+class NoMetrics(Plugin):
+    """Names a module that does not exist."""
+
+    metrics = "nothing_of_that_name"
+
+
 class HasMore(Plugin):
     """Has an argument that the hook does not have."""
 
@@ -203,12 +210,33 @@ class HasMore(Plugin):
     ("plugin", "words"),
     [
         (Fails, "the plug-in 'Fails' failed in routers: ValueError: no routes"),
-        (HasMore, "the plug-in 'HasMore' failed in routers: TypeError: it has the argument 'app'"),
+        (NoMetrics, "the plug-in 'NoMetrics' failed: its metrics, nothing_of_that_name, cannot be loaded"),
+        (HasMore, "the plug-in 'HasMore' failed in routers: TypeError: .*HasMore.routers has the argument 'app'"),
     ],
 )
 def test_hook_that_fails_at_the_start_is_named(plugin, words):
     with pytest.raises(PluginFailed, match=words):
         create_app(Settings(_env_file=None), StubBackend(), [plugin])
+
+
+class NeverStarts(Observer):
+    """Fails when the service starts."""
+
+    async def start(self) -> None:  # type: ignore[override]
+        raise ValueError("no disk")
+
+
+class StartsObserver(Plugin):
+    """Has an observer that does not start."""
+
+    def observers(self) -> Sequence[Observer]:
+        return (NeverStarts(),)
+
+
+def test_code_of_a_plug_in_that_fails_while_the_service_starts_is_named():
+    app = create_app(Settings(_env_file=None), StubBackend(), [StartsObserver])
+    with pytest.raises(PluginFailed, match="the plug-in 'StartsObserver' failed: ValueError: no disk"):
+        client_of_app(app).__enter__()
 
 
 class NeverEnds(Plugin):
@@ -220,12 +248,23 @@ class NeverEnds(Plugin):
         await asyncio.Event().wait()
 
 
-def test_lifespan_that_does_not_end_is_left(monkeypatch):
+class Blocks(Plugin):
+    """Blocks the event loop at the end."""
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:  # type: ignore[override]
+        yield
+        threading.Event().wait()
+
+
+@pytest.mark.parametrize("plugin", [NeverEnds, Blocks])
+def test_lifespan_that_does_not_end_is_left(monkeypatch, plugin):
     monkeypatch.setattr(hooks, "CLOSE_SECONDS", 0.1)
-    app = create_app(Settings(_env_file=None), StubBackend(), [NeverEnds])
+    monkeypatch.setattr(deadline, "BLOCKED_SECONDS", 0.1)
+    app = create_app(Settings(_env_file=None), StubBackend(), [plugin])
     with structlog.testing.capture_logs() as logs, client_of_app(app):
         pass
-    assert [event["plugin"] for event in logs if event["event"] == "plugin_not_closed"] == ["NeverEnds"]
+    assert [event["plugin"] for event in logs if event["event"] == "plugin_not_closed"] == [plugin.__name__]
 
 
 class Broken(Observer):
@@ -254,6 +293,18 @@ def test_observer_that_fails_is_named_and_costs_no_result(monkeypatch):
     assert failed == dict.fromkeys(
         ("observer_failed", "observer_not_closed"), "tests.gateway.plugins.test_hooks.Broken"
     )
+
+
+class HasErrors(Plugin):
+    """Has errors of its own."""
+
+    errors = "gateway.plugins.urls.errors"
+
+
+def test_error_codes_are_in_the_document():
+    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [HasErrors])) as client:
+        problem = client.get("/openapi.json").json()["components"]["schemas"]["Problem"]
+    assert {"overloaded", "fetch_failed"} <= set(re.findall(r"`(\w+)`", problem["properties"]["code"]["description"]))
 
 
 class Csv(AnswerShape):

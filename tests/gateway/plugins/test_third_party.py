@@ -222,7 +222,7 @@ def test_plug_in_of_the_guide_checks_signed_tokens(tmp_path):
         (
             "from gateway.hooks import Plugin\nfrom gateway.settings import Section\n"
             "class Twice(Section):\n    port: int = 1\nclass Broken(Plugin):\n    settings = Twice",
-            "two plug-ins have the setting port",
+            "the plug-in 'broken' has the setting port, as the gateway has",
         ),
     ],
 )

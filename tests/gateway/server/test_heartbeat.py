@@ -1,6 +1,7 @@
 """Pauses of a worker's event loop: measured, and logged where they matter."""
 
 import asyncio
+import signal
 import time
 
 import pytest
@@ -89,6 +90,25 @@ async def test_blocking_work_is_a_pause():
         while told() <= 0.15:
             time.sleep(0.2)  # noqa: ASYNC251  # what is to be found out
             await asyncio.sleep(0.01)  # for the beat that was late
+
+
+@pytest.fixture
+def free_alarm():
+    """The signal as a process begins with it; pytest-timeout has a handler."""
+    timer, handler = signal.setitimer(signal.ITIMER_REAL, 0), signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, *timer)
+
+
+@pytest.mark.usefixtures("free_alarm")
+async def test_pause_has_the_name_of_the_plug_in_that_blocks():
+    with structlog.testing.capture_logs() as captured:
+        async with heartbeat(owner_of=lambda modules: "guilty" if __name__ in modules else ""):
+            while not captured:
+                time.sleep(2 * BUSY_SECONDS)  # noqa: ASYNC251  # what is to be found out
+                await asyncio.sleep(0.01)
+    assert captured[0]["plugin"] == "guilty"
 
 
 async def test_beats_are_rare_at_rest(monkeypatch):
