@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from fastapi import APIRouter, FastAPI
+from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from gateway import __version__
 from gateway.api import openapi
 from gateway.api.auth import KeyCheck, document_keys
-from gateway.api.middleware import RequestContextMiddleware
+from gateway.api.middleware import middleware
 from gateway.api.origins import OriginCheck
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import CLIENT_HEADER, State
@@ -51,8 +52,16 @@ def assemble(
     lifespan: Lifespan,
     predict: APIRouter,
 ) -> FastAPI:
-    """The application of the core and its plug-ins, of these `kinds`, with the route `predict`. `app.state.routes` is its RouteTable."""
+    """The application of the core and its plug-ins (their classes are `kinds`), with the route `predict`.
+
+    `app.state.routes` is its RouteTable.
+    """
+    routers = (predict, *ROUTERS, *plugins.routers())
+    formats = plugins.error_formats()
+    routes = RouteTable(routers, {health.METRICS_PATH: METRICS_ACCESS[settings.metrics_access]})
+    origins = OriginCheck(settings) if check is None or check.admin_only else None
     app = FastAPI(
+        middleware=[*plugins.middleware(), *_cors(settings, plugins), *middleware(routes, check, origins)],
         title="Triton image gateway",
         version=__version__,
         description=DESCRIPTION,
@@ -68,21 +77,11 @@ def assemble(
         # Generated clients use it as the name of their functions: predict, list_models, …
         generate_unique_id_function=lambda route: route.name,
     )
-    routers = (predict, *ROUTERS, *plugins.routers())
-    formats = plugins.error_formats()
-    app.state.routes = routes = RouteTable(routers, {health.METRICS_PATH: METRICS_ACCESS[settings.metrics_access]})
+    app.state.routes = routes
     openapi.complete(app, routes, formats, [each.code for each in errors_of(kinds)])
     openapi.add(app, plugins.document)
     if check is not None:
         document_keys(app, routes, formats, admin_only=check.admin_only)
-    origins = OriginCheck(settings) if check is None or check.admin_only else None
-    app.add_middleware(RequestContextMiddleware, routes, check, origins)
-    if settings.cors_origins:
-        _allow_origins(app, settings, plugins)
-        app.add_middleware(SecurityHeaders)
-    # Each middleware is added around those that were added before.
-    for each in reversed(plugins.middleware()):
-        app.add_middleware(each.cls, *each.args, **each.kwargs)
     add_handlers(app, routes)
     for router in routers:
         if router is not models.admin_router or (check is not None and check.has_admins):
@@ -104,14 +103,20 @@ def key_check(settings: Settings, plugins: Plugins) -> KeyCheck | None:
     return None
 
 
-def _allow_origins(app: FastAPI, settings: Settings, plugins: Plugins) -> None:
-    # Outside RequestContextMiddleware, so that pages can also read error responses. Preflight requests are
-    # answered here, before the check of keys, because browsers send them without a key.
+def _cors(settings: Settings, plugins: Plugins) -> Sequence[Middleware]:
+    """What lets web pages of other origins send requests.
+
+    Outside of the other middleware, so that pages can also read error responses, and preflight requests are answered
+    before the check of keys, because browsers send them without a key.
+    """
+    if not settings.cors_origins:
+        return ()
     of_plugins = plugins.cors_headers()
-    app.add_middleware(
+    cors = Middleware(
         CORSMiddleware,
         allow_origins=settings.cors_origins,
         allow_methods=["GET", "POST"],
         allow_headers=[*REQUEST_HEADERS, *of_plugins],
         expose_headers=[*RESPONSE_HEADERS, *of_plugins],
     )
+    return (Middleware(SecurityHeaders), cors)

@@ -90,7 +90,7 @@ USUAL = {"/classify": "/predict", "/infer": "/predict"}
 
 
 def add_handlers(app: Starlette, routes: RouteTable) -> None:
-    """Convert FastAPI's and Starlette's own errors to GatewayErrors, which RequestContextMiddleware handles."""
+    """Convert FastAPI's and Starlette's own errors to GatewayErrors, which the middleware Errors handles."""
     paths = sorted(route.path for route in routes.literal.values() if route.path != "/")
     managed = [route.pattern for route in routes if route.traits.access is Access.ADMIN]
 

@@ -1,5 +1,6 @@
 """The context of one HTTP request or WebSocket, and the objects that all requests share."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 KEY = "request_context"
+CLIENT_GONE = 499
+"""The status if no response was sent, as in nginx."""
 CLIENT_HEADER = "X-Client-ID"
 """The header whose value ties a client to one version of a model; without it the version is random."""
 P = TypeVar("P", bound="Plugin")
@@ -62,6 +65,10 @@ class RequestContext:
     settings: "Settings"
     """None, as is the service, for an application without lifespan."""
     service: InferenceService
+    started: float = field(default_factory=time.perf_counter)
+    """When its headers had arrived, by time.perf_counter."""
+    status: int = CLIENT_GONE
+    """The status of the response, once it is sent."""
     log_fields: dict[str, Any] = field(default_factory=dict)
     """Fields of the log event."""
     stats: RequestStats = field(default_factory=RequestStats)
@@ -119,7 +126,7 @@ class RequestContext:
 
 
 def request_context_of(scope: Scope) -> RequestContext:
-    """The context of a request, by its scope; valid inside RequestContextMiddleware."""
+    """The context of a request, by its scope; valid inside gateway.api.middleware."""
     return cast("RequestContext", scope["state"][KEY])
 
 

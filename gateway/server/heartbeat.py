@@ -120,8 +120,7 @@ class _Beats:
         self._loop = asyncio.get_running_loop()
         self._due, self._cpu_seconds = time.monotonic(), time.thread_time()
         self._alarms = (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+            threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
         )
         if self._alarms:
             signal.signal(signal.SIGALRM, self._find_plugin)

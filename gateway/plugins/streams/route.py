@@ -74,7 +74,7 @@ async def stream_without_upgrade(
 
 @router.websocket("/stream")
 async def stream(websocket: WebSocket) -> None:
-    """Serve one stream; RequestContextMiddleware answers the handshake with an error that comes before it."""
+    """Serve one stream; the middleware Errors answers the handshake with an error that comes before it."""
     context = request_context(websocket)
     session = _session(websocket, context)
     await session.check_model()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import structlog
 from prometheus_client import REGISTRY
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.api.middleware import RequestContextMiddleware
+from gateway.api.middleware import middleware
 from gateway.api.route_table import RouteTable
 from gateway.errors import AlreadyLogged, ModelNotFound, TritonUnreachable
 from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
@@ -127,8 +127,11 @@ async def test_exception_amid_a_response_is_raised_as_already_logged(events):
         return {"type": "http.disconnect"}
 
     scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    app: ASGIApp = break_off
+    for each in reversed(middleware(RouteTable(()))):
+        app = each.cls(app, *each.args)
     with pytest.raises(AlreadyLogged):
-        await RequestContextMiddleware(break_off, RouteTable(()))(scope, nothing, nothing)
+        await app(scope, nothing, nothing)
     assert [event["event"] for event in events] == ["unexpected_error", "request"]
 
 
