@@ -53,15 +53,14 @@ async def decoded_images(request: Request, *, max_side: int) -> AsyncGenerator[D
     """
     context = request_context(request)
     _, _, uploads = await open_uploads(request, context, _NoParameters)
-    service, charges, stats = context.service, context.charges, context.stats
-    account = service.tools.decoders.account(client=charges.caller)
-    with service.admission.permits(charges.caller.share) as permits:
+    service, caller, paid, stats = context.service, context.caller, context.charged, context.stats
+    account = service.tools.decoders.account(client=caller)
+    with service.admission.permits(caller.share) as permits:
         async with aclosing(uploads):
             async for upload in uploads:
-                if charges.paid:
-                    charges.paid = False
-                else:
-                    await charges.caller.charge(context.settings.max_wait_seconds, stats.stages)
+                if not paid:
+                    await caller.charge(context.settings.max_wait_seconds, stats.stages)
+                paid = False
                 try:
                     pixels = await _pixels(context, account, permits, upload, max_side)
                 except ImageError as error:

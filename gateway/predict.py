@@ -143,10 +143,10 @@ def bounded(step: Step) -> Step:
 
 async def charge(image: Image) -> None:
     """Charge the image to the API key; the first one of a request is paid already."""
-    charges = image.request.spec.charges
-    if charges.paid:
-        charges.paid = False
-    elif charges.caller is not ANYONE:
+    spec = image.request.spec
+    if spec.paid:
+        spec.paid = False
+    elif spec.caller is not ANYONE:
         await image.charge()
 
 

@@ -32,7 +32,7 @@ from gateway.api.request_context import CLIENT_GONE, KEY, RequestContext
 from gateway.api.route_table import RouteTable
 from gateway.api.security_headers import DEFAULT_HEADERS, SETTLED, missing
 from gateway.errors import InvalidParameter, RateLimited
-from gateway.limits.caller import ANYONE, REFUSAL_SECONDS, Charges
+from gateway.limits.caller import ANYONE, REFUSAL_SECONDS
 
 log = structlog.get_logger("gateway")
 
@@ -109,8 +109,8 @@ class ResponseHeaders:
                     (b"x-request-id", request_id.encode()),
                     (b"server-timing", timing.encode()),
                 ]
-                if context.charges.caller is not ANYONE:
-                    message["headers"] += context.charges.caller.headers()
+                if context.charged:
+                    message["headers"] += context.caller.headers()
                 if (draining := state.get("draining")) is not None and draining.closes:
                     message["headers"].append((b"connection", b"close"))
             elif is_head:
@@ -242,9 +242,9 @@ class Limits:
         if route is not None and caller is not ANYONE:
             caller.check_route(route.path, takes_images=route.traits.takes_images)
             if brings_images:
-                context.charges = charges = Charges(caller)
+                context.charged = True
                 try:
-                    await charges.begin(context.settings.max_wait_seconds, context.stats.stages)
+                    await caller.charge(context.settings.max_wait_seconds, context.stats.stages)
                 except RateLimited:
                     await asyncio.sleep(REFUSAL_SECONDS)
                     raise

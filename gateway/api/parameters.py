@@ -192,5 +192,6 @@ def request_spec(
         fields=fields,
         strict=strict,
         stats=context.stats,
-        charges=context.charges,
+        caller=context.caller,
+        paid=context.charged,
     )

@@ -13,7 +13,7 @@ from gateway.api.route_table import KnownRoute
 from gateway.errors import GatewayError
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
-from gateway.limits.caller import ANYONE, UNCHARGED, Caller, Charges
+from gateway.limits.caller import ANYONE, Caller
 from gateway.limits.pool_clients import PoolClient
 from gateway.limits.pools import Pool, PoolLease
 
@@ -81,8 +81,8 @@ class RequestContext:
     """Whether the API key is still valid. If not, open streams end; other requests are finished."""
     caller: Caller = ANYONE
     """Whose request it is."""
-    charges: Charges = UNCHARGED
-    """What this request's images are charged to."""
+    charged: bool = False
+    """Whether the first image is charged to the caller; see the middleware Limits."""
     leases: list[PoolLease] = field(default_factory=list)
     """What is released after the response."""
 

@@ -9,7 +9,7 @@ from gateway.limits.caller import ANYONE
 
 def count(spec: RequestSpec, result: Result) -> None:
     """Count each image of a file in the statistics of the request, the metrics, and the account of the API key."""
-    caller, stats = spec.charges.caller, spec.stats
+    caller, stats = spec.caller, spec.stats
     for image in result.images:
         error, version = image.error, image.model_version
         stats.model_version = stats.model_version or version

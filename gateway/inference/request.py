@@ -163,7 +163,7 @@ class Image:
         """Charge one image to the API key; waits while its rate is used up. Raises RateLimited."""
         request = self.request
         most_seconds = self.deadline.left_seconds if request.begun else request.tools.admission.max_wait_seconds
-        await request.spec.charges.caller.charge(most_seconds, request.stages)
+        await request.spec.caller.charge(most_seconds, request.stages)
 
     async def decoded_size(self, max_side: int | None = None) -> Size:
         """What a decoder makes of the image: the model's input if it takes tensors, or the size of its preprocessor.
@@ -182,7 +182,7 @@ class Image:
     async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> bool:
         """Queue the next image of an open file; see ExpandedUpload."""
         request = self.request
-        if self._has_images and request.spec.charges.caller.has_rate:
+        if self._has_images and request.spec.caller.has_rate:
             with request.stages["prepare"]:
                 await images.open()
                 if not await images.find():
@@ -273,7 +273,7 @@ class Request:
         """Images share a call only with those of the same group."""
         self.tensor_input = tools.backend.tensor_input(spec.model_name, spec.model_version)
         """How a decoder makes the model's input; None of a model that takes files."""
-        self.account = account or tools.decoders.account(client=spec.charges.caller)
+        self.account = account or tools.decoders.account(client=spec.caller)
         self.begun = False
         """Whether an image has had a permit."""
         lowest = spec.expansion is not None and spec.expansion.has_lowest_priority
@@ -281,7 +281,7 @@ class Request:
         self.keeps_records = observers.keep_records and not lowest
         """Whether an observer needs an ImageRecord of each image."""
         self._steps = steps
-        self._permits = tools.admission.permits(spec.charges.caller.share, lowest=lowest)
+        self._permits = tools.admission.permits(spec.caller.share, lowest=lowest)
         # Further images would only wait, with permits that images of other requests could use.
         self._most_permits = tools.batches.max_calls * tools.batches.max_images
         self._take = take

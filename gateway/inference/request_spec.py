@@ -8,7 +8,7 @@ from gateway.inference.backend import Embeddings
 from gateway.inference.expansion import Expansion
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.selection import Selection
-from gateway.limits.caller import Charges
+from gateway.limits.caller import ANYONE, Caller
 
 MIN_TIMEOUT_SECONDS = 0.001
 """Shortest timeout that a client may request; any network takes longer."""
@@ -56,5 +56,7 @@ class RequestSpec:
     strict: bool = False
     """Whether a damaged image is an error, even if it can be decoded."""
     stats: RequestStats = field(default_factory=RequestStats)
-    charges: Charges = field(default_factory=Charges)
-    """What the images are charged to."""
+    caller: Caller = ANYONE
+    """Whom the images are charged to."""
+    paid: bool = False
+    """Whether the next image is charged already."""

@@ -53,23 +53,3 @@ class Caller:
 ANYONE = Caller()
 """The caller of a request without limits of its own."""
 ANYONE.has_rate = False
-
-
-class Charges:
-    """The images of one request: each is charged once to its caller."""
-
-    __slots__ = ("caller", "paid")
-
-    def __init__(self, caller: Caller = ANYONE) -> None:
-        self.caller = caller
-        self.paid = False
-        """Whether the next image is charged already."""
-
-    async def begin(self, most_seconds: float, stages: Stages) -> None:
-        """Charge the first image before the body is read; see Caller.charge."""
-        await self.caller.charge(most_seconds, stages)
-        self.paid = True
-
-
-UNCHARGED = Charges()
-"""The charges of a request without limits of its own: nothing is charged to ANYONE."""

@@ -19,7 +19,7 @@ from gateway.inference.service import InferenceService
 from gateway.ingest import json_text
 from gateway.ingest.json_text import JsonError
 from gateway.ingest.upload import Upload
-from gateway.limits.caller import ANYONE, Caller, Charges
+from gateway.limits.caller import ANYONE, Caller
 from gateway.limits.pool_clients import WaitingClient
 from gateway.limits.pools import PoolLease
 from gateway.metrics import STREAMS_STOPPED
@@ -311,7 +311,7 @@ class StreamSession(WaitingClient):
             key=self._key,
             address=self._address,
             fields=self._fields,
-            charges=Charges(self._caller),
+            caller=self._caller,
         )
         outcome: Result | Exception
         results: list[Result] = []
