@@ -5,7 +5,6 @@ Each stands between two comments, `<!-- table: NAME -->` and `<!-- end -->`; a t
 
 import inspect
 import re
-import runpy
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +19,7 @@ from typer.main import get_command
 from gateway import metrics
 from gateway.app import create_app
 from gateway.environment import allowed
-from gateway.plugin_loading import errors_of, installed, metrics_of, settings_class
+from gateway.plugin_loading import errors_of, installed, is_ours, metrics_of, settings_class
 from gateway.plugins.keys.limits_route import FIXED
 from gateway.settings import fixed, variable
 from gateway.values.quantities import size
@@ -210,8 +209,13 @@ def with_table(name: str, text: str) -> str:
 
 
 if __name__ == "__main__":
+    if others := [plugin.name for plugin in installed() if not is_ours(plugin.__module__)]:
+        sys.exit(f"other plug-ins would get into the tables: {variable('plugins_off')}={','.join(others)} make docs")
+    sys.path.insert(0, str(PROJECT))
+    from deploy.generate.__main__ import files, rewrite
+
     for name in TABLES:
         page = REFERENCE / f"{name}.md"
-        page.write_text(with_table(name, page.read_text()))
-    sys.path.insert(0, str(PROJECT))
-    runpy.run_module("deploy.generate", run_name="__main__")
+        rewrite(page, with_table(name, page.read_text()))
+    for path, content in files():
+        rewrite(path, content)

@@ -31,7 +31,7 @@ def installed() -> tuple[type[Plugin], ...]:
         raise PluginFailed(f"{variable('plugins_off')} names {min(unknown)!r}; installed are {known}")
     return tuple(
         _load(entry)
-        for entry in sorted(entries.values(), key=lambda entry: (_is_ours(entry.value), entry.name))
+        for entry in sorted(entries.values(), key=lambda entry: (is_ours(entry.value), entry.name))
         if entry.name not in off
     )
 
@@ -164,7 +164,7 @@ def listings() -> Sequence[Listing]:
     """All installed plug-ins, also those that are switched off or cannot be loaded."""
     off = set(listed(given_variables().get(variable("plugins_off")) or ""))
     found = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (_is_ours(entry.value), entry.name)):
+    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (is_ours(entry.value), entry.name)):
         version = entry.dist.version if entry.dist is not None else ""
         if entry.name in off:
             found.append(Listing(entry.name, version, "off"))
@@ -190,7 +190,8 @@ def _installed_fields() -> set[str]:
     return fields
 
 
-def _is_ours(module: str) -> bool:
+def is_ours(module: str) -> bool:
+    """Whether a plug-in's module comes with the gateway."""
     return module.startswith(("gateway_models.", "gateway.plugins.", "gateway_predictions."))
 
 

@@ -72,8 +72,9 @@ def free_port() -> int:
 
 
 def environment(**settings: object) -> dict[str, str]:
-    """This process's environment, with the given settings and no others."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GATEWAY_")}
+    """This process's environment, with the given settings and no others but the plug-ins that are off."""
+    kept = {name for name in os.environ if not name.startswith("GATEWAY_") or name == "GATEWAY_PLUGINS_OFF"}
+    inherited = {name: os.environ[name] for name in kept}
     return {**inherited, **environment_of(settings)}
 
 

@@ -1,8 +1,12 @@
 """The settings of a service with all plug-ins of this repository."""
 
+import os
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from gateway.plugin_loading import settings_class
+from gateway.hooks import GROUP
+from gateway.plugin_loading import is_ours, settings_class
+from gateway.settings import variable
 
 if TYPE_CHECKING:
     from gateway import settings
@@ -24,4 +28,7 @@ if TYPE_CHECKING:
     ):
         """What mypy sees."""
 else:
+    # Plug-ins of others that are installed would be in the tables, and in what the service answers.
+    if others := [entry.name for entry in entry_points(group=GROUP) if not is_ours(entry.value)]:
+        os.environ.setdefault(variable("plugins_off"), ",".join(others))
     Settings = settings_class()

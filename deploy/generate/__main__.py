@@ -15,7 +15,13 @@ def files() -> Iterator[tuple[Path, str]]:
     yield third_party.PATH, third_party.text()
 
 
-if __name__ == "__main__":
-    for path, content in files():
+def rewrite(path: Path, content: str) -> None:
+    """Write a file unless it has this content: make would install the project again for a newer pyproject.toml."""
+    if not path.exists() or path.read_text() != content:
         path.parent.mkdir(exist_ok=True)
         path.write_text(content)
+
+
+if __name__ == "__main__":
+    for path, content in files():
+        rewrite(path, content)

@@ -135,7 +135,7 @@ with client_of_app(create_app(load_settings(), StubBackend())) as client:
 def run(program: str, folder: Path | None = None, *, code: int = 0, **variables: str) -> str:
     """Run a program, which must exit with `code`; returns what it prints as errors."""
     path = os.pathsep.join(map(str, filter(None, (folder, PROJECT))))
-    environment = {**os.environ, "PYTHONPATH": path, **variables}
+    environment = {**os.environ, "PYTHONPATH": path, "GATEWAY_PLUGINS_OFF": "", **variables}
     return python("-c", program, code=code, cwd=folder or PROJECT, env=environment).stderr
 
 
