@@ -54,7 +54,7 @@ class Turns(Generic[P]):
 
     def run(self, work: Work) -> bool:
         """Run some work now and return True; False without running it if this iteration has no time left for it."""
-        if self._new or not self._has_time:
+        if self._new or self._count >= self._most or self._spent_seconds >= self._seconds:
             return False
         self._run(work)
         return True
@@ -63,16 +63,21 @@ class Turns(Generic[P]):
         """Run some work in one of the next iterations: one piece for each participant."""
         (self._backlog if backlog else self._new).setdefault(participant.client, {})[participant] = work
         if not backlog:
-            self._tick()
+            if not self._ticks:
+                self._tick()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LEAST_PAUSE_SECONDS, self._run_backlog)
 
     async def wait(self, participant: P) -> None:
         """Wait for the turn of a participant."""
-        if not self.run(_nothing):
+        if self._new or self._count >= self._most or self._spent_seconds >= self._seconds:
             entered = asyncio.get_running_loop().create_future()
             self.enqueue(participant, partial(_wake, entered))
             await entered
+        else:
+            self._count += 1
+            if not self._ticks:
+                self._tick()
 
     def oldest(self) -> P | None:
         """The participant whose turn is next, if one waits."""
@@ -95,12 +100,9 @@ class Turns(Generic[P]):
         """How long the client has to wait for its refusals."""
         return max(0.0, self._refused_until.get(client, 0.0) - time.monotonic() - FREE_SECONDS)
 
-    @property
-    def _has_time(self) -> bool:
-        return self._count < self._most and self._spent_seconds < self._seconds
-
     def _run(self, work: Work) -> None:
-        self._tick()
+        if not self._ticks:
+            self._tick()
         self._count += 1
         began = time.perf_counter()
         try:
@@ -109,16 +111,16 @@ class Turns(Generic[P]):
             self._spent_seconds += time.perf_counter() - began
 
     def _tick(self) -> None:
-        if not self._ticks:
-            self._ticks = True
-            asyncio.get_running_loop().call_soon(self._next)
+        """Begin the next iteration as soon as this one has ended."""
+        self._ticks = True
+        asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
         """Begin an iteration, with the new work that waits."""
         self._ticks, self._count, self._spent_seconds = False, 0, 0.0
         if self._new:
             self._tick()
-        while self._new and self._has_time:
+        while self._new and self._count < self._most and self._spent_seconds < self._seconds:
             self._run(_take(self._new, next(iter(self._new))))
 
     def _run_backlog(self) -> None:
@@ -141,10 +143,6 @@ def _take(queue: Queue[P], client: Hashable, participant: P | None = None) -> Wo
     if works:
         queue[client] = works
     return work
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 def _wake(entered: "asyncio.Future[None]") -> None:
