@@ -15,7 +15,7 @@ sys.path.append(str(Path(__file__).parent))
 from tables import openapi
 
 SWAGGER_UI = Path(fastapi_swagger.__file__).parent / "resources"
-OPENAPI_PAGE = "docs/reference/endpoints"
+OPENAPI_PAGE = "docs/reference/http-api"
 
 project = "Triton image gateway"
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]

@@ -101,22 +101,18 @@ def settings() -> str:
 
 
 def limits() -> str:
-    """Every limit of a request or a process, the code of what is beyond it, and what happens at the limit."""
+    """Every limit that no variable sets, and the code of what is beyond it."""
     fields = Settings.model_fields
     rows = [
-        (
-            f"`{name if fixed(fields[name]) else variable(name)}`",
-            default(name),
-            f"`{error.code}`",
-            fields[name].description or "",
-        )
+        (f"`{name}`", default(name), f"`{error.code}`", fields[name].description or "")
         for name, (_, error) in Settings.all_limits().items()
+        if fixed(fields[name])
     ]
     rows += [
-        (f"`{name}`", f"{value:g} {unit}", f"`{error.code}`", "See below; not a setting.")
+        (f"`{name}`", size(value) if unit == "bytes" else f"{value:g} {unit}", f"`{error.code}`", "")
         for name, (value, unit, error) in {**FIXED, **Settings.all_fixed_limits()}.items()
     ]
-    return table(("limit", "default", "beyond it", "meaning"), rows)
+    return table(("limit", "value", "beyond it", "meaning"), rows)
 
 
 def error_codes() -> str:
@@ -146,20 +142,35 @@ def endpoints() -> str:
 
 
 def commands() -> str:
-    """Every command of `gateway`, with the first sentence of its help; those that --help does not show come last."""
-    found = list(leaf_commands(("gateway",), get_command(app)))
-    tables = (
-        table(
-            (title, ""),
-            (
-                (f"`{' '.join(path)}`", (command.help or "").split("\n\n")[0].replace("\n", " ").strip())
-                for path, command in found
-                if command.hidden is hidden
-            ),
-        )
-        for title, hidden in (("command", False), ("for containers and probes", True))
-    )
-    return "\n\n".join(tables)
+    """Every command of `gateway` with its options, the frequent ones first."""
+    found = dict(leaf_commands(("gateway",), get_command(app)))
+    add = {each.name for each in found["gateway", "model", "add"].params} - {"source", "verbose", "model_repository"}
+    parts = []
+    for path, command in sorted(found.items(), key=lambda item: item[1].hidden):  # those of containers come last
+        left_out = add if path == ("gateway", "up") else set()
+        more = "\n- the options of `gateway model add`, for SOURCE" if left_out else ""
+        parts.append(f"## {' '.join(path)}\n\n{first_sentence(command)}\n\n{options(command, left_out)}{more}".rstrip())
+    return "\n\n".join(parts)
+
+
+def first_sentence(command: Command) -> str:
+    """What a command does."""
+    return " ".join((command.help or "").split("\n\n")[0].split())
+
+
+def options(command: Command, left_out: set[str | None]) -> str:
+    """A list of the arguments and options of a command; those that its --help leaves out come last."""
+    given = [
+        each
+        for each in command.params
+        if not {"--help", "--help-all"}.intersection(each.opts) and each.name not in left_out
+    ]
+    given.sort(key=lambda each: getattr(each, "hidden", False))
+    lines = []
+    for each in given:
+        name = each.opts[0] if each.param_type_name == "option" else str(each.name).upper()
+        lines.append(f"- `{name}`: {' '.join(str(getattr(each, 'help', None) or '').split())}")
+    return "\n".join(lines)
 
 
 def metric_table() -> str:
@@ -196,14 +207,21 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": commands,
     "metrics": metric_table,
 }
-"""The page of docs/reference/ that has each, by its name without .md."""
+"""What writes each table."""
+PAGES = {"limits": "settings", "endpoints": "http-api"}
+"""The pages of docs/reference/ that have other names than their table."""
+
+
+def page_of(name: str) -> Path:
+    """The page with a table."""
+    return REFERENCE / f"{PAGES.get(name, name)}.md"
 
 
 def with_table(name: str, text: str) -> str:
     """A page's text with its table written anew."""
     place = re.compile(rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
     if not place.search(text):
-        raise ValueError(f"docs/reference/{name}.md has no place for its table")
+        raise ValueError(f"{page_of(name)} has no place for the table {name}")
     content = TABLES[name]()
     return place.sub(lambda match: match[1] + content + match[2], text)
 
@@ -215,7 +233,7 @@ if __name__ == "__main__":
     from deploy.generate.__main__ import files, rewrite
 
     for name in TABLES:
-        page = REFERENCE / f"{name}.md"
+        page = page_of(name)
         rewrite(page, with_table(name, page.read_text()))
     for path, content in files():
         rewrite(path, content)

@@ -79,7 +79,7 @@ ADVICE = {
     FileKind.AOTI_PACKAGE: "it is machine code for one type of processor or GPU, without the original network that "
     "its answers could be compared with. Add the program that it was compiled from: {export}",
     FileKind.ENGINE: "it is machine code for one kind of GPU, which cannot be tested here. Add the network that it was "
-    "built from, with --format onnx --tensorrt; or write its config.pbtxt by hand: docs/guides/own-repository.md",
+    "built from, with --format onnx --tensorrt; or write its config.pbtxt by hand: docs/guides/existing-triton.md",
     FileKind.SAFETENSORS: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}`, timm:ARCH for one of timm, or the folder with its config.json for one of Hugging Face",
     FileKind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "

@@ -21,11 +21,9 @@ MAKE_UP = "triton-image-gateway[local]"
 CUDA = ("nvidia-", "cuda-", "triton")
 NOT_INSTALLED = {"ray", "spark"}
 """Extras that developers need not install."""
-WITH_EXTRAS = {"ray_classify.py": "ray", "spark_classify.py": "spark"}
+WITH_EXTRAS = {"ray_classify.py": "ray", "spark_classify.py": "spark", "train_digits.py": "converters"}
 """Examples whose docstring says which extra of pyproject.toml to install."""
 IN_TRITON = "triton_python_backend_utils"
-PAGES_WITH_EXTRAS = {"calibrate.md": "converters"}
-"""Pages that say which extra to install."""
 
 
 def imports(code: str) -> list[str]:
@@ -77,22 +75,13 @@ def try_imports(statements: list[str], site: Path) -> subprocess.CompletedProces
 
 
 def test_examples_of_pages(environment_of):
-    statements = {each for page in PAGES if page.name not in PAGES_WITH_EXTRAS for each in imports_of(page)}
+    statements = {each for page in PAGES for each in imports_of(page)}
     assert {"import httpx", "from gateway_client import Gateway", "import torch"} <= statements
     run = try_imports(sorted(statements), environment_of(MAKE_UP))
     assert run.returncode == 0, run.stderr
     # A package of the developers is not found, also behind a package that is a requirement.
     for statement in ("import pytest", "import tritonclient.http"):
         assert "ModuleNotFoundError" in try_imports([statement], environment_of(MAKE_UP)).stderr
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "extra"), PAGES_WITH_EXTRAS.items(), ids=str)
-def test_examples_of_a_page_that_needs_an_extra(name, extra, environment_of):
-    (page,) = [each for each in PAGES if each.name == name]
-    assert f"make install EXTRAS={extra}" in page.read_text()
-    run = try_imports(sorted(imports_of(page)), environment_of(f"triton-image-gateway[local,{extra}]"))
-    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.parametrize("path", sorted((PROJECT / "examples").glob("*.py")), ids=lambda path: path.name)
@@ -102,7 +91,7 @@ def test_example_programs(path, environment_of):
         assert extra in tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
         assert f"pip install '.[{extra}]'" in (ast.get_docstring(ast.parse(path.read_text())) or "")
     if extra not in NOT_INSTALLED:
-        requirement = MAKE_UP if extra is None else f"triton-image-gateway[{extra}]"
+        requirement = MAKE_UP if extra is None else f"triton-image-gateway[local,{extra}]"
         # nearest.py says to install FAISS, which no extra has.
         needed_here = [each for each in imports(path.read_text()) if each != "import faiss"]
         run = try_imports(needed_here, environment_of(requirement))

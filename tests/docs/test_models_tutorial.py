@@ -23,16 +23,12 @@ from tests.gateway.plugins.tensors import test_on_triton
 PROJECT = Path(__file__).parents[2]
 TUTORIALS = [
     *(PROJECT / "docs" / "tutorials" / name for name in ("own-model.md", "in-production.md")),
-    *(
-        PROJECT / "docs" / "guides" / name
-        for name in ("calibrate.md", "after.md", "own-repository.md", "bare-model.md")
-    ),
+    *(PROJECT / "docs" / "guides" / name for name in ("postprocess.md", "existing-triton.md")),
 ]
-ALREADY_THERE: dict[str, Callable[[Path], object]] = {
-    "own-repository": test_own_repository.write_repository,
-    "bare-model": test_on_triton.write_models,
+ALREADY_THERE: dict[str, tuple[Callable[[Path], object], ...]] = {
+    "existing-triton": (test_own_repository.write_repository, test_on_triton.write_models),
 }
-"""Writes the files that the reader of a guide has."""
+"""What writes the files that the reader of a guide has."""
 HOME = "/home/you/flowers"
 """Where the tutorial's reader works."""
 CHECKOUT = "/home/you/triton-image-gateway"
@@ -42,7 +38,7 @@ STARTED = {
     "gateway serve": '"event": "triton_ready"',
 }
 """Commands that keep running beside the next ones, and part of the line that says that they have started."""
-PORTS = ("8080", "8001", "8082", "8000", "8002")
+PORTS = ("8080", "8001", "8082", "8083")
 """The values of the tutorial."""
 ANY_LINES = "…"
 
@@ -139,7 +135,7 @@ class Reader:
     def _here(self, text: str) -> str:
         for there, here in self.ports.items():
             text = text.replace(f":{there}", f":{here}").replace(f"-port {there}", f"-port {here}")
-        return text
+        return text.replace(CHECKOUT, str(PROJECT))
 
     def _there(self, text: str) -> str:
         for there, here in self.ports.items():
@@ -197,9 +193,9 @@ def said(expected: tuple[str, ...], printed: list[str]) -> bool:
 def test_tutorial_commands_print_their_documented_output(reader, tutorial):
     followed = commands(tutorial)
     assert len(followed) > 3
-    if (write := ALREADY_THERE.get(tutorial.stem)) is not None:
+    for write in ALREADY_THERE.get(tutorial.stem, ()):
         write(reader.folder)
-        shutil.copy(PROJECT / "examples" / "cat.jpg", reader.folder)
+    shutil.copy(PROJECT / "examples" / "cat.jpg", reader.folder)
     for command in followed:
         printed = reader.run(command)
         wanted = "\n".join(command.output)

@@ -1,4 +1,4 @@
-"""The repository of docs/guides/own-repository.md, served by a real Triton as the page has it, but on the CPU."""
+"""The repository of docs/guides/existing-triton.md, served by a real Triton as the page has it, but on the CPU."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ from tests.settings import Settings
 from tests.streaming import ask, opened
 from tests.tritons import running_triton, stub_processes
 
-PAGE = PROJECT / "docs" / "guides" / "own-repository.md"
+PAGE = PROJECT / "docs" / "guides" / "existing-triton.md"
 GPUS = re.compile(r"instance_group \[\n.*?\n\]", re.DOTALL)
 CPU = "instance_group [ { count: 1 kind: KIND_CPU } ]"
 JPEG = {"content-type": "image/jpeg"}

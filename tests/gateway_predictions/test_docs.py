@@ -36,7 +36,7 @@ def test_guide_has_the_limits_and_defaults():
 
 
 def test_guide_of_drift_has_the_limits():
-    guide = (PROJECT / "docs" / "guides" / "drift.md").read_text()
+    guide = (PROJECT / "docs" / "guides" / "prediction-log.md").read_text()
     assert f"at most {MOST_IMAGES:,} images on each side, and at least {LEAST_IMAGES}" in guide
     assert f"the {MOST_NAMES} most frequent ones" in guide
     assert f"An alarm is a distance of at least {LEAST_DISTANCE:g}" in guide

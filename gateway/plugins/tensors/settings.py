@@ -15,7 +15,7 @@ class TensorSettings(Section):
     """Models of Triton that take tensors."""
 
     tensor_models_file: Path | None = None
-    """TOML file that says how images become the input of models without a preprocessor (docs/guides/bare-model.md)."""
+    """TOML file that makes images the input of models without a preprocessor (docs/guides/existing-triton.md)."""
 
     def faults(self) -> Sequence[str]:
         """The file must be readable, and the gateway must be allowed to decode."""

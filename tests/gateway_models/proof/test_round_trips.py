@@ -405,7 +405,7 @@ def test_evaluate_counts_what_the_service_answers(server, repository, serves, ph
 
 
 def handwritten(name: str) -> str:
-    """The configuration of a classifier in docs/guides/own-repository.md, which is for a machine with two GPUs."""
+    """The configuration of a classifier in docs/guides/existing-triton.md, which is for a machine with two GPUs."""
     return page_files()["models/classifier/config.pbtxt"].replace('"classifier"', f'"{name}"')
 
 

@@ -1,4 +1,4 @@
-"""Classifiers that take tensors, on a real Triton beside an ensemble, as docs/guides/bare-model.md has them.
+"""Classifiers that take tensors, on a real Triton beside an ensemble, as docs/guides/existing-triton.md has them.
 
 The wheel's Triton has no ONNX Runtime and no libtorch: the project's own Python-based backends run both networks.
 """
@@ -26,10 +26,18 @@ from tests.settings import Settings
 from tests.streaming import ask, opened
 from tests.tritons import running_triton, stub_processes
 
-PAGE = PROJECT / "docs" / "guides" / "bare-model.md"
+PAGE = PROJECT / "docs" / "guides" / "existing-triton.md"
 JPEG = {"content-type": "image/jpeg"}
 TORCH, ONNX, PIXELS, CLASSIFIER = "flowers_torch", "flowers_onnx", "pixels", "head_classifier"
 OTHERS = f"""
+[models.{TORCH}]
+resize_size = 40
+crop_size = 32
+mean = [0.485, 0.456, 0.406]
+std = [0.229, 0.224, 0.225]
+scores = "softmax"
+labels = "flowers.txt"
+
 [models.{PIXELS}]
 resize_size = [32, 32]
 crop_size = 32
@@ -45,7 +53,24 @@ mean = [0.5, 0.4, 0.3]
 std = [0.2, 0.3, 0.4]
 labels = "flowers.txt"
 """
-"""Further models of the file: pixels in rows, with embeddings; and the network of an ensemble in the same Triton."""
+"""Further models of the file: without batches, pixels in rows with embeddings, and the network of an ensemble."""
+ONNX_CONFIG = """
+name: "flowers_onnx"
+platform: "onnxruntime_onnx"
+max_batch_size: 16
+dynamic_batching { }
+input [ { name: "pixels" data_type: TYPE_FP32 dims: [ 3, 32, 32 ] } ]
+output [ { name: "scores" data_type: TYPE_FP32 dims: [ 5 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
+TORCH_CONFIG = """
+name: "flowers_torch"
+platform: "pytorch_libtorch"
+max_batch_size: 0
+input [ { name: "input__0" data_type: TYPE_FP32 dims: [ -1, 3, 32, 32 ] } ]
+output [ { name: "output__0" data_type: TYPE_FP32 dims: [ -1, 5 ] } ]
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"""
 PIXELS_CONFIG = """
 name: "pixels" backend: "python" max_batch_size: 8
 input [ { name: "IMAGE" data_type: TYPE_UINT8 dims: [ 32, 32, 3 ] } ]
@@ -74,21 +99,16 @@ class TritonPythonModel:
 """
 
 
-def blocks(pattern: str) -> dict[str, str]:
-    """The files that the page shows, by their names."""
-    return dict(re.findall(rf"`({pattern})`[^\n]*:\n\n```\w+\n(.*?)```", PAGE.read_text(), re.DOTALL))
-
-
 def write_models(folder: Path) -> None:
-    """Write the page's two models, each with a small network, and its other files."""
+    """Write two models, each with a small network, and the page's file for the first one."""
     # Torch takes seconds to import, and this module is collected by every worker.
     from tests.gateway_models.networks.builders import Head, save_onnx, save_torchscript
 
-    for name, text in (blocks(r"models/[\w./]+") | blocks(r"tensor_models\.toml")).items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    for name in (TORCH, ONNX):
-        (folder / "models" / name / "1").mkdir()
+    for name, config in ((TORCH, TORCH_CONFIG), (ONNX, ONNX_CONFIG)):
+        (folder / "models" / name / "1").mkdir(parents=True, exist_ok=True)
+        (folder / "models" / name / "config.pbtxt").write_text(config)
+    (text,) = re.findall(r"`tensor_models\.toml`:\n\n```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (folder / "tensor_models.toml").write_text(text)
     save_torchscript(Head(seed=1), folder / "models" / TORCH / "1" / "model.pt")
     save_onnx(Head(seed=1), folder / "models" / ONNX / "1" / "model.onnx")
     (folder / "flowers.txt").write_text("cornflower\ndaisy\npoppy\nsunflower\nviolet\n")
