@@ -10,7 +10,7 @@ import pytest
 from gateway import __version__
 from gateway.app import create_app
 from gateway.environment import load_settings
-from gateway.hooks import PluginFailed
+from gateway.hooks import Plugin, PluginFailed
 from gateway.plugin_loading import listings
 from gateway.settings import Settings
 from tests import warm
@@ -197,6 +197,12 @@ def test_route_of_the_guide_takes_images(tmp_path):
     """A PNG that goes to Triton as it is, and a GIF that a decoder reads; nothing is in flight afterwards."""
     install(tmp_path, "image_hash", "Hashes", CODE["image_hash"])
     run(IMAGE_HASH, tmp_path)
+
+
+def test_guide_has_every_hook():
+    table = GUIDE.partition("| hook | for |\n")[2].partition("\n\n")[0]
+    named = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert named == {name for name in vars(Plugin) if not name.startswith("_")} - {"name"}
 
 
 def test_public_names_exist():
