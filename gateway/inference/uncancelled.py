@@ -6,7 +6,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
-from gateway.limits.lease import Holding
+from gateway.limits.lease import Lease
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Uncancelled:
     def __len__(self) -> int:
         return len(self.tasks)
 
-    async def run(self, work: Coroutine[Any, Any, T], permits: Collection[Holding] = ()) -> T:
+    async def run(self, work: Coroutine[Any, Any, T], permits: Collection[Lease] = ()) -> T:
         """The result of `work`, which keeps its permits to its end, even if this wait for it is cancelled."""
         for permit in permits:
             permit.keep()
@@ -62,6 +62,6 @@ class Uncancelled:
             task.exception()  # marks the exception as retrieved: the caller may be gone
 
 
-def _settle(permits: tuple[Holding, ...], _: "asyncio.Task[Any]") -> None:
+def _settle(permits: tuple[Lease, ...], _: "asyncio.Task[Any]") -> None:
     for permit in permits:
         permit.settle()

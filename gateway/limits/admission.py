@@ -4,13 +4,12 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.fair_share import FairShare
-from gateway.limits.lease import Bound, Holding, admission
+from gateway.limits.lease import Bound, Lease, admission
 
 COSTLY_SECONDS = 0.05
 """An image that takes this long to decode is costly: it waits behind other costly images, and cheap ones pass it."""
@@ -22,41 +21,45 @@ COSTLY_SHARE, COSTLY_BYTES_SHARE = 0.5, 0.75
 """The share of the images in flight and of the queue that costly images may take, and of the bytes in flight."""
 
 
-class ImageCost(NamedTuple):
-    """What one image takes while it is in flight: bytes, and processor time to decode it if it is costly."""
+class Permit(Lease):
+    """Permission for one image to be in flight, or its place in the queue for one."""
 
-    nbytes: int
-    decode_seconds: float = 0.0
-    """0 unless the image is costly."""
+    __slots__ = ("_holds", "_permits", "admitted", "begun", "decode_seconds", "nbytes", "place", "share")
 
+    admitted: "asyncio.Future[Permit]"
+    """In the queue: done when the image may be in flight; it fails when the image is evicted."""
+    begun: bool
+    place: tuple[float, int]
+    """Its place in the queue, and its number by arrival."""
 
-class Permit(Holding):
-    """Permission for one image to be in flight."""
+    def __init__(self, permits: "Permits", nbytes: int, decode_seconds: float) -> None:
+        self._permits, self.share = permits, permits.share
+        self.nbytes = min(nbytes, permits.admission.bytes.most)
+        self.decode_seconds = decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0
+        """Processor time to decode the image; 0 unless it is costly."""
+        self._kept = self._released = self._holds = False
 
-    __slots__ = ("_ended", "_nbytes", "_permits", "load")
-
-    def __init__(self, permits: "Permits", load: ImageCost) -> None:
-        self._permits = permits
-        self.load = load
-        self._nbytes = load.nbytes
-        self._kept = self._released = self._ended = False
-        gate = permits.admission
+    def hold(self) -> "Permit":
+        """Count the image as in flight."""
+        permits, gate = self._permits, self._permits.admission
+        self._holds = True
         gate.images.add(1)
-        gate.bytes.add(load.nbytes)
-        for bound in permits.share.bounds:
+        gate.bytes.add(self.nbytes)
+        for bound in self.share.bounds:
             bound.add(1)
-        if load.decode_seconds:
+        if self.decode_seconds:
             gate.decoding[self] = None
         permits.held.add(self)
+        return self
 
     def shrink(self, nbytes: int) -> None:
         """Give back what is no longer needed once the image is decoded: all but `nbytes`."""
-        if self._ended:
+        if not self._holds:
             return
         gate = self._permits.admission
         gate.decoding.pop(self, None)
-        freed = max(self._nbytes - nbytes, 0)
-        self._nbytes -= freed
+        freed = max(self.nbytes - nbytes, 0)
+        self.nbytes -= freed
         gate.bytes.add(-freed)
         gate.admit()  # a decoder may be idle, even if no byte was given back
 
@@ -66,18 +69,20 @@ class Permit(Holding):
         permits.held.discard(self)
         if permits.released is not None:
             permits.released.set()
-        super().release()
+        self._released = True
+        if not self._kept:
+            self._end()
 
     def _end(self) -> None:
-        if self._ended:
+        if not self._holds:
             return
-        self._ended = True
-        permits, gate = self._permits, self._permits.admission
-        if self.load.decode_seconds:
+        self._holds = False
+        gate = self._permits.admission
+        if self.decode_seconds:
             gate.decoding.pop(self, None)
         gate.images.add(-1)
-        gate.bytes.add(-self._nbytes)
-        for bound in permits.share.bounds:
+        gate.bytes.add(-self.nbytes)
+        for bound in self.share.bounds:
             bound.add(-1)
         if gate.waiting.held:
             gate.admit()
@@ -112,8 +117,8 @@ class Permits:
         `decode_seconds` is the expected time to decode the image in the gateway. An image that exceeds a limit by
         itself fits while nothing else is in flight.
         """
-        load = self.admission.fitting(nbytes, decode_seconds, self.share)
-        return None if load is None else Permit(self, load)
+        permit = Permit(self, nbytes, decode_seconds)
+        return permit.hold() if self.admission.fits(permit) else None
 
     async def acquire(self, nbytes: int, decode_seconds: float = 0.0, *, begun: bool = False) -> Permit:
         """Wait until the image fits; raises Overloaded if the queue is full.
@@ -121,10 +126,11 @@ class Permits:
         With `begun`, other images of the request were admitted already; then it may evict an image of a request of
         which none was.
         """
-        permit = self.try_acquire(nbytes, decode_seconds)
-        if permit is not None:
-            return permit
-        return await self.admission.wait(self, self.admission.load_of(nbytes, decode_seconds), begun=begun)
+        permit = Permit(self, nbytes, decode_seconds)
+        if self.admission.fits(permit):
+            return permit.hold()
+        permit.begun = begun
+        return await self.admission.wait(permit)
 
     async def wait_for_space(self, most: int) -> None:
         """Wait until the request has fewer than `most` permits; one task at a time."""
@@ -134,21 +140,8 @@ class Permits:
         self.released = None
 
 
-@dataclass(eq=False, slots=True)
-class _Waiter:
-    """An image in the queue: `admitted` is done when it has a permit, and fails when it is evicted."""
-
-    place: tuple[float, int]
-    """Its place in the queue, and its number by arrival."""
-    permits: Permits
-    load: ImageCost
-    begun: bool
-    admitted: "asyncio.Future[Permit]"
-
-    @property
-    def share(self) -> FairShare:
-        """The share of the request."""
-        return self.permits.share
+Queues = dict[FairShare, deque[Permit]]
+"""The waiting images of each share that has any, in the order of arrival."""
 
 
 class Admission:
@@ -204,82 +197,82 @@ class Admission:
         share = share or self._everyone
         return Permits(self, share.lowest(self.lowest) if lowest else share)
 
-    def load_of(self, nbytes: int, decode_seconds: float) -> ImageCost:
-        """What an image takes."""
-        return ImageCost(min(nbytes, self.bytes.most), decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0)
-
-    def fitting(self, nbytes: int, decode_seconds: float, share: FairShare) -> ImageCost | None:
-        """What an image takes that fits now, while no other image waits before it; None if it does not fit."""
+    def fits(self, image: Permit) -> bool:
+        """Whether an image may be in flight now, and no other one waits before it."""
+        images, in_flight, share = self.images, self.bytes, image.share
+        if images.held >= images.most or image.nbytes > in_flight.most - in_flight.held:
+            return False
         if share.bounds and share.full:
-            return None
-        load = self.load_of(nbytes, decode_seconds)
-        if not self._fits(load):
-            return None
-        if load.decode_seconds and (self._costly_queues or not self._may_decode(load)):
-            return None
-        return None if self.waiting.held and self._next() is not None else load
+            return False
+        if image.decode_seconds and (self._costly_queues or not self._may_decode(image)):
+            return False
+        return not self.waiting.held or self._next() is None
 
-    async def wait(self, permits: Permits, load: ImageCost, *, begun: bool) -> Permit:
-        """Wait for a permit; raises Overloaded if the queue is full."""
+    async def wait(self, image: Permit) -> Permit:
+        """Wait until an image may be in flight; raises Overloaded if the queue is full."""
+        queues = self._queues_of(image)
         if self.waiting.free <= 0:
-            self._make_room(permits.share, self._queues(), begun=begun)
-        elif load.decode_seconds and _length(self._costly_queues.values()) >= max(self.waiting.most * COSTLY_SHARE, 1):
-            self._make_room(permits.share, list(self._costly_queues.values()), begun=begun)
-        admitted: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
-        place = permits.share.start(self._place), next(self._numbers)
-        waiter = _Waiter(place, permits, load, begun, admitted)
-        queues = self._costly_queues if load.decode_seconds else self._cheap_queues
-        queues.setdefault(permits.share, deque()).append(waiter)
+            self._make_room(image, self._queues())
+        elif image.decode_seconds and sum(map(len, queues.values())) >= max(self.waiting.most * COSTLY_SHARE, 1):
+            self._make_room(image, list(queues.values()))
+        image.admitted = asyncio.get_running_loop().create_future()
+        image.place = image.share.start(self._place), next(self._numbers)
+        queues.setdefault(image.share, deque()).append(image)
         self.waiting.add(1)
-        return await admission(admitted, lambda: self._give_up(waiter))
+        return await admission(image.admitted, lambda: self._give_up(image))
 
     def admit(self) -> None:
         """Give permits to the images that fit now."""
-        while self.waiting.held and (waiter := self._next()) is not None and self._fits(waiter.load):
-            self._place = max(self._place, waiter.place[0])
-            self._dequeue(waiter, admitted=True)
-            if not waiter.admitted.done():
-                waiter.admitted.set_result(Permit(waiter.permits, waiter.load))
+        images, in_flight = self.images, self.bytes
+        while self.waiting.held and (image := self._next()) is not None:
+            if images.held >= images.most or image.nbytes > in_flight.most - in_flight.held:
+                return
+            self._place = max(self._place, image.place[0])
+            self._dequeue(image, admitted=True)
+            if not image.admitted.done():
+                image.admitted.set_result(image.hold())
 
-    def _give_up(self, waiter: _Waiter) -> None:
-        queues = self._costly_queues if waiter.load.decode_seconds else self._cheap_queues
-        if waiter in queues.get(waiter.share, ()):
-            self._dequeue(waiter)
+    def _give_up(self, image: Permit) -> None:
+        if image in self._queues_of(image).get(image.share, ()):
+            self._dequeue(image)
             self.admit()  # smaller images may have waited behind it
 
-    def _dequeue(self, waiter: _Waiter, *, admitted: bool = False) -> None:
-        queues = self._costly_queues if waiter.load.decode_seconds else self._cheap_queues
-        queue = queues[waiter.share]
-        queue.remove(waiter)
+    def _dequeue(self, image: Permit, *, admitted: bool = False) -> None:
+        queues = self._queues_of(image)
+        queue = queues[image.share]
+        queue.remove(image)
         if not queue:
-            del queues[waiter.share]
-        waiter.share.end(admitted=admitted)
+            del queues[image.share]
+        image.share.end(admitted=admitted)
         self.waiting.add(-1)
 
-    def _queues(self) -> list[deque[_Waiter]]:
+    def _queues_of(self, image: Permit) -> Queues:
+        return self._costly_queues if image.decode_seconds else self._cheap_queues
+
+    def _queues(self) -> list[deque[Permit]]:
         return [*self._cheap_queues.values(), *self._costly_queues.values()]
 
-    def _most_crowded(self, share: FairShare, queues: Iterable[deque[_Waiter]]) -> FairShare | None:
+    def _most_crowded(self, share: FairShare, queues: Iterable[deque[Permit]]) -> FairShare | None:
         """The share with the most images in some queues for its weight; None if another one of `share` has more."""
         shares = dict.fromkeys(queue[0].share for queue in queues)
         most = max(shares, key=FairShare.crowding, default=share)
         return most if most is not share and most.crowding() > share.crowding(1) else None
 
-    def _make_room(self, share: FairShare, queues: list[deque[_Waiter]], *, begun: bool) -> None:
-        """Evict an image from some queues for one of a request with this share; raises Overloaded if none may be.
+    def _make_room(self, image: Permit, queues: list[deque[Permit]]) -> None:
+        """Evict an image from some queues for another one; raises Overloaded if none may be.
 
         The newest image of the most crowded share is evicted, one of a request that has not begun if there is any.
         Within a share only such an image is evicted, and only for one of a request that has begun: otherwise a request
         that has begun would be left half done, and a later request would evict an earlier one.
         """
-        crowded = self._most_crowded(share, queues)
-        candidates = [waiter for queue in queues for waiter in queue if waiter.share is (crowded or share)]
-        waiters = [waiter for waiter in candidates if not waiter.begun]
+        crowded = self._most_crowded(image.share, queues)
+        candidates = [each for queue in queues for each in queue if each.share is (crowded or image.share)]
+        evictable = [each for each in candidates if not each.begun]
         if crowded is not None:
-            waiters = waiters or candidates
-        elif not begun:
-            waiters = []
-        newest = max(waiters, key=lambda waiter: waiter.place[1], default=None)
+            evictable = evictable or candidates
+        elif not image.begun:
+            evictable = []
+        newest = max(evictable, key=lambda each: each.place[1], default=None)
         if newest is None:
             raise self._full()
         self._dequeue(newest)
@@ -289,41 +282,29 @@ class Admission:
     def _full(self) -> Overloaded:
         return self.waiting.full("{} images are already waiting, the maximum; try again later.")
 
-    def _next(self) -> _Waiter | None:
+    def _next(self) -> Permit | None:
         """The first image in the queue that waits neither for a decoder nor for another image of its share."""
         costly = _first(self._costly_queues)
-        if costly is not None and not self._may_decode(costly.load):
+        if costly is not None and not self._may_decode(costly):
             costly = None
         cheap = _first(self._cheap_queues)
         if costly is None or cheap is None:
             return costly or cheap
-        return min(costly, cheap, key=lambda waiter: waiter.place)
+        return min(costly, cheap, key=lambda image: image.place)
 
-    def _fits(self, load: ImageCost) -> bool:
-        images, in_flight = self.images, self.bytes
-        return images.held < images.most and load.nbytes <= in_flight.most - in_flight.held
-
-    def _may_decode(self, load: ImageCost) -> bool:
+    def _may_decode(self, image: Permit) -> bool:
         """Whether a costly image may join those in flight, because a decoder is idle or will be soon."""
-        decoding = [permit.load for permit in self.decoding]
-        if not load.decode_seconds or not decoding:
+        decoding = self.decoding
+        if not image.decode_seconds or not decoding:
             return True
-        nbytes = sum(each.nbytes for each in decoding) + load.nbytes
+        nbytes = sum(each.nbytes for each in decoding) + image.nbytes
         if nbytes > self.bytes.most * COSTLY_BYTES_SHARE or len(decoding) >= self.images.most * COSTLY_SHARE:
             return False
-        seconds = sum(each.decode_seconds for each in decoding) + load.decode_seconds
+        seconds = sum(each.decode_seconds for each in decoding) + image.decode_seconds
         return len(decoding) < self._decoders or seconds <= SECONDS_PER_DECODER * self._decoders
 
 
-Queues = dict[FairShare, deque[_Waiter]]
-"""The waiting images of each share that has any, in the order of arrival."""
-
-
-def _first(queues: Queues) -> _Waiter | None:
+def _first(queues: Queues) -> Permit | None:
     """The first waiting image of the shares that may have another one in flight."""
     heads = (queue[0] for share, queue in queues.items() if not share.full)
-    return min(heads, key=lambda waiter: waiter.place, default=None)
-
-
-def _length(queues: Iterable[deque[_Waiter]]) -> int:
-    return sum(map(len, queues))
+    return min(heads, key=lambda image: image.place, default=None)

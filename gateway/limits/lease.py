@@ -1,7 +1,6 @@
 """What clients hold at once: bounds, and leases of a part of them."""
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
@@ -46,14 +45,27 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-class Holding(ABC):
-    """What one client holds, until it is released.
+class Lease:
+    """How much one client holds of some bounds, until it is released, or its context ends.
 
-    Uncancellable work keeps it, even if it is released meanwhile, until the work has ended. Both attributes are False
-    at first; a subclass sets them, since a call for each of an image's permits and leases would cost time.
+    Uncancellable work keeps it, even if it is released meanwhile, until the work has ended. `freed` is called when it
+    gives everything back. A subclass that counts otherwise sets `_kept` and `_released` itself, to False.
     """
 
-    __slots__ = ("_kept", "_released")
+    __slots__ = ("_freed", "_held", "_kept", "_released")
+
+    def __init__(self, bounds: Sequence[Bound], amounts: Sequence[int], freed: Callable[[], None] = _nothing) -> None:
+        self._held = list(zip(bounds, amounts, strict=True))
+        self._freed = freed
+        self._kept = self._released = False
+        for bound, amount in self._held:
+            bound.add(amount)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def keep(self) -> None:
         """Begin work that cannot be cancelled: everything is held until `settle`, even if it is released before."""
@@ -71,47 +83,16 @@ class Holding(ABC):
         if not self._kept:
             self._end()
 
-    @abstractmethod
     def _end(self) -> None:
         """Give everything back, unless that was done before."""
-
-
-class Lease(Holding):
-    """How much one client holds of some bounds; nothing once it is released, or its context ends.
-
-    `freed` is called whenever the lease gives something back.
-    """
-
-    __slots__ = ("_bounds", "_freed", "amounts")
-
-    def __init__(self, bounds: Sequence[Bound], amounts: Sequence[int], freed: Callable[[], None] = _nothing) -> None:
-        self._bounds = bounds
-        self._freed = freed
-        self._kept = self._released = False
-        self.amounts: Sequence[int] = (0,) * len(bounds)
-        self._set(amounts)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def _end(self) -> None:
-        self._set((0,) * len(self._bounds))
-
-    def _set(self, amounts: Sequence[int]) -> None:
-        before, self.amounts = self.amounts, amounts
-        freed = False
-        for bound, held, amount in zip(self._bounds, before, amounts, strict=True):
-            if amount != held:
-                bound.add(amount - held)
-                freed = freed or amount < held
-        if freed:
+        held, self._held = self._held, []
+        for bound, amount in held:
+            bound.add(-amount)
+        if held:
             self._freed()
 
 
-L = TypeVar("L", bound=Holding)
+L = TypeVar("L", bound=Lease)
 
 
 async def admission(admitted: "asyncio.Future[L]", leave: Callable[[], None]) -> L:
