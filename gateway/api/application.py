@@ -16,7 +16,6 @@ from gateway.api.problems import add_handlers
 from gateway.api.request_context import CLIENT_HEADER, State
 from gateway.api.route_table import Access, RouteTable
 from gateway.api.routes import health, models
-from gateway.api.security_headers import SecurityHeaders
 from gateway.errors import UserError
 from gateway.hooks import Plugin, Plugins
 from gateway.plugin_loading import errors_of
@@ -61,7 +60,7 @@ def assemble(
     routes = RouteTable(routers, {health.METRICS_PATH: METRICS_ACCESS[settings.metrics_access]})
     origins = OriginCheck(settings) if check is None or check.admin_only else None
     app = FastAPI(
-        middleware=[*plugins.middleware(), *_cors(settings, plugins), *middleware(routes, check, origins)],
+        middleware=[*plugins.middleware(), *middleware(routes, check, origins, _cors(settings, plugins))],
         title="Triton image gateway",
         version=__version__,
         description=DESCRIPTION,
@@ -104,19 +103,16 @@ def key_check(settings: Settings, plugins: Plugins) -> KeyCheck | None:
 
 
 def _cors(settings: Settings, plugins: Plugins) -> Sequence[Middleware]:
-    """What lets web pages of other origins send requests.
-
-    Outside of the other middleware, so that pages can also read error responses, and preflight requests are answered
-    before the check of keys, because browsers send them without a key.
-    """
+    """What lets web pages of other origins send requests."""
     if not settings.cors_origins:
         return ()
     of_plugins = plugins.cors_headers()
-    cors = Middleware(
-        CORSMiddleware,
-        allow_origins=settings.cors_origins,
-        allow_methods=["GET", "POST"],
-        allow_headers=[*REQUEST_HEADERS, *of_plugins],
-        expose_headers=[*RESPONSE_HEADERS, *of_plugins],
+    return (
+        Middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=[*REQUEST_HEADERS, *of_plugins],
+            expose_headers=[*RESPONSE_HEADERS, *of_plugins],
+        ),
     )
-    return (Middleware(SecurityHeaders), cors)

@@ -98,11 +98,10 @@ class ResponseHeaders:
                 headers = message["headers"]
                 added = DEFAULT_HEADERS if SETTLED.isdisjoint(dict(headers)) else missing(headers)
                 # W3C Server Timing, in milliseconds.
-                if stages:
-                    times = stages.seconds(context.started)
-                    timing = ", ".join([f"{name};dur={1e3 * seconds:.2f}" for name, seconds in times.items()])
-                else:
-                    timing = f"total;dur={1e3 * (time.perf_counter() - context.started):.2f}"
+                timing = ""
+                for name, seconds in stages.seconds(context.started).items() if stages else ():
+                    timing += f"{name};dur={1e3 * seconds:.2f}, "
+                timing = timing[:-2] or f"total;dur={1e3 * (time.perf_counter() - context.started):.2f}"
                 message["headers"] = [
                     *headers,
                     *added,
@@ -277,11 +276,19 @@ class DirectRoutes:
 
 
 def middleware(
-    routes: RouteTable, keys: KeyCheck | None = None, origins: OriginCheck | None = None
+    routes: RouteTable,
+    keys: KeyCheck | None = None,
+    origins: OriginCheck | None = None,
+    cors: Sequence[Middleware] = (),
 ) -> Sequence[Middleware]:
-    """The list, the outermost first."""
+    """The list, the outermost first.
+
+    `cors` is outside of the log, the errors and the keys: pages can read error responses as well, and preflight
+    requests, which browsers send without a key, are answered there.
+    """
     return (
         Middleware(ResponseHeaders),
+        *cors,
         Middleware(RequestLog),
         Middleware(Errors),
         Middleware(Access, routes, keys, origins),

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -24,20 +22,3 @@ def missing(headers: Headers) -> Headers:
     given = dict(headers)
     # A response with an ETag is a static file, which may be cached; all others must not be stored.
     return [each for each in DEFAULT_HEADERS if each[0] not in given and not (each is NO_STORE and b"etag" in given)]
-
-
-class SecurityHeaders:
-    """Adds the default headers to responses that other middleware makes, such as those to preflight requests."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *missing(message["headers"])]
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)

@@ -52,11 +52,21 @@ class Turns(Generic[P]):
         """The next round of the backlog."""
         self._refused_until: dict[Hashable, float] = {}
 
-    def run(self, work: Work) -> bool:
-        """Run some work now and return True; False without running it if this iteration has no time left for it."""
-        if self._new or self._count >= self._most or self._spent_seconds >= self._seconds:
+    def run(self, work: Work, *, has_turn: bool = False) -> bool:
+        """Run some work now and return True; False without running it if this iteration has no time left for it.
+
+        With `has_turn` it is run in any case.
+        """
+        if not has_turn and (self._new or self._count >= self._most or self._spent_seconds >= self._seconds):
             return False
-        self._run(work)
+        self._count += 1
+        if not self._ticks:
+            self._tick()
+        began = time.perf_counter()
+        try:
+            work()
+        finally:
+            self._spent_seconds += time.perf_counter() - began
         return True
 
     def enqueue(self, participant: P, work: Work, *, backlog: bool = False) -> None:
@@ -100,16 +110,6 @@ class Turns(Generic[P]):
         """How long the client has to wait for its refusals."""
         return max(0.0, self._refused_until.get(client, 0.0) - time.monotonic() - FREE_SECONDS)
 
-    def _run(self, work: Work) -> None:
-        if not self._ticks:
-            self._tick()
-        self._count += 1
-        began = time.perf_counter()
-        try:
-            work()
-        finally:
-            self._spent_seconds += time.perf_counter() - began
-
     def _tick(self) -> None:
         """Begin the next iteration as soon as this one has ended."""
         self._ticks = True
@@ -121,7 +121,7 @@ class Turns(Generic[P]):
         if self._new:
             self._tick()
         while self._new and self._count < self._most and self._spent_seconds < self._seconds:
-            self._run(_take(self._new, next(iter(self._new))))
+            self.run(_take(self._new, next(iter(self._new))), has_turn=True)
 
     def _run_backlog(self) -> None:
         """Run a round of the backlog, and set the timer of the next one."""

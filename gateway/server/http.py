@@ -54,13 +54,10 @@ class HttpHandler:
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._header_bytes = self._header_count = self._received_bytes = 0
-        self._body_bytes = self._framing_bytes = self._borders = self._left_bytes = 0
-        self._in_headers = self._offered = self._expects_continue = False
-
-    @property
-    def cheap_bytes(self) -> int:
+        self._body_bytes = self._framing_bytes = self._borders = 0
+        self.cheap_bytes = 0
         """See Handler: the rest of a body of announced length is one piece, however long it is."""
-        return self._left_bytes
+        self._in_headers = self._offered = self._expects_continue = False
 
     @property
     def runs(self) -> bool:
@@ -176,7 +173,7 @@ class HttpHandler:
         self._in_headers, self._header_bytes, self._header_count, self._received_bytes = True, 0, 0, 0
         self._borders += 1
         self._body_bytes = self._framing_bytes = 0
-        self._url, self._headers, self._expects_continue, self._left_bytes = b"", [], False, 0
+        self._url, self._headers, self._expects_continue, self.cheap_bytes = b"", [], False, 0
 
     def on_url(self, url: bytes) -> None:
         """Count the URL, which comes in pieces."""
@@ -199,7 +196,7 @@ class HttpHandler:
         if self._in_headers:
             self._headers.append((name, value))
             if name == b"content-length":
-                self._left_bytes = int(value)
+                self.cheap_bytes = int(value)
             elif name == b"expect" and value.lower() == b"100-continue":
                 self._expects_continue = True
 
@@ -215,7 +212,7 @@ class HttpHandler:
     def on_body(self, body: bytes) -> None:
         """Pass a part of the body on."""
         self._body_bytes += len(body)
-        self._left_bytes = max(self._left_bytes - len(body), 0)
+        self.cheap_bytes = max(self.cheap_bytes - len(body), 0)
         if self._receiving is not None:
             self._receiving.receive_body(body)
 

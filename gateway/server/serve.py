@@ -143,8 +143,3 @@ def server_options(settings: Settings) -> dict[str, Any]:
         "server_header": False,
         "timeout_graceful_shutdown": int(settings.shutdown_grace_seconds),
     }
-
-
-def export_environment(overrides: Mapping[str, object]) -> None:
-    """Set variables, for this process and the workers that it will start."""
-    os.environ.update(environment_of({field: value for field, value in overrides.items() if value is not None}))
