@@ -91,7 +91,6 @@ def create_app(
             error_formats=every.error_formats(),
             websockets=every.websockets(),
             body_readers=every.body_readers(),
-            field_readers=every.field_readers(),
         )
         runtime = Runtime(
             app,

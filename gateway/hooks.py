@@ -28,7 +28,6 @@ An implementation is called with the arguments that it names: it may leave out t
     error_formats             when the application is made    error responses that are no problem documents
     middleware                when the application is made    ASGI middleware around every request and response
     cors_headers              when the application is made    headers that pages of other origins may send and read
-    field_readers             when the application is made    what observers get of the headers
     backend                   when the service starts         the inference server
     repair                    when the service starts         reloads models that fail
     body_readers              when the service starts         readers of bodies of further media types
@@ -185,9 +184,6 @@ WebSocketProtocolOf = Callable[..., object]
 RepairOf = Callable[..., "ServerRecovery"]
 """Makes the recovery of one server, of Triton by a TritonEndpoint, its HealthState and its Probes."""
 
-FieldReader = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""Fields of a request for observers, from its headers; raises InvalidParameter."""
-
 
 class Plugin:
     """A plug-in of one application. The hooks do nothing unless they are overridden."""
@@ -304,10 +300,6 @@ class Plugin:
 
     def steps(self) -> "Sequence[Step]":
         """Steps of each image, once its header is known and before it has a permit; see gateway.predict."""
-        return ()
-
-    def field_readers(self) -> Sequence[FieldReader]:
-        """What reads fields for observers from the headers of a request."""
         return ()
 
     def expansions(self) -> "Mapping[str, Callable[[str], Expansion]]":

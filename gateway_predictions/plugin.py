@@ -1,12 +1,11 @@
 """The prediction log as a plug-in of the service."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gateway.hooks import FieldReader, Plugin
+from gateway.hooks import Plugin
 from gateway.settings import Settings
-from gateway_predictions.request_fields import read_fields
-from gateway_predictions.settings import FIELDS_HEADER, PredictionLogSettings
+from gateway_predictions.settings import PredictionLogSettings
 from gateway_predictions.store import check_packages
 
 if TYPE_CHECKING:
@@ -38,18 +37,9 @@ class PredictionLog(Plugin):
 
         return (feedback_route.router(self.log),)
 
-    def field_readers(self) -> Sequence[FieldReader]:
-        """What reads the fields of the client's choice."""
-        return () if self.log is None else (_fields,)
-
     def observers(self) -> "Sequence[Observer]":
         """What logs results."""
         return () if self.log is None else (self.log,)
-
-
-def _fields(headers: Mapping[str, str]) -> Mapping[str, str]:
-    text = headers.get(FIELDS_HEADER, "")
-    return read_fields(text, FIELDS_HEADER) if text else {}
 
 
 def _open(settings: Settings) -> "ServiceLog":

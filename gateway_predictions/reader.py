@@ -105,10 +105,9 @@ class LogReader:
     def labelled(self, *, model: str | None = None, since: datetime | None = None) -> list[Labelled]:
         """The results of which a client has given feedback, sorted by the time of the result."""
         labels = self.labels()
-        columns = [name for name in PREDICTIONS.names if name != "embedding"]
         return [
             Labelled(row, labels[key]["label"], labels[key]["class_id"], labels[key]["drawn"])
-            for row in self.results(model=model, since=since, columns=columns)
+            for row in self.results(model=model, since=since)
             if (key := key_of(row)) in labels and row["class_ids"]
         ]
 

@@ -3,10 +3,6 @@
 A new column needs no new version; a column with another meaning does.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import numpy as np
 import pyarrow as pa
 
 SCHEMA_VERSION = 1
@@ -38,9 +34,7 @@ PREDICTIONS = pa.schema(
         ("sha256", pa.string()),
         ("image", pa.string()),
         ("seal", pa.string()),
-        ("embedding", pa.list_(pa.float32())),
         ("key", pa.string()),
-        ("fields", pa.map_(pa.string(), pa.string())),
         ("shadow_version", pa.string()),
         ("shadow_class_id", pa.int32()),
         ("shadow_score", pa.float32()),
@@ -61,22 +55,3 @@ FEEDBACK = pa.schema(
     ],
     metadata=_METADATA,
 )
-
-
-def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """A table of rows; an `embedding` is fp32 [size], or None."""
-    columns = []
-    for field in schema:
-        values = [row.get(field.name) for row in rows]
-        if field.name == "embedding":
-            sizes = [0 if value is None else len(value) for value in values]
-            vectors = np.concatenate([np.empty(0, np.float32), *(value for value in values if value is not None)])
-            # A column of lists of numbers would make an object of each number.
-            offsets = pa.array(np.concatenate([[0], np.cumsum(sizes)]), pa.int32())
-            absent = pa.array([value is None for value in values])
-            columns.append(pa.ListArray.from_arrays(offsets, pa.array(vectors, pa.float32()), mask=absent))
-            continue
-        if pa.types.is_map(field.type):
-            values = [list(value.items()) if value else [] for value in values]
-        columns.append(pa.array(values, field.type))
-    return pa.Table.from_arrays(columns, schema=schema)

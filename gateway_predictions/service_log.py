@@ -34,7 +34,7 @@ from gateway_predictions.writer import LogRow, Writer
 LOGGED_CLASSES = 5
 """The log keeps the scores of this many best classes, whatever the client selects, so that rows can be compared."""
 ROW_BYTES = 1_024
-"""What a row without its image and embedding counts in the queue."""
+"""What a row without its image counts in the queue."""
 
 
 class ServiceLog(Observer):
@@ -42,7 +42,6 @@ class ServiceLog(Observer):
 
     best_classes = LOGGED_CLASSES
     keeps_records = True
-    keeps_embeddings = True
     takes_feedback = True
 
     def __init__(self, service: Settings, *, chance: Callable[[], float] = random.random) -> None:
@@ -129,7 +128,6 @@ class ServiceLog(Observer):
                 "reasons": reasons,
                 "share": share,
                 "sha256": hashlib.sha256(record.data).hexdigest(),
-                "embedding": record.embedding,
             }
             if shadow is not None:
                 row |= {f"shadow_{name}": getattr(shadow, name) for name in ("version", "class_id", "score")}
@@ -137,8 +135,7 @@ class ServiceLog(Observer):
 
         # What is not an image, or not known to be one, is not stored.
         image = record.data if self._settings.log_predictions_images and record.format else b""
-        embedding_bytes = 0 if record.embedding is None else record.embedding.nbytes
-        nbytes = ROW_BYTES + len(record.data) + embedding_bytes
+        nbytes = ROW_BYTES + len(record.data)
         self._writer.add(LogRow(model_folder(model), _now(), columns, nbytes, image))
 
 
@@ -163,7 +160,6 @@ def row_of(spec: RequestSpec, result: Result, record: ImageRecord) -> dict[str, 
         "bytes": len(record.data),
         "seal": record.seal.hex(),
         "key": spec.key,
-        "fields": dict(spec.fields),
     }
 
 

@@ -10,8 +10,6 @@ from gateway.settings import GIB, MIB, Allowed, Section
 from gateway.values.setting_values import ALL_MODELS, if_text, listed, unless_none
 from gateway_predictions.layout import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE
 
-FIELDS_HEADER = "X-Log-Fields"
-"""Header with fields of the client's choice for the rows of its request, such as camera=7,site=berlin."""
 QUEUE_BYTES = 64 * MIB
 """Bytes of results and images of one process that may wait to be written: some seconds of a slow disk or bucket."""
 FILE_ROWS, FILE_BYTES, FILE_SECONDS = 10_000, 32 * MIB, 60.0

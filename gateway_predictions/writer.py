@@ -21,7 +21,7 @@ import structlog
 from gateway_predictions import metrics
 from gateway_predictions.layout import FEEDBACK, day_in, day_of, image_path, new_file
 from gateway_predictions.schema import FEEDBACK as FEEDBACK_SCHEMA
-from gateway_predictions.schema import PREDICTIONS, table_of
+from gateway_predictions.schema import PREDICTIONS
 from gateway_predictions.settings import FILE_BYTES, FILE_ROWS, FILE_SECONDS, QUEUE_BYTES, PredictionLogSettings
 from gateway_predictions.store import Store
 
@@ -202,7 +202,7 @@ def _tables(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Ta
     for start in range(0, len(rows), TABLE_ROWS):
         part = rows[start : start + TABLE_ROWS]
         try:
-            yield table_of(part, schema)
+            yield pa.Table.from_pylist(part, schema)
         except Exception:  # must not end the log
             if len(part) == 1:
                 log.exception("prediction_log_fault")

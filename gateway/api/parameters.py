@@ -165,15 +165,13 @@ def request_spec(
 
     `client` identifies the client, which always gets the same one.
 
-    Raises InvalidParameter if the timeout exceeds its limit, or the header with fields for the log is malformed, and
-    Forbidden if the API key may not use the model.
+    Raises InvalidParameter if the timeout exceeds its limit, and Forbidden if the API key may not use the model.
     """
     settings = context.settings
     seconds = default = settings.default_timeout_seconds
     if timeout_seconds is not None:
         seconds = timeout_within(timeout_seconds, default=default, most=settings.max_timeout_seconds)
     model_version, split = context.version_of(model_name, version, request.headers, client)
-    fields = context.fields_of(request.headers) if context.shared["field_readers"] else {}
     context.log_fields["model"] = model_name
     if context.caller is not ANYONE:
         context.check_model(model_name)
@@ -189,7 +187,6 @@ def request_spec(
         route=context.route.path if context.route else "",
         key=context.log_fields.get("key", ""),
         address=request.client.host if request.client else "",
-        fields=fields,
         strict=strict,
         stats=context.stats,
         caller=context.caller,

@@ -18,7 +18,7 @@ from gateway.limits.pool_clients import PoolClient
 from gateway.limits.pools import Pool, PoolLease
 
 if TYPE_CHECKING:
-    from gateway.hooks import ErrorFormat, Fetcher, FieldReader, Plugin, Plugins, WebSocketProtocolOf
+    from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketProtocolOf
     from gateway.ingest.media_types import BodyReader
     from gateway.limits.connections import Connections
     from gateway.server.draining import Draining
@@ -49,7 +49,6 @@ class State(TypedDict):
     websockets: "Mapping[str, WebSocketProtocolOf]"
     body_readers: "Mapping[str, BodyReader]"
     """By media type."""
-    field_readers: "Sequence[FieldReader]"
     fetchers: "NotRequired[Sequence[Fetcher]]"
     """Make uploads of the images that bodies refer to."""
     reader: NotRequired[PoolClient]
@@ -104,10 +103,6 @@ class RequestContext:
         if rollout is None or len(rollout.shares) == 1:
             return "", False
         return rollout.choose(model_name, headers.get(CLIENT_HEADER, "") or client), True
-
-    def fields_of(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """The fields of a request for observers; raises InvalidParameter."""
-        return {name: text for read in self.shared["field_readers"] for name, text in read(headers).items()}
 
     def check_model(self, name: str) -> None:
         """Raise Forbidden if the API key may not use a model."""

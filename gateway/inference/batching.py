@@ -22,7 +22,7 @@ from gateway.errors import (
     RequestError,
     UndecodableImage,
 )
-from gateway.inference.backend import Batch, Call, Embeddings, InferResult, Row
+from gateway.inference.backend import Batch, Call, InferResult, Row
 from gateway.inference.observer import CallImage, Observers
 from gateway.inference.prediction import Predictions
 from gateway.inference.queues import ModelQueue
@@ -46,8 +46,6 @@ class Batcher:
         self._limits = tools.batches
         self._uncancelled = tools.uncancelled
         self._observers = observers
-        self._observed_embeddings = Embeddings.IF_ANY if observers.keep_embeddings else Embeddings.NONE
-        """The embeddings that calls return if the client asks for none."""
         self._models: dict[str, ModelQueue] = {}
 
     async def add(self, image: Image) -> None:
@@ -121,7 +119,7 @@ class Batcher:
             deadline,
             request_id,
             run_to_completion=not cancellable,
-            embeddings=self._observed_embeddings if spec.embeddings is Embeddings.NONE else spec.embeddings,
+            embeddings=spec.embeddings,
             least_classes=self._observers.best_classes,
         )
         metrics.BATCH_IMAGES.observe(len(images))
@@ -240,18 +238,15 @@ def _result(image: Image, row: Row, answer: InferResult, best_classes: int) -> R
     damaged = file.damaged or row.damaged
     if damaged and image.request.spec.strict and row.decoded and row.error is None:
         row = Row(decoded=True, error=DamagedImage())
-    embedding = row.embedding
     if record is not None:
-        record.seal, record.embedding, record.drift_reference = image.seal, embedding, answer.drift_reference
+        record.seal, record.drift_reference = image.seal, answer.drift_reference
         record.best = row.best if len(row.best) else Predictions.of(row.predictions)[:best_classes]
-        if image.request.spec.embeddings is Embeddings.NONE:
-            embedding = None  # only an observer asked for it
     return Result(
         file.index,
         file.filename,
         file.width,
         file.height,
-        Answer(row.predictions, row.scores, embedding),
+        Answer(row.predictions, row.scores, row.embedding),
         row.error or (None if row.decoded else UndecodableImage()),
         None if row.error else answer.model_version,
         answer.multi_label,

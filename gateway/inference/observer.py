@@ -37,8 +37,6 @@ class Observer:
     """How many best classes each record has, whatever the request selects."""
     keeps_records: bool = False
     """Whether `done` gets an ImageRecord with each result."""
-    keeps_embeddings: bool = False
-    """Whether records have the embeddings of models that have one."""
     takes_feedback: bool = False
     """Whether clients may report true labels."""
 
@@ -75,7 +73,6 @@ class Observers:
         self.call_done = _calls(observers, _PLAIN.call_done)
         self.disagreed = _calls(observers, _PLAIN.disagreed)
         self.keep_records = any(each.keeps_records for each in observers)
-        self.keep_embeddings = any(each.keeps_embeddings for each in observers)
         self.best_classes = max((each.best_classes for each in observers), default=0)
         self.take_feedback = any(each.takes_feedback for each in observers)
 

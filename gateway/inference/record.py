@@ -2,9 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from gateway.inference.prediction import NO_PREDICTIONS, Predictions
 from gateway.ingest.image_formats import Header
 
@@ -21,8 +18,6 @@ class ImageRecord:
     """See Backend.seal; b"" if the image was not sent to Triton."""
     best: Predictions = NO_PREDICTIONS
     """The best classes, as many as an observer asks for; none if the result has the scores of all classes."""
-    embedding: NDArray[np.float32] | None = None
-    """The embedding, fp32 [size], if the model has one and an observer asks for it."""
     drift_reference: str = ""
     """See InferResult.drift_reference."""
 

@@ -1,6 +1,5 @@
 """The parameters of a request."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gateway.errors import InvalidParameter
@@ -51,8 +50,6 @@ class RequestSpec:
     """The name of the client's API key; "" without one."""
     address: str = ""
     """The address from which the request came; "" if it is not known."""
-    fields: Mapping[str, str] = field(default_factory=dict)
-    """Fields of the client's choice, for observers."""
     strict: bool = False
     """Whether a damaged image is an error, even if it can be decoded."""
     stats: RequestStats = field(default_factory=RequestStats)

@@ -125,7 +125,6 @@ def a_row(number: int, margin: float = 0.5, **members: Any) -> dict[str, Any]:
         "scores": [0.5 + margin / 2, 0.5 - margin / 2],
         "margin": margin,
         "entropy": 1 - margin,
-        "embedding": None,
         "reasons": ["sample"],
         **members,
     }

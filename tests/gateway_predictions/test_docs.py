@@ -8,7 +8,6 @@ from gateway_predictions.drift import CONFIDENCE, LEAST_DISTANCE, LEAST_IMAGES, 
 from gateway_predictions.feedback_route import MAX_FEEDBACK_BYTES
 from gateway_predictions.layout import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, SAMPLE
 from gateway_predictions.live_drift import MOST_NAMES, STORED_IMAGES
-from gateway_predictions.request_fields import MAX_FIELDS, MAX_FIELDS_BYTES
 from gateway_predictions.schema import PREDICTIONS
 from tests.processes import PROJECT
 from tests.settings import Settings
@@ -29,7 +28,6 @@ def test_guide_names_every_reason():
 
 def test_guide_has_the_limits_and_defaults():
     settings = Settings(_env_file=None)
-    assert f"at most {MAX_FIELDS}, {MAX_FIELDS_BYTES:,} bytes" in GUIDE
     assert f"`GATEWAY_LOG_PREDICTIONS_KEEP_DAYS` ({settings.log_predictions_keep_days})" in GUIDE
     assert f"({settings.log_predictions_keep_bytes // GIB} GiB)" in GUIDE
     assert f"at most {MAX_FEEDBACK_BYTES:,} bytes" in (PROJECT / "docs" / "reference" / "http-api.md").read_text()

@@ -20,7 +20,7 @@ from gateway_predictions import store
 from gateway_predictions.schema import PREDICTIONS, SCHEMA_VERSION, VERSION_KEY
 from gateway_predictions.service_log import entropy
 from tests.animations import gif_of
-from tests.doubles.backend import PNG, VECTOR, StubBackend, frame, frame_backend, scored, with_vector
+from tests.doubles.backend import PNG, StubBackend, frame, frame_backend, scored
 from tests.gateway_predictions.logged import (
     EVERYTHING,
     counted,
@@ -74,44 +74,13 @@ def test_rows_have_the_five_best_classes_whatever_the_client_selects(tmp_path):
     assert [row["margin"] for row in found] == pytest.approx([0.2] * 4)
 
 
-def test_embedding_is_logged_and_not_returned(tmp_path):
-    with logging_service(tmp_path, StubBackend(with_vector)) as client:
-        answer = send(client).json()
-        (row,) = rows(tmp_path, 1)
-    assert row["embedding"] == VECTOR.tolist()
-    assert "embedding" not in answer["results"][0]
-
-
-def test_client_fields_and_key_are_logged(tmp_path):
+def test_name_of_the_key_is_logged(tmp_path):
     key = add_key(tmp_path / "keys", "camera-team")
     with logging_service(tmp_path / "log", api_keys_file=tmp_path / "keys") as client:
-        send(client, x_api_key=key, x_log_fields="camera=7, site=a%20b")
+        send(client, x_api_key=key)
         client.post("/feedback", json={"request_id": "r", "wrong": True}, headers={"X-API-Key": key})
-        (row,) = rows(tmp_path / "log", 1)
-        (feedback,) = rows(tmp_path / "log", 1, "feedback")
-    assert (row["key"], row["fields"]) == ("camera-team", [("camera", "7"), ("site", "a b")])
-    assert feedback["key"] == "camera-team"
-
-
-@pytest.mark.parametrize(
-    ("fields", "status"),
-    [
-        (",".join(f"f{number}=1" for number in range(16)), 200),
-        (",".join(f"f{number}=1" for number in range(17)), 422),
-        (f"a={'x' * 1022}", 200),
-        (f"a={'x' * 1023}", 422),
-        ("camera", 422),
-        ("a=1,a=2", 422),
-    ],
-    ids=["most fields", "one more", "most bytes", "one byte more", "no value", "twice"],
-)
-def test_client_fields_have_limits(tmp_path, fields, status):
-    with logging_service(tmp_path) as client:
-        answer = send(client, x_log_fields=fields)
-        assert answer.status_code == status
-        if status != 200:
-            assert answer.json()["code"] == "invalid_parameter"
-            assert "X-Log-Fields" in answer.json()["detail"]
+        found = [*rows(tmp_path / "log", 1), *rows(tmp_path / "log", 1, "feedback")]
+    assert [row["key"] for row in found] == ["camera-team"] * 2
 
 
 NEVER = {"log_predictions_share": {"*": 0.0}}
@@ -190,15 +159,16 @@ def test_animation_has_one_row_and_masked_copies_of_an_explanation_have_none(tmp
 
 def test_frames_of_a_stream_have_their_numbers(tmp_path):
     options = {"log_predictions": str(tmp_path), **EVERYTHING}
-    with writing(), stream_service(frame_backend(), **options) as (address, _):
-        headers = {"X-Request-ID": "s1", "X-Log-Fields": "camera=7"}
-        with connect(f"ws://{address}/stream?drop=never", additional_headers=headers) as socket:
-            for brightness in (0, 255):
-                socket.send(frame(brightness))
-                socket.recv()
+    with (
+        writing(),
+        stream_service(frame_backend(), **options) as (address, _),
+        connect(f"ws://{address}/stream?drop=never", additional_headers={"X-Request-ID": "s1"}) as socket,
+    ):
+        for brightness in (0, 255):
+            socket.send(frame(brightness))
+            socket.recv()
     found = sorted(rows(tmp_path, 2), key=lambda row: row["index"])
     assert [(row["request_id"], row["index"], row["class_ids"][0]) for row in found] == [("s1", 0, 0), ("s1", 1, 1)]
-    assert found[0]["fields"] == [("camera", "7")]
 
 
 def test_entropy_of_few_classes_and_of_several_labels():

@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from gateway.settings import MIB
-from gateway_predictions.schema import PREDICTIONS, table_of
 from gateway_predictions.store import Store
 from tests.doubles.backend import PNG
 from tests.gateway_predictions.logged import (
@@ -102,9 +101,3 @@ def test_row_that_cannot_be_made_or_written_is_counted_and_ends_nothing(tmp_path
         send_many(client, 2)
         send(client, b"no image")
     assert found == {"fault": 2, "written": 1}
-
-
-def test_rows_without_an_embedding_have_none():
-    vectors = [None, [1.0, 2.0], None, [3.0]]
-    table = table_of([{"embedding": vector} for vector in vectors], PREDICTIONS)
-    assert table["embedding"].to_pylist() == vectors

@@ -360,7 +360,7 @@ def test_shadow_gets_the_rows_of_each_request(loop):
 class Watching(Observer):
     """Asks for everything and keeps it; fails for the request "bad"."""
 
-    best_classes, keeps_records, keeps_embeddings = 1, True, True
+    best_classes, keeps_records = 1, True
 
     def __init__(self) -> None:
         self.records: dict[str, ImageRecord | None] = {}
@@ -375,14 +375,13 @@ class Watching(Observer):
         self.calls.append((answer, images))
 
 
-@pytest.mark.parametrize(("wanted", "sent"), [(Embeddings.NONE, Embeddings.IF_ANY), (Embeddings.NEEDED,) * 2])
-def test_observer_and_request_get_what_they_ask_for(loop, wanted, sent):
+def test_observer_and_request_get_what_they_ask_for(loop):
     watching = Watching()
     on = busy(loop, observers=[watching])
     cat, dog = Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.1)
-    request = on.send(*map(image, range(4)), embeddings=wanted)
+    request = on.send(*map(image, range(4)), embeddings=Embeddings.NEEDED)
     on.answer()
-    assert (on.calls[1].call.embeddings, on.calls[1].call.least_classes) == (sent, 1)
+    assert (on.calls[1].call.embeddings, on.calls[1].call.least_classes) == (Embeddings.NEEDED, 1)
     rows = (
         Row(decoded=True, predictions=(cat, dog), scores=VECTOR, embedding=VECTOR),
         Row(decoded=True, best=Predictions.of([dog, cat])),
@@ -393,12 +392,12 @@ def test_observer_and_request_get_what_they_ask_for(loop, wanted, sent):
     results = on.results(request)
     assert results[0] == Result(0, "0", 4, 4, Answer((cat, dog)), None, "7", multi_label=True)
     assert results[0].scores is VECTOR
-    assert results[0].answer.embedding is (None if wanted is Embeddings.NONE else VECTOR)
+    assert results[0].answer.embedding is VECTOR
     assert [type(result.error) for result in results[1:]] == [type(None), UndecodableImage, ImageCrashedModel]
     assert [result.model_version for result in results] == ["7", "7", "7", None]
     records = [watching.records[f"{number}"] for number in range(4)]
     assert [record.best for record in records] == [[cat], [dog, cat], [], []]
-    assert (records[0].seal, records[0].embedding, records[0].drift_reference) == (image(0), VECTOR, "r1")
+    assert (records[0].seal, records[0].drift_reference) == (image(0), "r1")
     answer, images = watching.calls[1]
     assert (answer.rows, answer.model_version) == (rows, "7")
     assert images == [CallImage(image(n), image(n), results[n], records[n]) for n in range(4)]
