@@ -98,16 +98,6 @@ class InferenceParameters(_Document):
     """Whether the sequence starts with the first image."""
     sequence_end: StrictBool = False
     """Whether the sequence ends with the last image."""
-    smoothing: Literal["exponential", "majority", "hysteresis", "none"] | None = None
-    """How the sequence's scores are computed, as for streams; default: exponential."""
-    alpha: Annotated[float | None, Field(strict=True, gt=0, le=1)] = None
-    """Exponential: the weight of the newest image."""
-    window: Annotated[int | None, Field(strict=True, ge=1, le=10_000)] = None
-    """Majority: the number of latest images that vote."""
-    enter: Annotated[float | None, Field(strict=True, ge=0, le=1)] = None
-    """Hysteresis: a class is returned from this score on."""
-    leave: Annotated[float | None, Field(strict=True, ge=0, le=1)] = None
-    """Hysteresis: a returned class stays until its score falls below this."""
 
 
 class InputParameters(_TensorParameters):

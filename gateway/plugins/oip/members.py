@@ -31,11 +31,6 @@ _OUTPUT_SENTENCES = {"name": f"'outputs': unknown output {{}}, only {', '.join(O
 D = TypeVar("D", ImageInput, InferenceBody)
 
 
-_SMOOTHING = {"smoothing", "alpha", "window", "enter", "leave"}
-DEFAULT_ENTER, DEFAULT_LEAVE = 0.6, 0.4
-"""The defaults of the stateful model, `triton_models/sequence_model`."""
-
-
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
     """A requested output, as binary data after the JSON if `binary`, else in the JSON.
@@ -89,15 +84,9 @@ def parse_request(members: Mapping[str, object], *, max_class_count: int) -> Inf
 
 
 def _sequence(parameters: InferenceParameters) -> ClientSequence | None:
-    """The sequence of a request; raises InvalidParameter."""
     if not parameters.sequence_id:
         return None
-    enter = DEFAULT_ENTER if parameters.enter is None else parameters.enter
-    leave = DEFAULT_LEAVE if parameters.leave is None else parameters.leave
-    if leave > enter:
-        raise InvalidParameter(f"'leave': must not be above 'enter', {enter:g}.")
-    smoothing = parameters.model_dump(include=_SMOOTHING, exclude_none=True)
-    return ClientSequence(parameters.sequence_id, parameters.sequence_start, parameters.sequence_end, smoothing)
+    return ClientSequence(parameters.sequence_id, parameters.sequence_start, parameters.sequence_end)
 
 
 def parse_input(members: Mapping[str, object] | None) -> InputTensor:

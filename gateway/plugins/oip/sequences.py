@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError, Overloaded, SequenceUnknown
 from gateway.inference.backend import Backend
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.sequence import Parameters, SequenceScores, SequenceStep
+from gateway.inference.sequence import SequenceScores, SequenceStep
 
 ID_BITS = 63
 IDLE_SECONDS = 5.0
@@ -31,15 +31,11 @@ END_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ClientSequence:
-    """The sequence of a request: the id of the client's choice, and whether it starts before or ends after its images.
-
-    `parameters` are those of the stateful model.
-    """
+    """The sequence of a request: the client's id, and whether it starts before or ends after its images."""
 
     id: int | str
     start: bool = False
     end: bool = False
-    parameters: Parameters = field(default_factory=dict)
 
 
 def triton_id(sequence: ClientSequence, model_name: str, key: str) -> int:
@@ -68,7 +64,7 @@ async def _add_images(
     start = sequence.start
 
     async def step(values: NDArray[np.float32], *, end: bool = False) -> SequenceScores:
-        request = SequenceStep("", identity, values, start, end, sequence.parameters, deadline, spec.request_id)
+        request = SequenceStep("", identity, values, start, end, {}, deadline, spec.request_id)
         return await backend.add_to_sequence(spec.model_name, spec.model_version, request)
 
     results: list[SequenceScores | None] = []

@@ -402,24 +402,12 @@ def test_failed_image_has_no_state(client):
     assert answer.as_numpy("SEQUENCE_FRAMES").tolist() == [0, 1]
 
 
-def test_smoothing_reaches_the_stateful_model(client, backend):
-    parameters = {"sequence_id": 1, "sequence_start": True, "smoothing": "majority", "window": 5, "alpha": 0.5}
-    assert client.post(INFER, json=in_json(PNG, parameters=parameters)).status_code == 200
-    assert backend.steps[0].parameters == {"smoothing": "majority", "window": 5, "alpha": 0.5}
-
-
 @pytest.mark.parametrize(
     ("parameters", "member"),
     [
         *(({"sequence_id": value}, "sequence_id") for value in (-1, True, 2**64, "x" * 129)),
         ({"sequence_id": 1, "sequence_start": 1}, "sequence_start"),
         ({"sequence_id": 1, "sequence_end": "yes"}, "sequence_end"),
-        ({"sequence_id": 1, "smoothing": "hold"}, "smoothing"),
-        ({"sequence_id": 1, "alpha": 0}, "alpha"),
-        ({"sequence_id": 1, "window": 10_001}, "window"),
-        ({"sequence_id": 1, "enter": 1.1}, "enter"),
-        ({"sequence_id": 1, "leave": -0.1}, "leave"),
-        ({"sequence_id": 1, "leave": 0.7}, "leave"),
     ],
 )
 def test_invalid_parameters_are_refused(client, backend, parameters, member):
