@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -25,8 +24,6 @@ if TYPE_CHECKING:  # imported in the functions that need them, so that `gateway 
     from gateway_client.bulk.sources import Skipped, Sources
 
 KEY_ADVICE = ": give it by --api-key KEY, or by the variable GATEWAY_API_KEY"
-TABLE_ROWS = 50
-JSON_LINES = {".jsonl", ".ndjson"}
 
 
 class Exit(IntEnum):
@@ -84,13 +81,6 @@ def classify(
     labels: Annotated[
         str | None, typer.Option(help="Report only these classes, separated by commas.", show_default=False)
     ] = None,
-    frames: Annotated[
-        str | None,
-        typer.Option(
-            help="Report frames of animated files, too: a number, all, or every:1s; for JSON lines.",
-            show_default=False,
-        ),
-    ] = None,
     concurrency: Annotated[
         int, typer.Option(help="Maximum number of concurrent requests; fewer while the service is busy.", min=1, max=64)
     ] = 4,
@@ -121,8 +111,8 @@ def classify(
 ) -> None:
     """Classify any number of images, with one row for each.
 
-    Without --out the rows go to stdout: a table on a terminal, JSON lines elsewhere. Exits with 0 if every image was
-    classified, 3 if some failed, 4 if more failed than --max-failures, 130 after Ctrl-C, 1 on any other fault.
+    Without --out the rows go to stdout as JSON lines. Exits with 0 if every image was classified, 3 if some failed, 4
+    if more failed than --max-failures, 130 after Ctrl-C, 1 on any other fault.
     """
     from gateway.errors import UserError
     from gateway_cli.own_service import own_service
@@ -133,15 +123,13 @@ def classify(
 
     if resume and (overwrite or out is None):
         raise typer.BadParameter("--resume needs --out and excludes --overwrite")
-    if frames is not None and out is not None and out.suffix.lower() not in JSON_LINES:
-        raise typer.BadParameter(f"--frames needs an output of JSON lines, such as {out.with_suffix('.jsonl')}")
-    if embeddings and (threshold is not None or labels or frames is not None):
-        raise typer.BadParameter("--embeddings excludes --threshold, --labels and --frames")
+    if embeddings and (threshold is not None or labels):
+        raise typer.BadParameter("--embeddings excludes --threshold and --labels")
     parameters: dict[str, Any] = {"model": model, "version": None if version is None else str(version), "top_k": top_k}
     if embeddings:
         parameters["top_k"] = top_k or 1  # for the columns of the best class
     else:
-        parameters |= {"threshold": threshold, "labels": [labels] if labels else None, "frames": frames}
+        parameters |= {"threshold": threshold, "labels": [labels] if labels else None}
     part = None if shard is None else read_shard(shard)
     job = BulkJob(tuple(sources), parameters, max_failures, embeddings, part)
     if resume and out is not None and out.exists() and not part_of(out).exists():
@@ -162,8 +150,7 @@ def classify(
                 if run is None:
                     meter = _to_stdout(job, found, gateway)
                 else:
-                    with shown() as show:
-                        run.run(gateway, show)
+                    run.run(gateway, _line_at_intervals())
                     meter = run.meter
             except BulkError:
                 _print_skipped(found.skipped)
@@ -186,18 +173,19 @@ def classify(
 
 
 def _to_stdout(job: "BulkJob", found: "Sources", gateway: "Gateway") -> "Meter":
-    """Print a table of the first rows on a terminal, and JSON lines elsewhere."""
+    """Print JSON lines, which show the progress themselves: only pauses are reported."""
     from gateway_client.bulk.meter import Meter
     from gateway_client.bulk.run import classified
 
-    meter = Meter()
-    if sys.stdout.isatty():
-        with shown() as show, closing(classified(job, gateway, found.images, meter, show)) as rows:
-            _print_table(rows)
-    else:
-        with closing(classified(job, gateway, found.images, meter, only_waits())) as rows:
-            for row in rows:
-                _print_line(row)
+    meter, show = Meter(), _line_at_intervals()
+
+    def show_pause(meter: "Meter") -> None:
+        if meter.waiting:
+            show(meter)
+
+    with closing(classified(job, gateway, found.images, meter, show_pause)) as rows:
+        for row in rows:
+            _print_line(row)
     return meter
 
 
@@ -210,27 +198,6 @@ def _print_line(row: dict[str, Any]) -> None:
         raise
     except OSError as exc:
         raise UserError(f"the rows cannot be written: {exc.strerror or exc}") from exc
-
-
-def _print_table(rows: Iterator[dict[str, Any]]) -> None:
-    """Print the first rows, and count the others."""
-    from rich.table import Table
-
-    from gateway_local.console import PlainConsole
-
-    table = Table(box=None)
-    for name in ("image", "label", "score", "error"):
-        table.add_column(name, overflow="fold")
-    number = 0
-    for row in rows:
-        number += 1
-        if number <= TABLE_ROWS:
-            best = "" if row["score"] is None else f"{row['score']:.3f}"
-            cells = row["path"], row["label"] or "", best, row["message"] or ""
-            table.add_row(*cells)
-    PlainConsole().print(table)
-    if number > TABLE_ROWS:
-        print_status(f"{number - TABLE_ROWS:,} more are not shown: use --out FILE to keep them all")
 
 
 def _summary(meter: "Meter", skipped: "Skipped") -> Exit:
@@ -280,19 +247,8 @@ def _interrupted_by_sigterm() -> Iterator[None]:
 SECONDS_BETWEEN_LINES = 10.0
 
 
-@contextmanager
-def shown() -> Iterator[Callable[["Meter"], None]]:
-    """A line that changes on a terminal; elsewhere a line every SECONDS_BETWEEN_LINES."""
-    if not sys.stderr.isatty():
-        yield _line_at_intervals()
-        return
-    from gateway_local.console import PlainConsole, plain
-
-    with PlainConsole(stderr=True).status("starting") as status:
-        yield lambda meter: status.update(plain(meter.summary()))
-
-
 def _line_at_intervals() -> Callable[["Meter"], None]:
+    """What prints the progress, at most every SECONDS_BETWEEN_LINES."""
     last = time.monotonic()
 
     def show(meter: "Meter") -> None:
@@ -302,9 +258,3 @@ def _line_at_intervals() -> Callable[["Meter"], None]:
             print_status(meter.summary())
 
     return show
-
-
-def only_waits() -> Callable[["Meter"], None]:
-    """For rows on stdout, which show the progress themselves: report only pauses and their reason."""
-    show = _line_at_intervals()
-    return lambda meter: show(meter) if meter.waiting else None

@@ -11,11 +11,10 @@ if TYPE_CHECKING:
     from gateway_client.blocking import Gateway
     from gateway_client.errors import GatewayError, ImageError, RequestError, ServiceError
     from gateway_client.images import ImageUrl, NamedImage
-    from gateway_client.results import Frame, Model, Prediction, Result
+    from gateway_client.results import Model, Prediction, Result
 
 __all__ = [
     "AsyncGateway",
-    "Frame",
     "Gateway",
     "GatewayError",
     "ImageError",
@@ -36,7 +35,7 @@ _MODULES = {
     "blocking": ["Gateway"],
     "errors": ["GatewayError", "ImageError", "RequestError", "ServiceError"],
     "images": ["ImageUrl", "NamedImage"],
-    "results": ["Frame", "Model", "Prediction", "Result"],
+    "results": ["Model", "Prediction", "Result"],
 }
 
 

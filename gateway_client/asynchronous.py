@@ -72,8 +72,6 @@ class ClassifyOptions(ModelOptions, total=False):
 
     threshold: float | None
     labels: Sequence[str]
-    frames: int | str | None
-    """A number, "all" or "every:0.5s": each of these frames of an animated file has its own predictions."""
     strict: bool
     """Whether a damaged JPEG is an error; otherwise its result has `warning`."""
 

@@ -1,21 +1,20 @@
 """Batches of images, one per request: read ahead, and bounded in number and bytes."""
 
 import asyncio
-import queue
 import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from itertools import islice
+from typing import TypeVar, cast
 
 from gateway_client.errors import GatewayError, ImageError
 from gateway_client.files import DEFAULT_FILE_BYTES
 from gateway_client.images import NamedImage
 
 T = TypeVar("T")
-P = ParamSpec("P")
 
 READERS = 8
 """Number of images that are read concurrently: reading a bucket one by one would take most of the time."""
@@ -60,11 +59,6 @@ class Batches:
         self._loaded: deque[Loaded] = deque()
         self._taken = 0
         self._ended = False
-        self._readers = _Readers(READERS, "gateway-client-read")
-
-    def close(self) -> None:
-        """Stop the reader threads."""
-        self._readers.shutdown()
 
     async def take(self) -> list[Loaded]:
         """Return the next images for one request, with those that cannot be sent; [] at the end."""
@@ -85,24 +79,15 @@ class Batches:
         return batch
 
     async def _load(self, wanted: int) -> None:
-        loop = asyncio.get_running_loop()
-        images = []
-        for _ in range(min(READERS, wanted)):
-            image = await self._next(loop)
-            if image is None:
-                self._ended = True
-                break
-            images.append((self._taken, image))
-            self._taken += 1
-        self._loaded.extend(
-            await asyncio.gather(*(loop.run_in_executor(self._readers, self._read, *each) for each in images))
-        )
-
-    async def _next(self, loop: asyncio.AbstractEventLoop) -> NamedImage | None:
+        most = min(READERS, wanted)
         if isinstance(self._images, AsyncIterator):
-            return await anext(self._images, None)
-        # In a thread: the iterator may read names from a disk, a pipe or a bucket.
-        return await loop.run_in_executor(self._readers, next, self._images, None)
+            images = [image async for image in _first(self._images, most)]
+        else:  # in a thread: the iterator may read names from a disk, a pipe or a bucket
+            images = await _in_thread(list, islice(self._images, most))
+        self._ended = len(images) < most
+        reads = (_in_thread(self._read, index, image) for index, image in enumerate(images, self._taken))
+        self._taken += len(images)
+        self._loaded.extend(await asyncio.gather(*reads))
 
     def _read(self, index: int, image: NamedImage) -> Loaded:
         try:
@@ -121,47 +106,34 @@ class Batches:
         return Loaded(index, image, data)
 
 
-class _Readers(Executor):
-    """A ThreadPoolExecutor of daemon threads: the program may end while a read has not returned."""
+async def _first(images: AsyncIterator[NamedImage], most: int) -> AsyncIterator[NamedImage]:
+    for _ in range(most):
+        if (image := await anext(images, None)) is None:
+            return
+        yield image
 
-    def __init__(self, max_threads: int, name: str) -> None:
-        self._max_threads = max_threads
-        self._name = name
-        self._threads = 0
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._pending: set[Future[object]] = set()
 
-    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Schedule a call in one of the threads."""
-        future: Future[T] = Future()
+def _in_thread(work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
+    """Call a function in a thread of its own. It is a daemon: the program may end while a read has not returned."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
 
-        def work() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = function(*args, **kwargs)
-            except BaseException as exc:  # raised by `future.result()`
-                future.set_exception(exc)
-            else:
-                future.set_result(result)
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(cast("T", result))
+        else:
+            future.set_exception(error)
 
-        self._pending.add(future)  # type: ignore[arg-type]
-        future.add_done_callback(self._pending.discard)
-        self._work.put(work)
-        if self._threads < self._max_threads:
-            self._threads += 1
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
-        return future
+    def run() -> None:
+        outcome: tuple[T | None, BaseException | None]
+        try:
+            outcome = work(*arguments), None
+        except BaseException as exc:  # raised where the future is awaited
+            outcome = None, exc
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, *outcome)
 
-    def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002
-        """Stop each thread after its current call; calls that have not begun are cancelled."""
-        if cancel_futures:
-            for future in list(self._pending):
-                future.cancel()
-        for _ in range(self._threads):
-            self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-            del work
+    threading.Thread(target=run, name="gateway-client-read", daemon=True).start()
+    return future

@@ -17,25 +17,6 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
-    """The result for one frame of an animated file: predictions, best first, or an error.
-
-    `index` is its number in the file, from 0; `seconds` is its display time since the first frame, None if the file
-    could not be read that far.
-    """
-
-    index: int
-    seconds: float | None
-    predictions: tuple[Prediction, ...] = ()
-    error: GatewayError | None = None
-
-    @property
-    def best(self) -> Prediction | None:
-        """The most likely class, if there is one."""
-        return self.predictions[0] if self.predictions else None
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """The result for one image: predictions, best first, or an error.
 
@@ -54,8 +35,6 @@ class Result:
     error: GatewayError | None = None
     model: str | None = None
     version: str | None = None
-    frames: tuple[Frame, ...] = ()
-    """Set if the call had `frames`; `predictions` are then those of the first frame that has any."""
     embedding: "array[float] | None" = field(default=None, repr=False)
     """The result of `embed`, as 32-bit floats: `numpy.frombuffer(result.embedding, numpy.float32)`."""
     warning: str | None = None

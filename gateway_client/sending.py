@@ -25,7 +25,7 @@ from gateway_client.documents import (
     text,
 )
 from gateway_client.errors import GatewayError, RequestError, ServiceError, connection_lost, unexpected_answer
-from gateway_client.results import Frame, Prediction, Result
+from gateway_client.results import Prediction, Result
 from gateway_client.wire import ProgressTimeout, error_from, lines
 
 OnWait = Callable[[GatewayError, float], None]
@@ -140,7 +140,6 @@ class Sending:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._batches.close()
 
     def _spawn(self, coroutine: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(coroutine)
@@ -186,7 +185,7 @@ class Sending:
             if len(waiting) < before:
                 budget.reset()
             broken = fault.code == "connection_lost" and budget.attempts
-            if fault.code == "too_many_frames" or (len(waiting) > 1 and (fault.code in _TOO_MUCH or broken)):
+            if len(waiting) > 1 and (fault.code in _TOO_MUCH or broken):
                 # Too large for one request, or one image breaks the connection: halving isolates it.
                 middle = (len(waiting) + 1) // 2
                 await self._deliver(waiting[:middle], budget)
@@ -212,11 +211,8 @@ class Sending:
             async with aclosing(lines(self._http, self._options.path, waiting, self._options.parameters)) as received:
                 async for line in received:
                     error = _error(line)
-                    last = _last_error(line) if len(waiting) > 1 else None
                     index = integer(line, "index")
-                    if last is not None and last.code == "too_many_frames":
-                        fault = last  # earlier images of the request may have used up the limit
-                    elif error is not None and error.retryable:
+                    if error is not None and error.retryable:
                         fault = error
                     elif (loaded := left.get(index)) is not None:
                         result = _result(loaded, line, error)
@@ -270,15 +266,6 @@ def _result(loaded: Loaded, line: dict[str, Any], error: GatewayError | None) ->
         error,
         optional_text(model, "name"),
         optional_text(model, "version"),
-        tuple(
-            Frame(
-                integer(each, "index"),
-                None if each.get("time_s") is None else number(each, "time_s"),
-                _predictions(each),
-                _error(each),
-            )
-            for each in objects(line, "frames")
-        ),
         _embedding(optional_text(line, "embedding")),
         optional_text(line, "warning"),
     )
@@ -289,12 +276,6 @@ def _error(line: dict[str, Any]) -> GatewayError | None:
         raise Malformed("a result has no member 'error'")
     document = optional_object(line, "error")
     return error_from(document) if document else None
-
-
-def _last_error(line: dict[str, Any]) -> GatewayError | None:
-    """The error of an image, or of the last of its frames."""
-    frames = objects(line, "frames")
-    return _error(line) or (_error(frames[-1]) if frames else None)
 
 
 def _predictions(line: dict[str, Any]) -> tuple[Prediction, ...]:

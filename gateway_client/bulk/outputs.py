@@ -34,7 +34,7 @@ def printable(name: str) -> str:
 
 
 def row_of(result: Result, *, embeddings: bool = False) -> Row:
-    """Convert a result to a row with COLUMNS, and with `embedding` and `frames` if it has them."""
+    """Convert a result to a row with COLUMNS, and with `embedding` if it has one."""
     best, error = result.best, result.error
     row: Row = {
         "path": printable(result.name),
@@ -53,16 +53,6 @@ def row_of(result: Result, *, embeddings: bool = False) -> Row:
     }
     if embeddings:
         row[EMBEDDING] = result.embedding and result.embedding.tolist()
-    if result.frames:
-        row["frames"] = [
-            {
-                "index": frame.index,
-                "time_s": frame.seconds,
-                "predictions": _objects(frame.predictions),
-                "error": frame.error and frame.error.code,
-            }
-            for frame in result.frames
-        ]
     return row
 
 

@@ -27,7 +27,6 @@ from gateway_client import (
     ServiceError,
     blocking,
 )
-from tests.animations import animated
 from tests.doubles.backend import CAT, MODEL, PNG, VECTOR, StubBackend, with_vector
 from tests.doubles.origin import origin_on
 from tests.processes import environment, python
@@ -85,29 +84,6 @@ def test_urls_and_files_are_sent_together():
     assert [result.source for result in results] == given
     assert list(map(code_of, results)) == [None, None, "fetch_failed", "unreadable_file", "url_not_allowed"]
     assert (alone.name, alone.ok) == (origin.url(), True)
-
-
-def test_frames_of_an_animation_have_results(gateway):
-    results = sorted(gateway.classify([animated("GIF", range(5)), PNG, b"text"], frames=3), key=lambda r: r.index)
-    assert [[frame.index for frame in result.frames] for result in results] == [[0, 1, 3], [0], []]
-    assert [frame.seconds for frame in results[0].frames] == pytest.approx([0, 0.1, 0.3])
-    assert {frame.best.label for frame in results[0].frames} == {results[0].best.label} == {"cat"}
-    assert [result.ok for result in results] == [True, True, False]
-    (result,) = gateway.classify(PNG)
-    assert result.frames == ()
-
-
-@pytest.mark.parametrize("frames", ["all", "every:0.1s"])
-def test_too_many_frames_in_a_request_splits_it(frames, monkeypatch):
-    animations = [animated("GIF", range(count)) for count in (4, 5, 9, 3, 8)]
-    monkeypatch.setattr("gateway.plugins.media.plugin.MAX_FRAMES", 8)
-    with stub_service() as url, Gateway(url) as gateway:
-        results = sorted(gateway.classify(animations, frames=frames), key=lambda result: result.index)
-    assert [len(result.frames) for result in results if result.index != 2] == [4, 5, 3, 8]
-    assert {result.ok for result in results if result.index != 2} == {True}
-    alone = results[2]  # which alone exceeds the limit
-    error = alone.error if frames == "all" else alone.frames[-1].error
-    assert error.code == "too_many_frames"
 
 
 def test_open_file_is_a_single_image_and_may_be_closed(gateway, tmp_path):

@@ -4,7 +4,6 @@ import csv
 import errno
 import json
 import os
-import pty
 import re
 import signal
 import sqlite3
@@ -29,7 +28,6 @@ from gateway_client.bulk.archives import ARCHIVE_SUFFIXES
 from gateway_client.bulk.outputs import COLUMNS
 from gateway_client.bulk.rows import Rows
 from tests import warm
-from tests.animations import animated
 from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector
 from tests.gateway_client.bulk.running import command, folder_of, part_of, rows_of, run
 from tests.processes import PROJECT, START_SECONDS, environment, wait_for
@@ -66,19 +64,6 @@ def test_each_image_of_a_folder_has_a_row(url, tmp_path):
     }
     assert "150 rows" in printed
     assert not list(tmp_path.glob("new/*.part"))
-
-
-def test_rows_of_animated_files_have_frames(url, tmp_path):
-    (tmp_path / "a.gif").write_bytes(animated("GIF", range(4)))
-    (tmp_path / "b.png").write_bytes(PNG)
-    out = tmp_path / "out.jsonl"
-    run(tmp_path, "--frames", "every:0.2s", "--out", out, "--gateway", url)
-    rows = {row["path"].rpartition("/")[2]: row for row in rows_of(out)}
-    assert [(frame["index"], frame["time_s"]) for frame in rows["a.gif"]["frames"]] == [(0, 0.0), (2, 0.2)]
-    assert {frame["predictions"][0]["label"] for frame in rows["a.gif"]["frames"]} == {"cat"}
-    assert len(rows["b.png"]["frames"]) == 1
-    refused = run(tmp_path, "--frames", "all", "--out", tmp_path / "out.csv", "--gateway", url, code=2)
-    assert "JSON lines" in refused
 
 
 def test_csv_and_parquet_have_the_same_rows(url, photos, tmp_path):
@@ -230,29 +215,6 @@ def test_paths_come_from_stdin_and_rows_go_to_stdout(url, photos):
         done = warm.run(code, ["classify", "-", "--gateway", url], environment=environment(), given=paths)
         assert done.returncode == 0, done.stderr
         assert [json.loads(line)["label"] for line in done.stdout.splitlines()] == ["cat"] * 3
-
-
-def test_terminal_output_is_a_table(url, photos):
-    controller, terminal = pty.openpty()
-    spoil(photos, 1)
-    process = subprocess.Popen(
-        command(photos / "000" / "000001.png", photos / "000" / "bad1.png", "--gateway", url),
-        stdout=terminal,
-        stderr=subprocess.DEVNULL,
-        env={**environment(), "COLUMNS": "300", "TERM": "xterm"},
-    )
-    os.close(terminal)
-    text = b""
-    while True:
-        try:
-            text += os.read(controller, 4096)
-        except OSError:  # on Linux, the other end is closed
-            break
-    os.close(controller)
-    assert process.wait(60) == 3
-    assert b"000001.png" in text
-    assert b"0.900" in text
-    assert b"The file is not a JPEG" in text
 
 
 @pytest.mark.parametrize(
