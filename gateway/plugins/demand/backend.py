@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from gateway.deadline import Deadline
-from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.inference.backend import Call, InferResult
 from gateway.inference.model_info import ModelInfo
 from gateway.plugins.demand.loader import DemandLoader
@@ -55,9 +55,6 @@ class DemandBackend(TritonBackend):
                 return await self._infer_loaded(call)
             except StubDied:
                 raise
-            except TritonUnreachable:
-                if not await self._loader.load_elsewhere(call.model_name, call.deadline):
-                    raise
             except (ModelNotFound, ModelUnavailable):
                 if was_loaded:
                     raise  # its version does not exist, or it is being recovered

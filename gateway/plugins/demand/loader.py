@@ -143,15 +143,6 @@ class DemandLoader:
         await self._wait(unit, deadline)
         return True
 
-    async def load_elsewhere(self, model_name: str, deadline: Deadline) -> bool:
-        """Load a model on a Triton that does not have it, since those that have are away; False if there is none."""
-        unit = self.models.unit(model_name)
-        holders = {replica.address for replica in self._pool.holders(unit)}
-        if not self._pool.in_use.keys() - holders:
-            return False
-        await self._wait(unit, deadline, excluded=holders)
-        return True
-
     def call(self, model_name: str, images: int) -> AbstractContextManager[None]:
         """A call with this number of images: its model is in use."""
         return self.models.call(self.models.unit(model_name), images)
@@ -166,13 +157,13 @@ class DemandLoader:
         holders = self._pool.holders(unit)
         return any(replica.health.reachable for replica in holders) or len(holders) == len(self._pool.in_use) > 0
 
-    async def _wait(self, unit: str, deadline: Deadline, client: str = "", excluded: Collection[str] = ()) -> None:
-        """Wait for the one load of a model, at no Triton of `excluded`; the load goes on without those that leave."""
+    async def _wait(self, unit: str, deadline: Deadline, client: str = "") -> None:
+        """Wait for the one load of a model; the load goes on without those that leave."""
         left_seconds, room = deadline.left_seconds, None
         with self._place(client), anyio.move_on_after(min(left_seconds, self.load_seconds)):
             async with self._turns[client] if client else asyncio.Lock():
-                while excluded or not self._is_loaded(unit):
-                    error = await self._load(unit, excluded)
+                while not self._is_loaded(unit):
+                    error = await self._load(unit)
                     if error is None:
                         return
                     if not isinstance(error, NoRoom):
@@ -210,14 +201,14 @@ class DemandLoader:
                 del self._waiting_of[client]
                 self._turns.pop(client, None)
 
-    async def _load(self, unit: str, excluded: Collection[str]) -> GatewayError | None:
+    async def _load(self, unit: str) -> GatewayError | None:
         """Load a model, or wait for its load in progress; returns the error of the load."""
         failed_until, error = self._failed.get(unit, (0.0, None))
         if time.monotonic() < failed_until:
             return error
         if (task := self._tasks.get(unit)) is None:
             # In a context of its own: the load does not belong to the request that asks first.
-            task = self._tasks[unit] = self._owner.start(self._load_somewhere(unit, excluded), Context())
+            task = self._tasks[unit] = self._owner.start(self._load_somewhere(unit), Context())
             task.add_done_callback(lambda _: self._tasks.pop(unit, None))
         await asyncio.wait({task})  # unlike await task, its cancellation does not cancel the task
         return task.result()
@@ -227,12 +218,10 @@ class DemandLoader:
         ordered = [self._pool.in_use[address] for address in rendezvous_order(self._pool.in_use, unit)]
         return sorted(ordered, key=lambda replica: not replica.health.ready)
 
-    async def _load_somewhere(self, unit: str, excluded: Collection[str]) -> GatewayError | None:
+    async def _load_somewhere(self, unit: str) -> GatewayError | None:
         """Load a model on the first Triton that is reachable and has room."""
         last: GatewayError = TritonUnreachable()
         for replica in self._order(unit):
-            if replica.address in excluded:
-                continue
             try:
                 await self._load_at(replica, unit)
             except (TritonUnreachable, NoRoom) as error:

@@ -50,7 +50,7 @@ class LoadedModel:
     busy: bool
     """Whether it has images in flight; they are finished before it is unloaded."""
     used_at: float
-    """When it last answered, or was loaded; seconds since 1970."""
+    """When it last answered here, or was loaded by this gateway; time.monotonic()."""
 
 
 def total(parts: Iterable[Amounts]) -> dict[str, int]:

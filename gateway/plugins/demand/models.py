@@ -1,14 +1,14 @@
-"""The models of some Tritons: names, steps, memory and use, by Triton's index and statistics and the repository."""
+"""The models of some Tritons: names, steps, memory and use, by Triton's index and the repository."""
 
+import math
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
-from gateway.errors import GatewayError
 from gateway.metrics import forget
 from gateway.plugins.demand import metrics
 from gateway.plugins.demand.memory import HOST, Amounts, Described, LoadedModel, ModelDescriptions
@@ -21,7 +21,7 @@ from gateway.triton.pool import Replica, TritonPool
 class Usage:
     """How this gateway uses a model."""
 
-    used_at: float = 0.0
+    used_at: float = -math.inf
     in_flight: int = 0
     """Its images in calls."""
 
@@ -99,44 +99,33 @@ class Models:
         return set(self.steps(unit)).difference(*(each.steps for name, each in known.items() if name != unit))
 
     def amounts(self, unit: str) -> Amounts:
-        """The memory of a model; as much as the largest of the others while it is unknown."""
-        if (found := self._described.get(unit)) is not None:
-            return found.amounts
-        others = [each.amounts for each in self._described.values()]
-        return {place: max(each.get(place, 0) for each in others) for place in {key for each in others for key in each}}
+        """The memory of a model; nothing while it is unknown."""
+        return self._described[unit].amounts if unit in self._described else {}
 
     async def loaded(self, replica: Replica, index: RepositoryIndexResponse, kept_seconds: float) -> list[LoadedModel]:
-        """The models that a Triton has loaded or loads.
-
-        Triton's time of each model's last inference shows what other gateways use, too.
-        """
+        """The models that a Triton has loaded or loads."""
         await replica.checker.discover(index)
         there = in_state(index, READY, LOADING, UNLOADING)
         units = {self.unit(name) for name in replica.health.models if name in there} | self.loading[replica.address]
         for unit in units - self._described.keys():
             await self.describe(replica, unit, index)
-        answered_at: dict[str, float] = {}
-        with suppress(GatewayError):  # without statistics, the uses of this gateway count
-            for model in (await replica.endpoint.statistics("")).model_stats:
-                unit = self.unit(model.name)
-                answered_at[unit] = max(answered_at.get(unit, 0.0), model.last_inference / 1_000)
-        now, loading = _now(), set[str]().union(*self.loading.values())
+        now, loading = time.monotonic(), set[str]().union(*self.loading.values())
         found = []
         for unit in sorted(units):
-            usage, loaded_at = self._usage.get(unit, Usage()), self._loaded_at.get((replica.address, unit), 0.0)
+            usage, loaded_at = self._usage.get(unit, Usage()), self._loaded_at.get((replica.address, unit), -math.inf)
             stays = unit in self.fixed or unit in loading or now - loaded_at < kept_seconds
-            used_at = max(usage.used_at, loaded_at, answered_at.get(unit, 0.0))
+            used_at = max(usage.used_at, loaded_at)
             found.append(LoadedModel(unit, self.amounts(unit), stays, usage.in_flight > 0, used_at))
         self._report(replica, found)
         return found
 
     def mark_loaded(self, replica: Replica, unit: str) -> None:
         """Record that this process has loaded a model."""
-        self._loaded_at[replica.address, unit] = _now()
+        self._loaded_at[replica.address, unit] = time.monotonic()
 
     def mark_used(self, unit: str) -> None:
         """Record a use of a model that is loaded."""
-        self._usage[unit].used_at = _now()
+        self._usage[unit].used_at = time.monotonic()
 
     def in_flight(self, unit: str) -> int:
         """The images of a model in calls."""
@@ -152,7 +141,7 @@ class Models:
             yield
         finally:
             usage.in_flight -= images
-            usage.used_at = _now()
+            usage.used_at = time.monotonic()
 
     def _report(self, replica: Replica, loaded: Collection[LoadedModel]) -> None:
         for address in self._reported - self._pool.in_use.keys():
@@ -168,8 +157,3 @@ class Models:
 def in_state(index: RepositoryIndexResponse, *states: str) -> set[str]:
     """The models of which a version has one of these states."""
     return {model.name for model in index.models if model.state in states}
-
-
-def _now() -> float:
-    """Seconds since 1970, to compare with Triton's times of inferences; a jump of a clock only changes an order."""
-    return datetime.now(UTC).timestamp()
