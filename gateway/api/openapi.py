@@ -7,11 +7,11 @@ from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel
-from pydantic.json_schema import JsonSchemaMode, models_json_schema
+from pydantic.json_schema import models_json_schema
 from starlette.responses import JSONResponse, Response
 
 from gateway.api.problems import format_of
-from gateway.api.route_table import Access, RouteTable, RouteTraits, traits
+from gateway.api.route_table import Access, RouteTable, traits
 from gateway.api.schemas import ModelOut, StreamedSummary
 from gateway.errors import PROBLEM_MEDIA_TYPE
 from gateway.hooks import ErrorFormat
@@ -70,17 +70,17 @@ def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat], c
         for route in routes:
             if route.traits.takes_images and format_of(route.path, formats) is None:
                 responses = schema["paths"][route.path]["post"]["responses"]
-                _declare_results(responses, schema["components"]["schemas"], route.traits)
+                _declare_results(responses, schema["components"]["schemas"])
         schema["components"]["schemas"] |= _BODIES
         code = schema["components"]["schemas"]["Problem"]["properties"]["code"]
         code["description"] = f"Stable name of the error: {', '.join(f'`{each}`' for each in codes)}."
-        for name, lines in _line_schemas(routes).items():
+        for name, lines in _line_schemas().items():
             schema["components"]["schemas"].setdefault(name, lines)
 
     add(app, change)
 
 
-def _declare_results(answers: dict[str, Any], schemas: dict[str, Any], route_traits: RouteTraits) -> None:
+def _declare_results(answers: dict[str, Any], schemas: dict[str, Any]) -> None:
     whole = answers["200"]["content"]["application/json"]["schema"]
     results = whole.get("anyOf", ())
     for status in RESULT_STATUSES if results else ():  # a route of one image reports its error as a problem
@@ -88,14 +88,12 @@ def _declare_results(answers: dict[str, Any], schemas: dict[str, Any], route_tra
         # that fits.
         as_json = {"schema": {"anyOf": [PROBLEM, *results]}}
         answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
-    lines = "A line for each result as it is ready, then the summary."
-    documents = [*_lines(results or [whole], schemas)]
-    if route_traits.progress is not None:
-        lines, documents = "The progress, then the result.", [_refer(route_traits.progress), whole]
-    answers["200"]["content"]["application/x-ndjson"] = {
-        "schema": {"type": "string", "description": lines},
-        LINES: {"anyOf": [*documents, _object(error=PROBLEM)]},
-    }
+    if documents := [*_lines(results or [whole], schemas)]:
+        lines = "A line for each result as it is ready, then the summary."
+        answers["200"]["content"]["application/x-ndjson"] = {
+            "schema": {"type": "string", "description": lines},
+            LINES: {"anyOf": [*documents, _object(error=PROBLEM)]},
+        }
 
 
 def _lines(documents: Sequence[dict[str, Any]], schemas: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -115,13 +113,9 @@ def _refer(model: type[BaseModel]) -> dict[str, Any]:
     return {"$ref": _REFERENCE.format(model=model.__name__)}
 
 
-def _line_schemas(routes: RouteTable) -> dict[str, Any]:
+def _line_schemas() -> dict[str, Any]:
     """The schemas that only lines have; FastAPI does not know them."""
-    modes: list[tuple[type[BaseModel], JsonSchemaMode]] = [
-        (StreamedSummary, "serialization"),
-        *((route.traits.progress, "serialization") for route in routes if route.traits.progress is not None),
-    ]
-    _, found = models_json_schema(modes, ref_template=_REFERENCE)
+    _, found = models_json_schema([(StreamedSummary, "serialization")], ref_template=_REFERENCE)
     schemas: dict[str, Any] = found["$defs"]
     return schemas
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter
-from pydantic import BaseModel
 from starlette.responses import Response
 
 from gateway import metrics
@@ -39,8 +38,6 @@ class RouteTraits:
     a third of the application's processor time for a request with one image."""
     constant: Response | None = None
     """The response to every GET, which is sent without calling the endpoint."""
-    progress: type[BaseModel] | None = None
-    """The schema of the lines before the result, where JSON lines are progress; else each line is a result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +63,11 @@ def traits(
     polled: bool = False,
     direct: bool = False,
     constant: Response | None = None,
-    progress: type[BaseModel] | None = None,
 ) -> Callable[[E], E]:
     """Declare the traits of an endpoint; goes below the decorator of the router."""
 
     def declare(endpoint: E) -> E:
-        _TRAITS[endpoint] = RouteTraits(access, takes_images, polled, direct, constant, progress)
+        _TRAITS[endpoint] = RouteTraits(access, takes_images, polled, direct, constant)
         return endpoint
 
     return declare

@@ -1,9 +1,7 @@
 """POST /explain: which parts of an image carry the score of a class."""
 
-import asyncio
 from base64 import b64encode
 from collections import deque
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated
@@ -15,30 +13,23 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, classify, hold_response
-from gateway.api.lines import LinedResponse, SendLine
 from gateway.api.parameters import open_uploads, request_spec
 from gateway.api.pieces import PiecedAnswer
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY, ModelOut
-from gateway.api.shapes import NDJSON
 from gateway.errors import InternalError, InvalidParameter, TooManyFiles
 from gateway.inference.classes import named_class
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
-from gateway.inference.ready_results import ReadyResults
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
-from gateway.inference.scope import Scope
 from gateway.ingest.masking import DEFAULT_GRID, DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking
 from gateway.ingest.media_types import Uploads
 from gateway.plugins.media.explaining import ExplainedResult, MaskedCopies
-from gateway.plugins.media.schemas import ExplainResponse, ExplanationOut, ProgressOut, StreamedProgress
+from gateway.plugins.media.schemas import ExplainResponse, ExplanationOut
 from gateway.plugins.media.settings import MAX_MASKED_BYTES, MAX_MASKS
 
 router = APIRouter(tags=["classify"])
-
-PROGRESS_SECONDS = 0.25
-"""Time between two lines with the progress of a stream."""
 
 
 class ExplainParameters(BaseModel):
@@ -76,12 +67,12 @@ def _documented(parameters: Annotated[ExplainParameters, QueryParameter()]) -> N
     openapi_extra={"requestBody": REQUEST_BODY},
     dependencies=[Depends(_documented)],
 )
-@traits(takes_images=True, direct=True, progress=StreamedProgress)
+@traits(takes_images=True, direct=True)
 async def explain(request: Request) -> Response:
     """Classify masked copies of one image, and compute from their scores which parts of it carry a class.
 
     It works for every model. Each masked copy counts as an image for the quota of the API key, and waits for the
-    images of all other requests. With `Accept: application/x-ndjson` the progress is sent as lines.
+    images of all other requests.
     """
     context = request_context(request)
     settings = context.settings
@@ -95,10 +86,7 @@ async def explain(request: Request) -> Response:
         selection=None,
         strict=parameters.strict,
     )
-    streamed = NDJSON in request.headers.get("accept", "")
     spec = replace(spec, expansion=await _masked_copies(context, spec, parameters))
-    if streamed:
-        return ExplanationLines(context, spec, body, _only_one(uploads))
     held = hold_response(context)
     results = await classify(context, spec, body, _only_one(uploads), AnswerSize(settings.max_predictions, held))
     document = to_json(await _document(context, spec, results[0]), exclude_none=True)
@@ -161,41 +149,3 @@ async def _document(context: RequestContext, spec: RequestSpec, result: Result) 
 
 def _rounded(heat: HeatMap) -> list[list[float]]:
     return [[round(value, 6) for value in row] for row in heat.values.tolist()]
-
-
-class ExplanationLines(LinedResponse):
-    """Lines with the progress of an explanation, and then one with its result or its error."""
-
-    async def write(self, results: ReadyResults, send_line: SendLine) -> None:
-        """Send the progress, and then the result."""
-
-        async def send_progress() -> None:
-            copies = self.spec.expansion
-            assert isinstance(copies, MaskedCopies)
-            progress = ProgressOut(done=copies.done, total=copies.masking.images)
-            await send_line(to_json(StreamedProgress(progress=progress)))
-
-        result = await _with_progress(results, send_progress)
-        await send_line(to_json(await _document(self.context, self.spec, result), exclude_none=True))
-
-
-async def _with_progress(results: ReadyResults, report: Callable[[], Awaitable[None]]) -> Result:
-    """The first result; calls `report` every PROGRESS_SECONDS until it is there."""
-    outcome: list[Result | Exception] = []
-
-    async def take() -> None:
-        try:
-            outcome.append(await anext(results))
-        except Exception as error:  # raised below
-            outcome.append(error)
-
-    async with Scope() as scope:
-        task = scope.start(take())
-        while not task.done():
-            await asyncio.wait({task}, timeout=PROGRESS_SECONDS)
-            if not task.done():
-                await report()
-    (ended,) = outcome
-    if isinstance(ended, Exception):
-        raise ended
-    return ended

@@ -89,8 +89,6 @@ class MaskedCopies:
     def __init__(self, masking: Masking, max_bytes: int, class_id: int | None = None) -> None:
         self.masking = masking
         self.class_id = class_id
-        self.done = 0
-        """How many of the images have a score."""
         self._max_bytes = max_bytes
 
     def applies(self, info: Header) -> bool:  # noqa: ARG002
@@ -216,7 +214,6 @@ class MaskScores:
     """
 
     def __init__(self, copies: MaskedCopies) -> None:
-        self._copies = copies
         self._scores: NDArray[np.float32] = np.zeros(copies.masking.images, np.float32)
         self._begun = 0
         self._missing = copies.masking.images
@@ -236,7 +233,6 @@ class MaskScores:
             except GatewayError as error:
                 self._error = self._error or error
             self._missing -= 1
-            self._copies.done += 1
             self._changed.set()
 
         return take

@@ -32,16 +32,3 @@ class ExplainResponse(Schema):
 
     model: ModelOut
     explanation: ExplanationOut
-
-
-class ProgressOut(Schema):
-    """How many of an explanation's images are classified."""
-
-    done: int
-    total: int
-
-
-class StreamedProgress(Schema):
-    """A line of a stream before its result."""
-
-    progress: ProgressOut

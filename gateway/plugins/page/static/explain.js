@@ -14,10 +14,10 @@ const explanations = new WeakMap();
 export const isExplained = (answer) => explanations.has(answer);
 
 /**
- * Request the explanation of an answer's best label. `progress` is called with the share of the work that is done.
- * Throws Error with the service's reason, and AbortError if `signal` is aborted.
+ * Request the explanation of an answer's best label. Throws Error with the service's reason, and AbortError if `signal`
+ * is aborted.
  */
-export async function explain(answer, { signal, progress }) {
+export async function explain(answer, { signal }) {
   const { entry, best, model, query } = answer;
   const parameters = new URLSearchParams({ class_id: best.class_id });
   if (model?.name) parameters.set("model", model.name);
@@ -25,20 +25,11 @@ export async function explain(answer, { signal, progress }) {
   if (version) parameters.set("version", version);
   const form = new FormData();
   form.append("files", entry.file, entry.name);
-  let last = null;
-  const line = (document) => {
-    if (!document.progress) {
-      last = document;
-      return;
-    }
-    const { done, total } = document.progress;
-    progress(done / total);
-  };
-  const headers = withKey({ Accept: "application/x-ndjson" });
-  const response = await post(`explain?${parameters}`, form, { headers, signal, sent: () => {}, line });
+  const headers = withKey({ Accept: "application/json" });
+  const response = await post(`explain?${parameters}`, form, { headers, signal, sent: () => {}, line: () => {} });
   askForKey(response);
-  const { explanation, error } = response.streamed ? (last ?? {}) : { error: parsed(response.text) };
-  if (!explanation) throw new Error(error?.detail ?? `The gateway answered ${response.status}.`);
+  const { explanation, detail } = parsed(response.text) ?? {};
+  if (!explanation) throw new Error(detail ?? `The gateway answered ${response.status}.`);
   explanations.set(answer, explanation);
 }
 

@@ -102,15 +102,14 @@ export class Viewer {
   }
 
   #whyButton(answer) {
-    const node = button("Why?", () => whileWorking(node, "Explaining", () => this.#explain(answer, node)), "small");
+    const node = button("Why?", () => whileWorking(node, "Explaining", () => this.#explain(answer)), "small");
     node.title = `Show which parts of the picture raise the score of “${answer.best.label}”`;
     return node;
   }
 
-  async #explain(answer, node) {
+  async #explain(answer) {
     const { signal } = this.#leaving;
-    const progress = (share) => (node.textContent = `Explaining, ${Math.round(share * 100)}%`);
-    await explain(answer, { signal, progress });
+    await explain(answer, { signal });
     if (!signal.aborted) this.#drawMaps();
   }
 

@@ -1,11 +1,9 @@
-"""POST /explain: the heat map of a class, its progress, and its limits."""
+"""POST /explain: the heat map of a class, and its limits."""
 
 import base64
-import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, repeat
 
 import cv2
 import httpx
@@ -17,13 +15,11 @@ from gateway.decoder.damage import DamageDetector
 from gateway.errors import InferenceFailed
 from tests.asking import encode
 from tests.damaged_files import damaged, outcome
-from tests.doubles.backend import Answer, by_image, picture, quarters, quarters_backend
+from tests.doubles.backend import picture, quarters_backend
 from tests.keys import key_of
 from tests.photos import photo
 from tests.processes import wait_for
 from tests.services import Client, client_of, stub_service
-
-NDJSON = {"Accept": "application/x-ndjson"}
 
 
 def post(client: Client, *images: bytes, headers: dict[str, str] | None = None, **parameters: object):
@@ -51,21 +47,6 @@ def client():
         yield client
 
 
-@pytest.fixture
-def lines_of(monkeypatch) -> Callable[..., list[dict]]:
-    """The lines of an explanation, which tells of its progress after each call."""
-    monkeypatch.setattr("gateway.plugins.media.explain_route.PROGRESS_SECONDS", 0.001)
-
-    def lines(answer: Answer | None = None, **parameters: object) -> list[dict]:
-        with client_of(quarters_backend(answer)) as client:
-            response = post(client, headers=NDJSON, **parameters)
-        assert response.status_code == 200
-        assert response.headers["content-type"].startswith("application/x-ndjson")
-        return list(map(json.loads, response.text.splitlines()))
-
-    return lines
-
-
 @pytest.mark.parametrize(("options", "masks"), [({"masks": 100}, 100), pytest.param({}, 500, marks=pytest.mark.long)])
 def test_map_is_hot_where_the_class_is(client, options, masks):
     found = explanation(client, **options)
@@ -89,22 +70,6 @@ def test_overlay_is_a_transparent_png_in_the_proportions_of_the_image(client):
     assert overlay.shape == (224, 448, 4)
     assert overlay[40, 80, 3] > 150
     assert overlay[-20, -40, 3] < 50
-
-
-def test_progress_is_sent_in_lines(lines_of):
-    *lines, last = lines_of(masks=81)
-    done = [line["progress"]["done"] for line in lines]
-    assert done
-    assert done == sorted(done)
-    assert {line["progress"]["total"] for line in lines} == {82}
-    assert last["explanation"]["label"] == "top left"
-    assert last["model"] == {"name": "ensemble_model", "version": "1"}
-
-
-def test_error_after_the_first_line_is_a_line(lines_of):
-    answers = chain(repeat(by_image(quarters), 5), repeat(InferenceFailed()))
-    lines = lines_of(answers, masks=280)
-    assert lines[-1]["error"]["code"] == "inference_failed"
 
 
 @pytest.mark.parametrize(
@@ -212,15 +177,14 @@ def test_copies_take_a_quarter_of_the_images_in_flight():
 
 def test_explanation_ends_with_its_client(monkeypatch):
     backend = quarters_backend(seconds=0.02)
-    headers = {**NDJSON, "Content-Type": "image/png"}
+    headers = {"Content-Type": "image/png"}
     parameters = {"masks": 10_000, "timeout": 300}
     before = REGISTRY.get_sample_value("gateway_images_in_flight")
     monkeypatch.setattr("gateway.plugins.media.explain_route.MAX_MASKS", 10_000)
     with stub_service(backend) as url:
-        with httpx.stream(
-            "POST", f"{url}/explain", params=parameters, content=picture(), headers=headers, timeout=60
-        ) as response:
-            assert "progress" in json.loads(next(response.iter_lines()))
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/explain", params=parameters, content=picture(), headers=headers, timeout=1)
+        assert backend.images
         wait_for(lambda: REGISTRY.get_sample_value("gateway_images_in_flight") <= before)
         assert len(backend.images) < 10_000
 
