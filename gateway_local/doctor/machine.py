@@ -1,11 +1,9 @@
 """Checks of the settings, and of the machine: its Python, Triton, GPU and memory."""
 
 import importlib.util
-import os
 import platform as system
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.environment import SettingsError, load_settings
@@ -77,15 +75,6 @@ def triton(cache_dir: Path, faults: str, advice: str) -> Finding:
     """Whether the Triton that `gateway up` starts is in the cache; `faults` are those of it."""
     where = f"is in {cache_dir}" if is_fetched(cache_dir) else "is not here yet; the first start fetches it (55 MB)"
     return warn("Triton", f"{TRITON_VERSION} {where}\n{faults}", advice)
-
-
-def proxies() -> Iterator[Finding]:
-    """The variables that name proxies, if there are any; a proxy's address may contain a password."""
-    names = [name for name in os.environ if name.lower() in {"http_proxy", "https_proxy", "all_proxy", "grpc_proxy"}]
-    if names:
-        excepted = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "nothing"
-        text = f"{', '.join(sorted(names))}; NO_PROXY excepts {excepted}, and this machine is always asked directly"
-        yield ok("proxies", text)
 
 
 def gpu(gpus: Gpus) -> Finding:

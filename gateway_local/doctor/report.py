@@ -4,11 +4,6 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Group
-from rich.styled import Styled
-from rich.table import Table
-from rich.text import Text
-
 from gateway.errors import UserError
 from gateway.findings import Finding, Level, fail, ok
 from gateway.machine.gpus import find_gpus
@@ -24,7 +19,6 @@ from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.paths import default_cache_dir
 
 OPEN = "anyone who reaches the port can use the API, by an address, a local name or a name of GATEWAY_HOSTS"
-COLOURS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
 
 
 def examine(model_repository: Path) -> Iterator[Finding]:
@@ -34,7 +28,6 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield from asyncio.run(_of_plugins(settings))
     yield access(settings)
     yield machine.api_port(settings)
-    yield from machine.proxies()
     if "triton_url" in settings.model_fields_set:
         yield machine.memory(settings, None)
         yield from asyncio.run(tritons(settings))
@@ -73,22 +66,12 @@ async def _of_plugins(settings: Settings) -> list[Finding]:
 
 
 def show(findings: Sequence[Finding], console: PlainConsole) -> None:
-    """Print a table on a terminal, and elsewhere a line for each finding and one for each advice."""
-    if not console.is_terminal:
-        for finding in findings:
-            text = finding.text.replace("\n", "; ")
-            console.print(f"{finding.level.value:<5} {finding.check}: {text}", soft_wrap=True)
-            if finding.advice:
-                console.print(f"      → {finding.advice}", soft_wrap=True)
-        return
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for _ in range(3):
-        table.add_column(overflow="fold")
+    """Print a line for each finding and one for each advice."""
     for finding in findings:
-        advice = [Styled(f"→ {finding.advice}", "bold")] if finding.advice else []
-        found = Group(*finding.text.split("\n"), *advice)
-        table.add_row(Text(finding.level.value, COLOURS[finding.level]), finding.check, found)
-    console.print(table)
+        text = finding.text.replace("\n", "; ")
+        console.print(f"{finding.level.value:<5} {finding.check}: {text}", soft_wrap=True)
+        if finding.advice:
+            console.print(f"      → {finding.advice}", soft_wrap=True)
 
 
 def summary(findings: Sequence[Finding]) -> str:

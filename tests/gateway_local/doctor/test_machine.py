@@ -175,15 +175,3 @@ def test_port_of_the_api_is_free():
     for finding, words in ((taken, "is taken"), (taken, "GATEWAY_PORT"), (elsewhere, "cannot listen on 192.0.2.1")):
         assert finding.level is Level.FAIL
         assert words in finding.text
-
-
-def test_proxies_are_named_by_their_variables(monkeypatch):
-    for name in ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    assert not list(machine.proxies())
-    monkeypatch.setenv("HTTPS_PROXY", "http://user:password@proxy:3128")
-    monkeypatch.setenv("NO_PROXY", "triton.local")
-    (finding,) = machine.proxies()
-    assert finding.text.startswith("HTTPS_PROXY; NO_PROXY excepts triton.local")
-    assert "password" not in finding.text
