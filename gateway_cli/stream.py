@@ -1,7 +1,6 @@
 """`gateway stream`: classifies a video, a camera or a network stream over time."""
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -15,12 +14,10 @@ from gateway.errors import UserError
 from gateway_cli.addresses import DEFAULT_GATEWAY, RunningGateway
 from gateway_cli.terminal import ApiKey, ServiceModel, emit, print_status
 from gateway_client.csv_cells import csv_line
-from gateway_client.visible import visible
 
 if TYPE_CHECKING:
     from gateway_cli.follow import FrameAnswer
 
-SECONDS_BETWEEN_LINES = 0.2
 INTERRUPTED = 130
 
 
@@ -61,7 +58,7 @@ def stream(
         raise typer.Exit(2)
     drop = "oldest" if capture.is_live(source) else "never"
     parameters = {"model": model, "smoothing": smoothing, "top_k": 1, "drop": drop}
-    meter = _Meter(sys.stderr.isatty())
+    meter, failure = _Meter(), ""
     try:
         # The first frame is read before the service is asked, so that its error is reported first.
         frames = capture.frames(source, fps)
@@ -70,13 +67,14 @@ def stream(
         with ExitStack() as stack:
             _rows(answers, None if out is None else _writer(out, follow.FRAME_COLUMNS, stack))
     except KeyboardInterrupt:
-        meter.finish()
         raise typer.Exit(INTERRUPTED) from None
     except UserError as exc:
+        failure = str(exc)
+    finally:
         meter.finish()
-        print_status(str(exc))
-        raise typer.Exit(1) from None
-    meter.finish()
+    if failure:
+        print_status(failure)
+        raise typer.Exit(1)
 
 
 def _rows(answers: Iterable["FrameAnswer"], write: Callable[[dict[str, Any]], None] | None) -> None:
@@ -105,11 +103,10 @@ def _writer(out: Path, names: Sequence[str], stack: ExitStack) -> Callable[[dict
 
 
 class _Meter:
-    """The progress line on the terminal: position, speed, and frames that were dropped or failed."""
+    """Counts the results: position, speed, and frames that were dropped or failed."""
 
-    def __init__(self, shown: bool) -> None:  # noqa: FBT001
-        self._shown = shown
-        self._begun = self._last_shown = time.monotonic()
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
         self._frames = self._dropped = self._failed = 0
         self._seconds = 0.0
 
@@ -120,24 +117,15 @@ class _Meter:
             self._dropped += answer.dropped
             self._failed += bool(answer.error)
             self._seconds = answer.seconds
-            if self._shown and time.monotonic() - self._last_shown > SECONDS_BETWEEN_LINES:
-                self._last_shown = time.monotonic()
-                typer.echo(f"\r\x1b[2K{self._line()}  {visible(answer.label)} {answer.score:.2f}", nl=False, err=True)
             yield answer
 
     def finish(self) -> None:
         """Print the totals, if there are any."""
-        if self._shown:
-            typer.echo("\r\x1b[2K", nl=False, err=True)
         if self._frames:
-            print_status(self._line())
-
-    def _line(self) -> str:
-        rate = self._frames / max(time.monotonic() - self._begun, 1e-6)
-        line = f"{clock(self._seconds)}: {self._frames} frame{'s' * (self._frames != 1)}, {rate:.1f}/s"
-        return line + "".join(
-            f", {count} {state}" for count, state in ((self._dropped, "dropped"), (self._failed, "failed")) if count
-        )
+            rate = self._frames / max(time.monotonic() - self._begun, 1e-6)
+            line = f"{clock(self._seconds)}: {self._frames} frame{'s' * (self._frames != 1)}, {rate:.1f}/s"
+            counts = ((self._dropped, "dropped"), (self._failed, "failed"))
+            print_status(line + "".join(f", {count} {state}" for count, state in counts if count))
 
 
 def clock(seconds: float) -> str:

@@ -3,17 +3,14 @@
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gateway.errors import InvalidParameter
+from gateway.api.parameters import reading
 from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
 from gateway.inference.request_spec import timeout_within
 from gateway.inference.selection import Selection
 from gateway.inference.sequence import Parameters
 from gateway.settings import Settings
-from gateway.values.validation import fault
-
-_MAX_REPORTED = 10
 
 
 class Smoothing(StrEnum):
@@ -95,21 +92,8 @@ class StreamParameters(BaseModel):
 
 def read_parameters(given: dict[str, Any], settings: Settings) -> StreamParameters:
     """Validate parameters; raises InvalidParameter."""
-    try:
+    with reading(StreamParameters):
         parameters = StreamParameters.model_validate(given)
-    except ValidationError as exc:
-        raise InvalidParameter(" ".join(map(_sentence, exc.errors()[:_MAX_REPORTED]))) from None
     parameters.selection(settings)
     parameters.timeout_seconds(settings)
     return parameters
-
-
-def _sentence(error: Any) -> str:  # noqa: ANN401  # pydantic's
-    name = str(error["loc"][-1])[:80] if error["loc"] else ""
-    if error["type"] == "extra_forbidden":
-        return (
-            f"{name!r} is not a parameter of a stream; the parameters are {', '.join(StreamParameters.model_fields)}."
-        )
-    if not name:
-        return f"{fault(error)}."
-    return f"{name!r}: {fault(error)}."

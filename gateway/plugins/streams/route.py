@@ -14,6 +14,7 @@ from gateway import metrics
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
 from gateway.errors import GatewayError, InternalError, clear_frames
+from gateway.inference.request_spec import RequestSpec
 from gateway.limits.pool_clients import NeverEvicted
 from gateway.plugins.streams.errors import UpgradeRequired
 from gateway.plugins.streams.messages import error_message
@@ -105,13 +106,17 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
         settings,
         lease,
         parameters,
-        model=(model_name, version),
-        request_id=context.request_id,
-        is_allowed=context.is_allowed,
-        key=context.log_fields.get("key", ""),
-        address=address_of(connection.scope),
-        fields=context.fields_of(connection.headers),
-        caller=context.caller,
+        RequestSpec(
+            model_name,
+            version,
+            None,
+            parameters.timeout_seconds(settings),
+            context.request_id,
+            key=context.log_fields.get("key", ""),
+            address=address_of(connection.scope),
+            caller=context.caller,
+        ),
+        context.is_allowed,
     )
 
 

@@ -4,14 +4,15 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from collections.abc import Sequence as TextSequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ImageError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
 from gateway.inference.request_spec import RequestSpec
+from gateway.inference.request_stats import RequestStats
 from gateway.inference.result import Result
 from gateway.inference.scope import Scope
 from gateway.inference.sequence import FrameSequence, SequenceScores
@@ -19,7 +20,6 @@ from gateway.inference.service import InferenceService
 from gateway.ingest import json_text
 from gateway.ingest.json_text import JsonError
 from gateway.ingest.upload import Upload
-from gateway.limits.caller import ANYONE, Caller
 from gateway.limits.pool_clients import WaitingClient
 from gateway.limits.pools import PoolLease
 from gateway.metrics import STREAMS_STOPPED
@@ -83,29 +83,22 @@ class StreamSession(WaitingClient):
         settings: Settings,
         buffer: PoolLease,
         parameters: StreamParameters,
-        *,
-        model: tuple[str, str],
-        request_id: str,
+        spec: RequestSpec,
         is_allowed: Callable[[], bool] = lambda: True,
-        key: str = "",
-        address: str = "",
-        fields: Mapping[str, str] | None = None,
-        caller: Caller = ANYONE,
     ) -> None:
         self._service = service
         self._buffer = buffer
         self._parameters = parameters
         self._selection = parameters.selection(settings)
-        self._timeout_seconds = parameters.timeout_seconds(settings)
-        self._model = model
-        self._request_id = request_id
+        self._spec = spec
+        """That of every frame, with statistics of its own."""
+        self._model = spec.model_name, spec.model_version
         self._is_allowed = is_allowed
-        self._key, self._address, self._fields, self._caller = key, address, fields or {}, caller
         self._sequence: FrameSequence | None = None
         self._held = HeldLabel()
         self._labels: dict[str | None, TextSequence[str]] = {}
         limits = service.tools.decoders.limits
-        self._account = StreamAccount(limits.request_cpu_seconds, limits.cpu_seconds, client=caller)
+        self._account = StreamAccount(limits.request_cpu_seconds, limits.cpu_seconds, client=spec.caller)
         self.stats = StreamStats()
         self._loop = asyncio.get_running_loop()
         self._scope = Scope()
@@ -302,17 +295,7 @@ class StreamSession(WaitingClient):
                 self._pending_bytes -= len(data)
                 self._count_bytes()
 
-        spec = RequestSpec(
-            model_name=self._model[0],
-            model_version=self._model[1],
-            selection=None,
-            timeout_seconds=self._timeout_seconds,
-            request_id=self._request_id,
-            key=self._key,
-            address=self._address,
-            fields=self._fields,
-            caller=self._caller,
-        )
+        spec = replace(self._spec, stats=RequestStats())
         outcome: Result | Exception
         results: list[Result] = []
         try:
@@ -381,9 +364,9 @@ class StreamSession(WaitingClient):
         try:
             if self._sequence is None:
                 self._sequence = await self._service.backend.sequence(*self._model)
-            deadline = Deadline.after(self._timeout_seconds)
+            deadline = Deadline.after(self._spec.timeout_seconds)
             state: SequenceScores = await self._sequence.add(
-                result.scores, parameters.for_the_model, deadline, self._request_id
+                result.scores, parameters.for_the_model, deadline, self._spec.request_id
             )
         except GatewayError as error:
             return sequence_member(None, [], error)

@@ -6,6 +6,7 @@ from unittest.mock import AsyncMock, MagicMock
 import pytest
 
 from gateway.errors import Overloaded, TooCostly
+from gateway.inference.request_spec import RequestSpec
 from gateway.plugins.streams.options import StreamParameters
 from gateway.plugins.streams.session import StreamSession
 from gateway.plugins.streams.stream_account import StreamAccount
@@ -17,7 +18,7 @@ BASE, MOST = 3.0, 3.0
 
 async def test_stream_that_is_evicted_before_it_runs_ends_at_once():
     stream = StreamSession(
-        MagicMock(), Settings(_env_file=None), MagicMock(), StreamParameters(), model=("m", ""), request_id="r"
+        MagicMock(), Settings(_env_file=None), MagicMock(), StreamParameters(), RequestSpec("m", "", None, 10.0, "r")
     )
     stream.evict(Overloaded("full", limit="max_streams", value=1))
     before = asyncio.all_tasks()
