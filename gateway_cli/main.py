@@ -16,7 +16,6 @@ from gateway.hooks import PluginFailed
 from gateway.logs import LogStream, lost_as_text
 from gateway.plugin_loading import commands_of, environment_of, hooks, installed, listings
 from gateway.settings import LogFormat, Settings
-from gateway_cli.addresses import WrongAddress, advice_for_triton
 from gateway_cli.classify import classify
 from gateway_cli.model import model_app
 from gateway_cli.model.spec_options import takes_spec
@@ -342,9 +341,6 @@ def triton_alive(
             await endpoint.close()
 
     if (reason := asyncio.run(check())) is not None:
-        # Asked last, since a probe that succeeds has to be cheap; and never over TLS, which `kind_of` does not speak.
-        if settings.triton_ca_file is None and (advice := advice_for_triton(target)) is not None:
-            raise WrongAddress(advice)
         raise UserError(f"Triton has to be restarted: {reason}")
     print_status("Triton is alive")
 

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -73,7 +73,7 @@ def forget(
 @predictions_app.command("export")
 def export(
     folder: Annotated[
-        Path, typer.Argument(help="New folder for the table and the images.", file_okay=False, show_default=False)
+        Path, typer.Argument(help="New folder for the tasks and the images.", file_okay=False, show_default=False)
     ],
     log: LogUrl = None,
     model: Annotated[str | None, typer.Option("--model", help="Only this model's results.", show_default=False)] = None,
@@ -100,9 +100,6 @@ def export(
             show_default=False,
         ),
     ] = None,
-    form: Annotated[
-        Literal["csv", "label-studio"], typer.Option("--format", help="A CSV, or tasks for Label Studio.")
-    ] = "csv",
     image_url: Annotated[
         str | None,
         typer.Option(
@@ -115,7 +112,7 @@ def export(
     *,
     unlabelled: Annotated[bool, typer.Option("--unlabelled", help="Only images without feedback.")] = False,
 ) -> None:
-    """Write logged results to a folder to be labelled: the images, and a CSV or tasks for Label Studio."""
+    """Write logged results to a folder to be labelled: the images, and tasks for Label Studio."""
     if random is not None and (unlabelled or most_uncertain is not None):
         raise typer.BadParameter(
             "not with --unlabelled or --most-uncertain, which prefer images", param_hint="--random"
@@ -126,8 +123,7 @@ def export(
     from gateway_predictions.reader import LogReader
 
     wanted = ExportSelection(model, since(days), unlabelled, most_uncertain, random)
-    to_studio = form == "label-studio"
-    count = run(LogReader(source), folder, wanted, for_label_studio=to_studio, image_url=image_url)
+    count = run(LogReader(source), folder, wanted, image_url=image_url)
     emit(f"{folder}: {count} images to label")
 
 
@@ -135,7 +131,7 @@ def export(
 def import_labels(
     file: Annotated[
         Path,
-        typer.Argument(help="The exported labels.csv, filled in, or Label Studio's JSON export.", show_default=False),
+        typer.Argument(help="Label Studio's JSON export.", show_default=False),
     ],
     url: RunningGateway = DEFAULT_GATEWAY,
     api_key: ApiKey = None,

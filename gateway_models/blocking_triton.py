@@ -28,7 +28,6 @@ from gateway.triton.health.expected import READY
 
 TIMEOUT_SECONDS = 120.0
 LOAD_TIMEOUT_SECONDS = 600.0
-UNAUTHENTICATED = "StatusCode.UNAUTHENTICATED"
 NOT_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
 """Parts of gRPC's own messages; UNAVAILABLE alone may also be an answer of Triton's."""
 
@@ -45,19 +44,6 @@ def pad(payloads: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int32]
     for row, payload in zip(raw_image, payloads, strict=True):
         row[: len(payload)] = np.frombuffer(payload, dtype=np.uint8)
     return raw_image, lengths.reshape(-1, 1)
-
-
-def server_name(address: str, timeout_seconds: float) -> str | None:
-    """The name of the Open Inference Protocol's server at host:port, such as "triton"; "" if it requires a key.
-
-    None if nothing answers in time, or something else does.
-    """
-    with InferenceServerClient(address, channel_args=channel_options(address)) as client:
-        try:
-            name: str = client.get_server_metadata(client_timeout=timeout_seconds).name
-        except InferenceServerException as exc:
-            return "" if exc.status() == UNAUTHENTICATED else None
-    return name
 
 
 class TritonRefused(UserError):

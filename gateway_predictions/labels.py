@@ -1,6 +1,5 @@
-"""Logged results that people label: written as a CSV or as tasks for Label Studio, and read back with their labels.
+"""Logged results that people label: written as tasks for Label Studio, and read back with their labels.
 
-labels.csv            a row for each image with an empty column true_label
 label-studio.json     a task with a prediction for each image, for Label Studio's import
 label-studio.xml      the labelling interface for them
 images/               the images, if the log stores them
@@ -8,8 +7,6 @@ images/               the images, if the log stores them
 The JSON is Label Studio's own: https://labelstud.io/guide/task_format
 """
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,13 +18,10 @@ from xml.sax.saxutils import quoteattr
 from gateway.errors import UserError
 from gateway.values.safe_path import SafePath
 from gateway.values.text_files import read_text
-from gateway_client.csv_cells import csv_line, restored
 from gateway_predictions.layout import SAMPLE, order_of
 from gateway_predictions.reader import LogReader, Row, key_of
 
-TABLE, TASKS, INTERFACE, IMAGES = "labels.csv", "label-studio.json", "label-studio.xml", "images"
-COLUMNS = ("request_id", "index", "model", "version", "time", "sha256", "image", "label", "score", "margin", "drawn")
-TRUE_LABEL = "true_label"
+TASKS, INTERFACE, IMAGES = "label-studio.json", "label-studio.xml", "images"
 LOCAL_FILES = "/data/local-files/?d="
 """How Label Studio names a file below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT."""
 CHOICE = "choice"
@@ -75,9 +69,7 @@ def choose(log: LogReader, wanted: ExportSelection) -> list[Row]:
     return [{**row, "drawn": wanted.drawn is not None} for row in list(once.values())[:count]]
 
 
-def export(
-    log: LogReader, folder: Path, wanted: ExportSelection, *, for_label_studio: bool, image_url: str | None = None
-) -> int:
+def export(log: LogReader, folder: Path, wanted: ExportSelection, *, image_url: str | None = None) -> int:
     """Write the folder, which must be missing or empty; returns the number of images. Raises LabelsUnusable.
 
     With `image_url` the images stay in the log, and are named by that URL and their path in the log.
@@ -92,14 +84,10 @@ def export(
         raise LabelsUnusable(f"{folder} is not empty: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     if image_url is None:
-        images = [_copy_image(log, row, folder) for row in rows]
+        copied = (_copy_image(log, row, folder) for row in rows)
+        urls = [path and f"{LOCAL_FILES}{path}" for path in copied]
     else:
-        images = [row["image"] and f"{image_url.rstrip('/')}/{row['image']}" for row in rows]
-    if not for_label_studio:
-        lines = [csv_line([*_cells(row, image), ""]) for row, image in zip(rows, images, strict=True)]
-        (folder / TABLE).write_text(csv_line([*COLUMNS, TRUE_LABEL]) + "".join(lines), encoding="utf-8", newline="")
-        return len(rows)
-    urls = [f"{LOCAL_FILES}{image}" if image and image_url is None else image for image in images]
+        urls = [row["image"] and f"{image_url.rstrip('/')}/{row['image']}" for row in rows]
     tasks = [_task(row, url) for row, url in zip(rows, urls, strict=True)]
     (folder / TASKS).write_text(json.dumps(tasks, indent=1), encoding="utf-8")
     labels = sorted({label for row in rows for label in row["labels"]})
@@ -130,12 +118,6 @@ def _copy_image(log: LogReader, row: Row, folder: Path) -> str | None:
     return path
 
 
-def _cells(row: Row, image: str | None) -> list[object]:
-    best = {"label": row["labels"][0], "score": round(row["scores"][0], 6)}
-    known = {**row, **best, "time": row["time"].isoformat(), "image": image, "drawn": "true" if row["drawn"] else ""}
-    return ["" if known[name] is None else known[name] for name in COLUMNS]
-
-
 def _task(row: Row, url: str | None) -> dict[str, object]:
     result = {
         "id": row["sha256"][:10],
@@ -158,24 +140,15 @@ def _task(row: Row, url: str | None) -> dict[str, object]:
 def read_labels(path: Path) -> list[dict[str, object]]:
     """The bodies of POST /feedback for the images of a file that have a label; raises LabelsUnusable."""
     try:
-        text = read_text(path, max_bytes=MAX_FILE_BYTES, newline="")
+        text = read_text(path, max_bytes=MAX_FILE_BYTES)
     except OSError as exc:
         raise LabelsUnusable(f"{path} cannot be read: {exc}") from exc
     try:
-        return list(_from_tasks(json.loads(text)) if path.suffix.lower() == ".json" else _from_table(text))
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, csv.Error) as exc:
+        return list(_from_tasks(json.loads(text)))
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as exc:
         raise LabelsUnusable(
-            f"{path} is neither the {TABLE} of gateway predictions export with a column {TRUE_LABEL}, nor a JSON "
-            f"export of Label Studio (the format JSON, not JSON-MIN): {type(exc).__name__} {exc}"
+            f"{path} is no JSON export of Label Studio (the format JSON, not JSON-MIN): {type(exc).__name__} {exc}"
         ) from exc
-
-
-def _from_table(text: str) -> Iterator[dict[str, object]]:
-    for row in csv.DictReader(io.StringIO(text, newline="")):
-        cells = {name: restored(row[name] or "") for name in ("request_id", "index", "model", TRUE_LABEL)}
-        label = cells.pop(TRUE_LABEL).strip()
-        if label:
-            yield _feedback(cells, label, is_drawn=row.get("drawn") == "true")
 
 
 def _from_tasks(tasks: list[dict[str, Any]]) -> Iterator[dict[str, object]]:
@@ -186,9 +159,6 @@ def _from_tasks(tasks: list[dict[str, Any]]) -> Iterator[dict[str, object]]:
         results = given[-1]["result"] if given else []
         labels = [label for each in results if each["from_name"] == CHOICE for label in each["value"]["choices"]]
         if labels:
-            yield _feedback(task["data"], labels[-1], is_drawn=task["data"].get("drawn") is True)
-
-
-def _feedback(row: dict[str, Any], label: str, *, is_drawn: bool) -> dict[str, object]:
-    body = {"request_id": row["request_id"], "index": int(row["index"]), "model": row["model"], "label": label}
-    return {**body, "drawn": True} if is_drawn else body
+            data = task["data"]
+            body = {"request_id": data["request_id"], "index": int(data["index"]), "model": data["model"]}
+            yield {**body, "label": labels[-1], **({"drawn": True} if data.get("drawn") is True else {})}

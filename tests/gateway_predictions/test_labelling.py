@@ -1,6 +1,5 @@
 """Which results are exported, how labels come back, and the accuracy by them."""
 
-import csv
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta
@@ -25,10 +24,6 @@ from tests.asking import encode
 from tests.commands import gateway, refusal
 from tests.doubles.backend import StubBackend, ranked
 from tests.gateway_predictions.logged import NOON, a_row, logging_service, rows, scores_backend, send, write_file
-
-
-def table_of(folder) -> list[dict[str, str]]:
-    return list(csv.DictReader((folder / "labels.csv").read_text().splitlines()))
 
 
 def log_of(folder: Path, given: list[dict], feedback: list[dict] = ()) -> LogReader:
@@ -98,27 +93,6 @@ def test_accuracy_by_day_version_and_class():
     assert (dog.label, dog.recall.hits, dog.recall.count, str(dog.precision)) == ("dog", 0, 1, "-")
 
 
-def reported(rng: np.random.Generator) -> list[Labelled]:
-    """Labels of 1,000 images, of which a model knows 80 %: the queue draws a third, users report mainly mistakes."""
-    known = []
-    for number in range(1_000):
-        is_right, is_drawn = rng.random() < 0.8, rng.random() < 1 / 3
-        if is_drawn or not is_right or rng.random() < 0.1:
-            known.append(Labelled(a_row(number), "cat", 0 if is_right else 1, is_drawn))
-    return known
-
-
-def test_accuracy_on_images_drawn_at_random_has_no_preference():
-    rng = np.random.default_rng(3)
-    found = [accuracy(reported(rng)) for _ in range(100)]
-    intervals = [wilson(each.drawn.hits, each.drawn.count) for each in found]
-    assert np.mean([low < 0.8 < high for low, high in intervals]) > 0.88
-    assert max(wilson(each.sampled.hits, each.sampled.count)[1] for each in found) < 0.75
-    known = reported(rng)
-    rules = [Labelled(a_row(number, reasons=["margin"]), None, None, is_drawn=True) for number in range(100)]
-    assert accuracy([*known, *rules]).drawn == accuracy(known).drawn
-
-
 def by_last_byte(call: Call) -> Row:
     """The brighter the first image, the more certain it is of class 0."""
     best = call.batch.images[0][-1] / 255
@@ -146,24 +120,20 @@ def test_circle_of_export_import_and_evaluation(circle):
     """The most uncertain images are exported, labelled, sent back, and evaluated; one is forgotten."""
     client, log, folder = circle
     out = folder / "out"
-    printed = gateway("predictions", "export", out, "--log", log, "--unlabelled", "--most-uncertain", 2).output
-    assert "2 images to label" in printed
-    table = table_of(out)
-    assert [each["request_id"] for each in table] == ["r1", "r5"]
-    for each in table:
-        assert hashlib.sha256((out / each["image"]).read_bytes()).hexdigest() == each["sha256"]
-        each["true_label"] = "class 1" if each["request_id"] == "r5" else "class 0"
-    with (out / "labels.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, table[0])
-        writer.writeheader()
-        writer.writerows(table)
+    options = ("--log", log, "--unlabelled", "--most-uncertain")
+    assert "2 images to label" in gateway("predictions", "export", out, *options, 2).output
+    tasks = json.loads((out / "label-studio.json").read_text())
+    labels = {"r1": "class 0", "r5": "class 1"}
+    assert [task["data"]["request_id"] for task in tasks] == list(labels)
+    exported = [annotated(task, (labels[task["data"]["request_id"]], {})) for task in tasks]
+    (out / "project.json").write_text(json.dumps(exported))
     assert dataset(log / "rows", format="parquet").count_rows() == 5, "any program that reads Parquet reads the log"
-    printed = gateway("predictions", "import", out / "labels.csv", "--gateway", client.base_url).output
+    printed = gateway("predictions", "import", out / "project.json", "--gateway", client.base_url).output
     assert "2 of 2 labels sent" in printed
     rows(log, 2, "feedback")
-    gateway("predictions", "export", folder / "rest", "--log", log, "--unlabelled", "--most-uncertain", 9)
-    rest = [each["request_id"] for each in table_of(folder / "rest")]
-    assert rest == ["r10", "r60", "r120"]
+    gateway("predictions", "export", folder / "rest", *options, 9)
+    rest = json.loads((folder / "rest" / "label-studio.json").read_text())
+    assert [task["data"]["request_id"] for task in rest] == ["r10", "r60", "r120"]
     printed = gateway("model", "evaluate", "ensemble_model", "--log", log).output
     assert "50.0 % (9.5 to 90.5)" in printed
     found = json.loads(gateway("model", "evaluate", "ensemble_model", "--log", log, "--json").output)
@@ -202,7 +172,7 @@ def annotated(task: dict, *given: tuple[str, dict]) -> dict:
 def test_label_studio_gets_tasks_and_its_export_comes_back(circle):
     client, log, folder = circle
     out = folder / "out"
-    gateway("predictions", "export", out, "--log", log, "--random", 3, "--format", "label-studio")
+    gateway("predictions", "export", out, "--log", log, "--random", 3)
     tasks = json.loads((out / "label-studio.json").read_text())
     assert len(tasks) == 3
     interface = Xml.fromstring((out / "label-studio.xml").read_text())  # noqa: S314  # our own
@@ -235,7 +205,7 @@ def test_label_studio_gets_tasks_and_its_export_comes_back(circle):
 
 def test_images_stay_in_a_log_that_label_studio_reads(circle):
     _, log, folder = circle
-    options = ("--log", log, "--format", "label-studio", "--image-url", "s3://bucket/log/")
+    options = ("--log", log, "--image-url", "s3://bucket/log/")
     gateway("predictions", "export", folder / "out", *options)
     tasks = json.loads((folder / "out" / "label-studio.json").read_text())
     images = {task["data"]["image"].removeprefix("s3://bucket/log/") for task in tasks}
@@ -245,31 +215,30 @@ def test_images_stay_in_a_log_that_label_studio_reads(circle):
     gateway("predictions", "export", folder / "x", "--log", log, "--random", 1, "--unlabelled", code=2)
 
 
+TASK = {
+    "annotations": [{"result": [{"from_name": "choice", "value": {"choices": ["zebra"]}}]}],
+    "data": {"request_id": "r1", "index": 0, "model": "ensemble_model"},
+}
+
+
 def test_refused_labels_are_named(circle):
     client, _, folder = circle
-    (folder / "labels.csv").write_text("request_id,index,model,true_label\r\nr1,0,ensemble_model,zebra\r\n")
-    printed = gateway("predictions", "import", folder / "labels.csv", "--gateway", client.base_url, code=1).output
+    (folder / "labels.json").write_text(json.dumps([TASK]))
+    printed = gateway("predictions", "import", folder / "labels.json", "--gateway", client.base_url, code=1).output
     assert "r1, image 0: 'label': the model 'ensemble_model' has no label 'zebra'" in printed
-
-
-TASK = {
-    "annotations": [{"result": [{"from_name": "choice", "value": {"choices": ["cat"]}}]}],
-    "data": {"request_id": "r", "index": float("inf"), "model": "m"},
-}
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *("a,b\n1,2\n", '{"a": 1}', "[1]", '[{"choice": "cat", "request_id": "r"}]'),
-        *("a\n" + "b" * 200_000, "[" * 100_000, json.dumps([TASK])),
+        *("a,b\n1,2\n", '{"a": 1}', "[1]", '[{"choice": "cat", "request_id": "r"}]', "[" * 100_000),
+        json.dumps([{**TASK, "data": {**TASK["data"], "index": float("inf")}}]),
     ],
     ids=lambda text: text[:9],
 )
 def test_other_files_of_labels_are_refused(tmp_path, text):
-    path = tmp_path / ("labels.csv" if text[0] == "a" else "labels.json")
-    path.write_text(text)
-    assert "neither the labels.csv" in refusal("predictions", "import", path)
+    (tmp_path / "labels.json").write_text(text)
+    assert "is no JSON export of Label Studio" in refusal("predictions", "import", tmp_path / "labels.json")
 
 
 def log_with(image: str, folder: Path) -> LogReader:
@@ -287,7 +256,7 @@ def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
     (tmp_path / "log/images/day/out.jpg").symlink_to(tmp_path / "secret.txt")
     log = log_with(image.format(tmp=tmp_path), tmp_path / "log")
     with pytest.raises(LogUnavailable, match="whose image is not one of the log's"):
-        export(log, tmp_path / "out", ExportSelection(), for_label_studio=False)
+        export(log, tmp_path / "out", ExportSelection())
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
@@ -302,11 +271,10 @@ def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
     ],
     ids=repr,
 )
-@pytest.mark.parametrize("form", ["csv", "label-studio"])
-def test_damaged_row_is_refused_with_its_file(tmp_path, members, reason, form):
+def test_damaged_row_is_refused_with_its_file(tmp_path, members, reason):
     log = log_of(tmp_path / "log", [a_row(1, **members)])
     with pytest.raises(LogUnavailable, match=rf"\.parquet cannot be read: .*{reason}"):
-        export(log, tmp_path / "out", ExportSelection(), for_label_studio=form != "csv")
+        export(log, tmp_path / "out", ExportSelection())
     assert not (tmp_path / "out").exists()
 
 
