@@ -27,8 +27,8 @@ P = TypeVar("P", bound=BaseModel)
 LISTS = frozenset({"labels"})
 """Parameters that may be repeated."""
 
-FRAMES_PATTERN = r"^(all|[1-9][0-9]{0,5}|every:[0-9]{1,6}(\.[0-9]{1,6})?s)$"
-"""The values of `frames`: a number, all, or every:0.5s."""
+FRAMES_PATTERN = r"^(all|[1-9][0-9]{0,5})$"
+"""The values of `frames`: a number, or all."""
 
 NATIVE = "native"
 """The name of this service's own response format."""
@@ -58,7 +58,7 @@ class PredictParameters(BaseModel):
     timeout: TimeoutSeconds = None
     """Deadline for each file in seconds, from its last byte on."""
     frames: Annotated[str | None, Field(max_length=32, json_schema_extra={"pattern": FRAMES_PATTERN})] = None
-    """Frames of animations that get a result each: a number, evenly spread; all; one in every:0.5s."""
+    """Frames of animations that get a result each: a number, evenly spread, or all."""
     strict: bool = False
     """Whether a damaged JPEG is refused; by default its result has `warning`."""
     format: str = NATIVE

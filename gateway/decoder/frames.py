@@ -4,12 +4,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.decoder.choice import MOST_IN_FILE, Choice
 from gateway.decoder.decoding import Ppm, finished, known
 from gateway.decoder.pillow import Animation
 from gateway.errors import TooManyFrames
 from gateway.ingest.decode_budget import Size
-from gateway.ingest.frames import FrameSelection
+from gateway.ingest.frames import MOST_IN_FILE, FrameSelection
 from gateway.ingest.image_formats import Header
 
 SLICE_SECONDS = 0.02
@@ -65,9 +64,8 @@ class OpenedAnimation:
     def _frames(self) -> Iterator[tuple[int, float] | None]:
         """Number and time of each wanted frame, and None for each frame that is skipped."""
         source, wanted = self._source, self._wanted
-        choice = Choice(wanted, source.total)
         for index, seconds in source.walk():
-            if not choice.takes(index, seconds):
+            if not wanted.takes(index, source.total):
                 yield None
                 continue
             if self._given == wanted.most:
@@ -84,14 +82,14 @@ class OpenedAnimation:
         total = self._source.total
         if total > MOST_IN_FILE:
             raise TooManyFrames(f"The file has more than {MOST_IN_FILE:,} frames: send a part of it.")
-        if (self._wanted.number_of(total) or 0) > self._wanted.most:
+        if self._wanted.number_of(total) > self._wanted.most:
             raise _too_many(total, self._wanted)
 
 
 def _too_many(total: int, wanted: FrameSelection) -> TooManyFrames:
     return TooManyFrames(
         f"The file has {total:,} frames, and {wanted.most:,} more are allowed in this request: ask for some of "
-        f"them, such as frames=10 or frames=every:1s.",
+        f"them, such as frames=10.",
         limit="max_frames",
         value=wanted.most,
     )

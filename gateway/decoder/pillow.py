@@ -22,8 +22,8 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from gateway.decoder.choice import MOST_IN_FILE
 from gateway.errors import ImageError, TruncatedImage, UndecodableImage
+from gateway.ingest.frames import MOST_IN_FILE
 from gateway.ingest.image_formats import Header, ImageFormat
 
 # One thread: the images of several decoders share the cores already.

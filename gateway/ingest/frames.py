@@ -2,15 +2,22 @@
 
 from dataclasses import dataclass
 
+MOST_IN_FILE = 10_000
+"""Frames that one file may have, selected or not: each has to be decoded before the next one."""
+
 
 @dataclass(frozen=True, slots=True)
 class FrameSelection:
-    """`count` frames, evenly spread; or the first in each `every_seconds`; or all. At most `most`."""
+    """`count` frames, evenly spread, or all; at most `most`."""
 
     most: int
     count: int | None = None
-    every_seconds: float | None = None
 
-    def number_of(self, total: int) -> int | None:
-        """How many of `total` frames are selected; None if that depends on their times."""
-        return None if self.every_seconds is not None else min(self.count or total, total)
+    def number_of(self, total: int) -> int:
+        """How many of `total` frames are selected."""
+        return min(self.count or total, total)
+
+    def takes(self, index: int, total: int) -> bool:
+        """Whether the frame with this number is selected: frame k of n is number floor(k × total / n)."""
+        count = self.number_of(total)
+        return -(-index * count // total) * total // count == index

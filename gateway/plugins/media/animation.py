@@ -84,16 +84,9 @@ class AnimationResult(Result):
 def read_frames(given: str, most: int) -> FrameSelection:
     """Parse a request's `frames`, at most `most`; raises InvalidParameter."""
     if re.fullmatch(FRAMES_PATTERN, given) is None:
-        raise InvalidParameter(
-            "'frames': must be a number of frames, 'all', or a time such as 'every:0.5s' for a frame in each."
-        )
+        raise InvalidParameter("'frames': must be a number of frames, or 'all'.")
     if given == "all":
         return FrameSelection(most)
-    if given.startswith("every:"):
-        every = float(given.removeprefix("every:").removesuffix("s"))
-        if every <= 0:
-            raise InvalidParameter("'frames': the time between two frames must be above 0, such as 'every:0.5s'.")
-        return FrameSelection(most, every_seconds=every)
     if int(given) > most:
         raise InvalidParameter(f"'frames': must be at most {most:,}.", limit="max_frames", value=most)
     return FrameSelection(most, count=int(given))
