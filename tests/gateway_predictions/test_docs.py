@@ -2,15 +2,9 @@
 
 import re
 
-from gateway.settings import GIB
-from gateway_cli.model.drift import DRIFTED
-from gateway_predictions.drift import CONFIDENCE, LEAST_DISTANCE, LEAST_IMAGES, MOST_IMAGES, PROPERTIES
-from gateway_predictions.feedback_route import MAX_FEEDBACK_BYTES
 from gateway_predictions.layout import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, SAMPLE
-from gateway_predictions.live_drift import MOST_NAMES, STORED_IMAGES
 from gateway_predictions.schema import PREDICTIONS
 from tests.processes import PROJECT
-from tests.settings import Settings
 
 GUIDE = (PROJECT / "docs" / "guides" / "prediction-log.md").read_text()
 

@@ -101,15 +101,6 @@ def test_call_of_a_request_has_a_span_whose_context_is_sent(collector):
     assert "baggage" not in received[0]
 
 
-def test_variables_of_opentelemetry_apply(collector, monkeypatch):
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "pictures")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_always_off")
-    with client_of() as client:
-        predict(client)
-        predict(client, **TRACEPARENT)
-    assert [(span.trace_id, span.service) for span in collector.spans] == [(TRACE, "pictures")]
-
-
 def test_silent_collector_does_not_delay_shutdown(monkeypatch):
     monkeypatch.setattr("gateway.plugins.otlp.exporter.FLUSH_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:

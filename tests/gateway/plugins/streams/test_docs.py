@@ -3,8 +3,6 @@
 import re
 
 from gateway.plugins.streams.options import StreamParameters
-from gateway.plugins.streams.websockets import GOING_DOWN, MAX_FRAGMENTS, POLICY
-from gateway_cli.follow import FRAME_COLUMNS
 from tests.doubles.backend import FRAME_LABELS, frame_backend
 from tests.processes import PROJECT, python
 from tests.services import stream_service
@@ -33,14 +31,3 @@ def test_every_parameter_is_documented_with_its_default():
         assert told[name] == f"`{getattr(given, name)}`"
     for name in ("alpha", "window", "enter", "leave"):
         assert str(getattr(given, name)) in told[name]
-
-
-def test_documented_close_codes_match_the_code():
-    assert f"| {GOING_DOWN} |" in TEXT
-    assert f"| {POLICY}, 1009 |" in TEXT
-    assert f"{MAX_FRAGMENTS:,} parts" in TEXT
-
-
-def test_every_column_of_the_command_is_documented():
-    section = re.search(r"^## From the command line\n(.*?)^## ", TEXT, re.DOTALL | re.MULTILINE)[1]
-    assert all(f"`{name}`" in section for name in FRAME_COLUMNS)

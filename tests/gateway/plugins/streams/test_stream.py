@@ -322,16 +322,6 @@ def test_shutdown_sends_pending_results_and_asks_to_reconnect():
     assert backend.sequences[0].closed
 
 
-def test_only_pages_of_listed_origins_open_a_stream():
-    odd = ("http://[::1", "http://[", "//", "http://x:y", "", "http://\xff", "[", "://")
-    with stream_service(frame_backend(), cors_origins="https://app.example") as (address, _):
-        for origin in (f"http://{address}", "https://app.example"):
-            with opened(address, origin=origin) as client:
-                assert ask(client, frame(0))["status"] == "ok"
-        for origin in ("https://evil.example", "null", *odd):
-            assert refused(address, additional_headers={"Origin": origin}) == (403, "forbidden"), origin
-
-
 def test_bug_during_the_handshake_is_answered_500_and_logged_once(monkeypatch):
     async def labels(*_: object) -> None:
         raise KeyError("a bug")

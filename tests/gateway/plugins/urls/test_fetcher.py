@@ -2,14 +2,12 @@
 
 import base64
 import json
-import re
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from ipaddress import ip_address
 from urllib.parse import urljoin
 
 import httpcore2
@@ -19,9 +17,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.app import create_app
-from gateway.plugins.urls import addresses, fetcher
+from gateway.plugins.urls import fetcher
 from gateway.plugins.urls.fetcher import FETCHES_PER_REQUEST, MAX_REDIRECTS
-from gateway.plugins.urls.locations import read_location, read_prefix
 from gateway.plugins.urls.network import HEAD_READ_BYTES, READ_BYTES, Wire
 from tests.asking import encode
 from tests.certificates import Authority
@@ -37,7 +34,7 @@ from tests.doubles.origin import (
     wait_for_client,
 )
 from tests.keys import key_of
-from tests.processes import PROJECT, wait_for
+from tests.processes import wait_for
 from tests.services import client_of, stub_service
 from tests.settings import Settings
 
@@ -544,28 +541,6 @@ class Gate:
             self._changed.wait_for(lambda: self.most >= self._count, 5)
             self._inside -= 1
         connection.sendall(response())
-
-
-GUIDE = (PROJECT / "docs" / "guides" / "images-by-url.md").read_text()
-RECORD = (PROJECT / "docs" / "adr" / "0044-images-by-url.md").read_text()
-
-
-def test_prefixes_of_the_guide_can_be_read_and_allow_its_request():
-    table = re.findall(r"^\| `(\w+://[^`]+)` \|", GUIDE, re.MULTILINE)
-    assert len(table) > 3
-    for prefix in table:
-        read_prefix(prefix)
-    setting = re.search(r"^GATEWAY_FETCH_URLS=(\S+) ", GUIDE, re.MULTILINE)[1]
-    allowed = [read_prefix(text) for text in setting.split(",")]
-    urls = re.findall(r'{"url": "([^"]+)"}', GUIDE)
-    assert len(urls) == 2
-    assert all(any(prefix.contains(read_location(url)) for prefix in allowed) for url in urls)
-
-
-@pytest.mark.parametrize("address", ["::ffff:10.0.0.1", "64:ff9b::a00:1"])
-def test_addresses_of_the_guide_lead_where_it_says(address):
-    assert f"`{address}`" in GUIDE
-    assert str(addresses.destination(ip_address(address))) == "10.0.0.1"
 
 
 @pytest.mark.parametrize(("urls", "kinds"), [((), 1), (("https://a.example",), 2)])
