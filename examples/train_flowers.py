@@ -61,7 +61,7 @@ def main(epochs: int, name: str) -> None:
     )
     photos = ImageFolder("photos/train", prepare)
     model = shufflenet_v2_x0_5(num_classes=len(photos.classes))
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     for _ in range(epochs):
         for images, classes in torch.utils.data.DataLoader(photos, 10, shuffle=True):
             optimizer.zero_grad()
