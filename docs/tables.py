@@ -7,6 +7,7 @@ import inspect
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
@@ -142,14 +143,18 @@ def endpoints() -> str:
 
 
 def commands() -> str:
-    """Every command of `gateway` with its options, the frequent ones first."""
+    """Every command of `gateway` with its options, the frequent ones first, after those that many commands have."""
     found = dict(leaf_commands(("gateway",), get_command(app)))
-    add = {each.name for each in found["gateway", "model", "add"].params} - {"source", "verbose", "model_repository"}
-    parts = []
+    lines = {path: option_lines(command) for path, command in found.items()}
+    counts = Counter(line for each in lines.values() for line in each)
+    shared = [line for line, count in counts.items() if count > 3]
+    add, up = ("gateway", "model", "add"), ("gateway", "up")
+    more = [line for line in lines[add] if line in lines[up] and line not in shared]
+    lines[up] = [line for line in lines[up] if line not in more] + ["- the options of `gateway model add`, for SOURCE"]
+    parts = ["## Options of many commands\n\n" + "\n".join(shared)]
     for path, command in sorted(found.items(), key=lambda item: item[1].hidden):  # those of containers come last
-        left_out = add if path == ("gateway", "up") else set()
-        more = "\n- the options of `gateway model add`, for SOURCE" if left_out else ""
-        parts.append(f"## {' '.join(path)}\n\n{first_sentence(command)}\n\n{options(command, left_out)}{more}".rstrip())
+        own = "\n".join(line for line in lines[path] if line not in shared)
+        parts.append(f"## {' '.join(path)}\n\n{first_sentence(command)}\n\n{own}".rstrip())
     return "\n\n".join(parts)
 
 
@@ -158,19 +163,14 @@ def first_sentence(command: Command) -> str:
     return " ".join((command.help or "").split("\n\n")[0].split())
 
 
-def options(command: Command, left_out: set[str | None]) -> str:
-    """A list of the arguments and options of a command; those that its --help leaves out come last."""
-    given = [
-        each
-        for each in command.params
-        if not {"--help", "--help-all"}.intersection(each.opts) and each.name not in left_out
-    ]
-    given.sort(key=lambda each: getattr(each, "hidden", False))
+def option_lines(command: Command) -> list[str]:
+    """A line for each argument and option of a command; those that its --help leaves out come last."""
+    given = [each for each in command.params if not {"--help", "--help-all"}.intersection(each.opts)]
     lines = []
-    for each in given:
+    for each in sorted(given, key=lambda each: getattr(each, "hidden", False)):
         name = each.opts[0] if each.param_type_name == "option" else str(each.name).upper()
         lines.append(f"- `{name}`: {' '.join(str(getattr(each, 'help', None) or '').split())}")
-    return "\n".join(lines)
+    return lines
 
 
 def metric_table() -> str:
