@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import sys
 from pathlib import Path
 from shutil import copyfile
@@ -25,6 +26,7 @@ include_patterns = ["*.md", "docs/**.md", "deploy/helm/**.md", *(f"{folder}/*.md
 exclude_patterns = [
     ".*",
     "build",
+    "docs/adr",
     "bench/*.py",
     "gateway",
     "gateway_cli",
@@ -74,7 +76,14 @@ def show_openapi(app: Sphinx, page: str, *_: object) -> None:
             app.add_js_file(name)
 
 
+def leave_out_records(_: Sphinx, __: str, source: list[str]) -> None:
+    """Decision records are for contributors, and not on the site: links to them become text."""
+    text = re.sub(r"\s\(\[(?:why|how)[^]]*\]\([^)]*adr/[^)]*\)\)", "", source[0])
+    source[0] = re.sub(r"\[([^]]*)\]\([^)]*adr/[^)]*\)", r"\1", text)
+
+
 def setup(app: Sphinx) -> None:
     """Connect to Sphinx's events."""
     app.connect("builder-inited", write_openapi)
     app.connect("html-page-context", show_openapi)
+    app.connect("source-read", leave_out_records)
