@@ -337,10 +337,10 @@ class Overloaded(ServiceError):
 
 
 class RateLimited(Overloaded):
-    """The API key's rate of images is exceeded."""
+    """The API key has sent the images of its rate, day or month."""
 
     status = HTTPStatus.TOO_MANY_REQUESTS
-    code, summary = "rate_limited", "The key's rate of images is exceeded"
+    code, summary = "rate_limited", "The key's limit of images is reached"
 
     def __init__(
         self, message: str | None = None, *, retry_after_seconds: int | None = 1, policy: str = "", **details: object

@@ -1,5 +1,6 @@
 """`gateway key`: the commands that create, list and remove API keys."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,9 @@ from gateway.plugins.keys.settings import KeySettings
 
 app = typer.Typer(name="key", help="API keys; without any, the API is open to everyone.", no_args_is_help=True)
 
+_given = partial(typer.Option, show_default=False)
 KeysFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--file", help="File of the keys' hashes (GATEWAY_API_KEYS_FILE).", dir_okay=False, show_default=False
-    ),
+    Path | None, _given("--file", help="File of the keys' hashes (GATEWAY_API_KEYS_FILE).", dir_okay=False)
 ]
 
 
@@ -24,28 +23,22 @@ KeysFile = Annotated[
 def key_add(
     name: Annotated[str, typer.Argument(help="Name of the key's holder, for log and metrics.", show_default=False)],
     file: KeysFile = None,
-    rate: Annotated[str | None, typer.Option(help="Images per s, min or h, such as 100/s.", show_default=False)] = None,
+    rate: Annotated[str | None, _given(help="Images per s, min or h, such as 100/s.")] = None,
+    per_day: Annotated[str | None, _given(help="Images in a day of UTC, such as 10000.")] = None,
+    per_month: Annotated[str | None, _given(help="Images in a month of UTC, such as 200000.")] = None,
     share: Annotated[
-        float | None,
-        typer.Option(
-            help="Part of the images in flight, such as 0.5; its weight while images wait.", show_default=False
-        ),
+        float | None, _given(help="Part of the images in flight, such as 0.5; its weight while images wait.")
     ] = None,
-    priority: Annotated[
-        Priority | None, typer.Option(help="While images wait, interactive ones go first.", show_default=False)
-    ] = None,
-    models: Annotated[
-        str | None, typer.Option(help="Models that it may use, separated by commas.", show_default=False)
-    ] = None,
-    routes: Annotated[
-        str | None, typer.Option(help="Paths that it may use, such as /predict,/v2.", show_default=False)
-    ] = None,
+    priority: Annotated[Priority | None, _given(help="While images wait, interactive ones go first.")] = None,
+    models: Annotated[str | None, _given(help="Models that it may use, separated by commas.")] = None,
+    routes: Annotated[str | None, _given(help="Paths that it may use, such as /predict,/v2.")] = None,
 ) -> None:
     """Create a key and print it once, as the file keeps only its hash. Running gateways accept it at once.
 
     Its options are its quota; to change them later, edit its line in the file.
     """
-    options = {"rate": rate, "share": share, "priority": priority, "models": models, "routes": routes}
+    options = {"rate": rate, "per-day": per_day, "per-month": per_month, "share": share, "priority": priority}
+    options |= {"models": models, "routes": routes}
     try:
         quota = read_quota({option: str(value) for option, value in options.items() if value is not None})
     except InvalidQuota as exc:

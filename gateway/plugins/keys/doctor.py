@@ -1,5 +1,6 @@
 """The checks of the key files, and of the store of rates that GATEWAY_RATE_STORE_URL names."""
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -36,23 +37,24 @@ def key_file(path: Path | None, *, admin: bool = False) -> Finding:
 
 async def rate_store(settings: Settings) -> list[Finding]:
     """Whether the store of rates counts them, as the gateway asks it; nothing if none is set."""
-    from gateway.plugins.keys.rates import RateStoreUnavailable, Store, reason_of  # imports `limits`, which is slow
+    from gateway.plugins.keys import rates  # imports `limits`, which is slow
 
     url = KeySettings.of(settings).rate_store_url
     if url is None:
         return []
     try:
-        store = Store(url.get_secret_value())
-    except RateStoreUnavailable as exc:
+        store = rates.Store(url.get_secret_value())
+    except rates.RateStoreUnavailable as exc:
         return [fail(CHECK, str(exc))]
     began = time.monotonic()
     try:
-        await store.take(KEY, Rate(1, "s"))
+        async with asyncio.timeout(rates.TIMEOUT_SECONDS):
+            await store.take(KEY, Rate(1, "s"))
     except store.failures as error:
         return [
             warn(
                 CHECK,
-                f"it does not answer ({reason_of(error)}), so each process applies the whole rate of a key by itself",
+                f"it does not answer ({rates.reason_of(error)}), so each process counts a key's images by itself",
                 f"start it, or correct {variable('rate_store_url')}",
             )
         ]

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import structlog
@@ -34,11 +34,6 @@ class KeysError(UserError):
     """The file of API keys cannot be used or changed; the message states why, and never contains a key."""
 
 
-def new_key() -> str:
-    """A key of 256 random bits."""
-    return PREFIX + secrets.token_urlsafe(KEY_BYTES)
-
-
 def digest(key: bytes) -> str:
     """The SHA-256 of a key in hex, which the file stores instead of the key.
 
@@ -51,10 +46,9 @@ def digest(key: bytes) -> str:
 class Keys:
     """The digests of the accepted keys, by name, and the quotas of those that have one; no key itself is stored."""
 
-    def __init__(self, digests: Mapping[str, str], quotas: Mapping[str, Quota] | None = None) -> None:
-        self.digests = dict(digests)
+    def __init__(self, digests: Mapping[str, str], quotas: Mapping[str, Quota]) -> None:
+        self.digests, self.quotas = digests, quotas
         self._names = {known: name for name, known in digests.items()}
-        self.quotas = dict(quotas or {})
 
     def name_of(self, key: bytes) -> str | None:
         """The name of a key, None if the key is unknown."""
@@ -73,7 +67,7 @@ class KeyFile:
         self._path = path
         self._admin = admin
         self._seen = _stamp(path)
-        self._keys = self._read()
+        self._keys = read_keys(path, admin=admin)
         if not self._keys.digests:
             log.warning("api_keys_empty", file=str(path))
 
@@ -84,15 +78,12 @@ class KeyFile:
         if stamp != self._seen:
             self._seen = stamp
             try:
-                self._keys = self._read()
+                self._keys = read_keys(self._path, admin=self._admin)
             except KeysError as exc:
                 log.error("api_keys_unchanged", reason=str(exc))  # noqa: TRY400  # the message is enough
             else:
                 log.info("api_keys_read", keys=len(self._keys.digests))
         return self._keys
-
-    def _read(self) -> Keys:
-        return read_keys(self._path, admin=self._admin)
 
 
 def read_keys(path: Path, *, admin: bool = False) -> Keys:
@@ -100,50 +91,63 @@ def read_keys(path: Path, *, admin: bool = False) -> Keys:
 
     It also raises KeysError if a key of the file of `admin` keys has a quota.
     """
-    digests, options = _parse(path, _read(path))
-    if admin and options:
-        raise KeysError(
-            f"{path} has admin keys, which have no quotas, but {next(iter(options))} has one: remove what follows "
-            "its hash, or move the line to the file of GATEWAY_API_KEYS_FILE"
-        )
-    quotas = {}
-    for name, (where, given) in options.items():
-        try:
-            quotas[name] = read_quota(given)
-        except InvalidQuota as exc:
-            raise KeysError(f"{where}: {exc}") from None
+    digests: dict[str, str] = {}
+    quotas: dict[str, Quota] = {}
+    for number, line in enumerate(_text(path).splitlines(), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        where = f"line {number} of {path}"
+        name, _, rest = (part.strip() for part in line.partition(":"))
+        known, *given = rest.split() or [""]
+        if not (_NAME.fullmatch(name) and _DIGEST.fullmatch(known)):
+            # The line itself may be a key that was pasted by mistake.
+            raise KeysError(f"{where} is not name:sha256-hex; gateway key add writes such lines")
+        if name in digests:
+            raise KeysError(f"{where} has the name of an earlier key: {name}")
+        digests[name] = known
+        if admin and given:
+            raise KeysError(
+                f"{path} has admin keys, which have no quotas, but {name} has one: remove what follows its hash, or "
+                "move the line to the file of GATEWAY_API_KEYS_FILE"
+            )
+        options = dict(option.partition("=")[::2] for option in given)
+        if len(options) < len(given):
+            raise KeysError(f"{where} has an option twice")
+        if options:
+            try:
+                quotas[name] = read_quota(options)
+            except InvalidQuota as exc:
+                raise KeysError(f"{where}: {exc}") from None
     return Keys(digests, quotas)
 
 
 def add_key(path: Path, name: str, quota: Quota = NO_QUOTA) -> str:
-    """Generate a key and write its name, hash and quota to the file, which is created if missing; returns the key.
+    """Generate a key of 256 random bits, add its name, hash and quota to the file, and return it.
 
-    Raises KeysError if the name is taken or not allowed.
+    A missing file is created. Raises KeysError if the name is taken or not allowed.
     """
     if not _NAME.fullmatch(name):
         raise KeysError(f"{name!r} cannot be a key's name: letters, digits and . _ - are allowed, 64 at most")
     with _changing(path):
-        text = _read(path) if path.exists() else ""
-        if name in _parse(path, text)[0]:
+        text = _text(path) if path.exists() else ""
+        if text and name in read_keys(path).digests:
             raise KeysError(f"there is a key named {name} in {path}: choose another name, or remove that one first")
-        key = new_key()
+        key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
         newline = "\n" if text and not text.endswith("\n") else ""
-        line = f"{name}:{digest(key.encode())} {quota}".rstrip()
-        _write(path, f"{text}{newline}{line}\n")
+        _write(path, f"{text}{newline}{f'{name}:{digest(key.encode())} {quota}'.rstrip()}\n")
     return key
 
 
 def remove_key(path: Path, name: str) -> None:
     """Remove a key from the file; raises KeysError if there is no key of that name."""
     with _changing(path):
-        text = _read(path)
-        if name not in _parse(path, text)[0]:
+        if name not in read_keys(path).digests:
             raise KeysError(f"there is no key named {name} in {path}; gateway key list shows the existing ones")
-        lines = text.splitlines(keepends=True)
+        lines = _text(path).splitlines(keepends=True)
         _write(path, "".join(line for line in lines if line.partition(":")[0].strip() != name))
 
 
-def _read(path: Path) -> str:
+def _text(path: Path) -> str:
     try:
         return decoded(path.read_bytes())
     except FileNotFoundError as exc:
@@ -152,30 +156,6 @@ def _read(path: Path) -> str:
         ) from exc
     except OSError as exc:
         raise KeysError(f"cannot read the API keys in {path}: {exc.strerror or exc}") from exc
-
-
-def _parse(path: Path, text: str) -> tuple[dict[str, str], dict[str, tuple[str, Mapping[str, str]]]]:
-    """The digests of the keys by name; for each with options the line, in words, and the options."""
-    digests: dict[str, str] = {}
-    options: dict[str, tuple[str, Mapping[str, str]]] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        name, _, rest = (part.strip() for part in line.partition(":"))
-        known, *given = rest.split() or [""]
-        where = f"line {number} of {path}"
-        if not (_NAME.fullmatch(name) and _DIGEST.fullmatch(known)):
-            # The line itself may be a key that was pasted by mistake.
-            raise KeysError(f"{where} is not name:sha256-hex; gateway key add writes such lines")
-        if name in digests:
-            raise KeysError(f"{where} has the name of an earlier key: {name}")
-        digests[name] = known
-        pairs = [option.partition("=") for option in given]
-        if pairs:
-            options[name] = where, {option: value for option, _, value in pairs}
-            if len(options[name][1]) < len(pairs):
-                raise KeysError(f"{where} has an option twice")
-    return digests, options
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -190,15 +170,11 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 @contextmanager
 def _changing(path: Path) -> Iterator[None]:
     """Lock the file against concurrent changes by other commands, which could lose a key; raises KeysError."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(path.parent))
-        except OSError as exc:
-            raise KeysError(f"cannot write API keys to {path}: {path.parent}: {exc.strerror}") from exc
-        try:
+    try:
+        with locked(path.parent):
             yield
-        except OSError as exc:
-            raise KeysError(f"cannot write API keys to {path}: {exc.strerror}") from exc
+    except OSError as exc:
+        raise KeysError(f"cannot write API keys to {path}: {exc.filename or path.parent}: {exc.strerror}") from exc
 
 
 def _write(path: Path, text: str) -> None:

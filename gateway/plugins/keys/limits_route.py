@@ -1,5 +1,7 @@
 """GET /limits: the limits of a request and of the service."""
 
+from datetime import datetime
+
 from fastapi import APIRouter, Request
 
 from gateway.api.request_context import request_context
@@ -11,7 +13,7 @@ from gateway.limits.account import (
     SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
     STREAM_SECONDS_PER_SECOND,
 )
-from gateway.plugins.keys.quota import Priority
+from gateway.plugins.keys.quota import Period, Priority
 from gateway.plugins.keys.tenant import Tenant
 from gateway.settings import variable
 
@@ -39,11 +41,25 @@ class RateOut(Schema):
     """Images that could be sent at once after the last one; null before the first one."""
 
 
+class PeriodOut(Schema):
+    """The images of an API key in the current day or month of UTC."""
+
+    images: int
+    """The number that may come."""
+    remaining: int
+    resets_at: datetime
+    """When the next day or month begins."""
+
+
 class KeyQuotaOut(Schema):
     """The quota of the API key of the request; see docs/guides/keys.md."""
 
     name: str
     rate: RateOut | None
+    """null without a limit."""
+    per_day: PeriodOut | None
+    """null without a limit."""
+    per_month: PeriodOut | None
     """null without a limit."""
     share: float
     """Part of the images in flight, and weight while images wait."""
@@ -96,17 +112,23 @@ async def get_limits(request: Request) -> LimitsResponse:
         LimitOut(name=name, value=value, unit=unit, code=error.code, setting=None)
         for name, (value, unit, error) in {**FIXED, **settings.all_fixed_limits()}.items()
     ]
-    key = _quota(context.caller) if isinstance(context.caller, Tenant) else None
+    key = await _quota(context.caller) if isinstance(context.caller, Tenant) else None
     return LimitsResponse(limits=[*limits, *fixed], key=key)
 
 
-def _quota(tenant: Tenant) -> KeyQuotaOut:
+async def _quota(tenant: Tenant) -> KeyQuotaOut:
     quota, rate = tenant.quota, tenant.quota.rate
+    periods = {}
+    for period, images in quota.periods.items():
+        window, used = await tenant.used(period)
+        periods[period] = PeriodOut(images=images, remaining=max(images - used, 0), resets_at=window.ends)
     return KeyQuotaOut(
         name=tenant.name,
         rate=None
         if rate is None
         else RateOut(images=rate.images, window_seconds=rate.seconds, remaining=tenant.remaining),
+        per_day=periods.get(Period.DAY),
+        per_month=periods.get(Period.MONTH),
         share=quota.share or 1.0,
         max_images_in_flight=tenant.max_images_in_flight,
         priority=quota.priority,

@@ -20,12 +20,12 @@ KEY_IMAGES_IN_FLIGHT = Gauge(
 )
 KEY_REFUSALS = Counter(
     "gateway_key_refusals_total",
-    "Requests and images refused by the quota of their API key: rate (429), forbidden (a model or route, 403).",
+    "Requests and images refused by their API key's quota: rate, period (429), forbidden (a model or route, 403).",
     ["key", "reason"],
 )
 RATE_STORE_UP = Gauge(
     "gateway_rate_store_up",
-    "1 while the shared store of rates answers, or none is set; 0 while each gateway applies the rates by itself.",
+    "1 while the shared store of rates answers, or none is set; 0 while each gateway counts by itself.",
     multiprocess_mode="livemin",
 )
 RATE_STORE_UP.set(1)

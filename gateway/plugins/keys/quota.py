@@ -1,6 +1,8 @@
 """What the requests of one API key may take: the options behind a key in the key file, and of `gateway key add`.
 
 rate=100/s          images per s, min or h
+per-day=10000       images in a day of UTC
+per-month=200000    images in a month of UTC
 share=0.5           part of the images in flight
 priority=bulk       interactive (the default) or bulk
 models=cats,dogs    models that requests may name
@@ -15,11 +17,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 
 SECONDS = {"s": 1, "min": 60, "h": 3_600}
 """The windows of a rate."""
+MAX_IMAGES = 999_999_999
 MAX_NAMES, MAX_NAME_CHARACTERS = 100, 256
 """Models or routes of one quota, and characters of each."""
 
 _RULES = {
-    "rate": "rate is a whole number of images per s, min or h, such as 100/s, and at most 999999999",
+    "rate": f"rate is a whole number of images per s, min or h, such as 100/s, and at most {MAX_IMAGES}",
+    "per-day": f"per-day is a whole number of images, such as 10000, and at most {MAX_IMAGES}",
+    "per-month": f"per-month is a whole number of images, such as 200000, and at most {MAX_IMAGES}",
     "share": "share is a part of the images in flight: above 0 and at most 1, such as 0.5",
     "priority": "priority is interactive or bulk",
     "models": f"models has up to {MAX_NAMES} names, separated by commas, such as cats,dogs",
@@ -39,6 +44,13 @@ class Priority(StrEnum):
     BULK = "bulk"
 
 
+class Period(StrEnum):
+    """A calendar period of UTC, for which a key may have a number of images."""
+
+    DAY = "day"
+    MONTH = "month"
+
+
 class Rate(NamedTuple):
     """A number of images in a window of time."""
 
@@ -55,17 +67,24 @@ class Rate(NamedTuple):
         return f"{self.images}/{self.unit}"
 
 
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_IMAGES)) and int(text)):
+        raise ValueError
+    return int(text)
+
+
 def _rate(text: str) -> Rate:
     images, _, unit = text.partition("/")
-    if not (images.isascii() and images.isdigit() and len(images) <= 9 and int(images) and unit in SECONDS):
+    if unit not in SECONDS:
         raise ValueError
-    return Rate(int(images), unit)
+    return Rate(_whole(images), unit)
 
 
 def _names(text: str) -> list[str]:
     return list(dict.fromkeys(text.split(",")))
 
 
+_Images = Annotated[int | None, BeforeValidator(_whole)]
 _Name = StringConstraints(max_length=MAX_NAME_CHARACTERS, pattern=r"^[^\s,#]+$")
 _Path = StringConstraints(max_length=MAX_NAME_CHARACTERS, pattern=r"^/[A-Za-z0-9._{}/-]*[A-Za-z0-9._{}-]$")
 _Listed = (BeforeValidator(_names), Field(max_length=MAX_NAMES))
@@ -74,9 +93,13 @@ _Listed = (BeforeValidator(_names), Field(max_length=MAX_NAMES))
 class Quota(BaseModel):
     """The quota of one key; the default one limits nothing."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, alias_generator=lambda name: name.replace("_", "-")
+    )
 
     rate: Annotated[Rate | None, BeforeValidator(_rate)] = None
+    per_day: _Images = None
+    per_month: _Images = None
     share: Annotated[float | None, Field(gt=0, le=1, allow_inf_nan=False)] = None
     priority: Priority = Priority.INTERACTIVE
     models: Annotated[tuple[Annotated[str, _Name], ...], *_Listed] = ()
@@ -86,9 +109,15 @@ class Quota(BaseModel):
 
     def __str__(self) -> str:
         """The options, as in the key file."""
-        given = self.model_dump(exclude_defaults=True)
-        texts = {name: ",".join(value) for name, value in given.items() if name in {"models", "routes"}}
-        return " ".join(f"{name}={texts.get(name, getattr(self, name))}" for name in given)
+        values = {name: getattr(self, name) for name in self.model_dump(exclude_defaults=True)}
+        texts = {name: ",".join(value) if name in {"models", "routes"} else value for name, value in values.items()}
+        return " ".join(f"{name.replace('_', '-')}={text}" for name, text in texts.items())
+
+    @property
+    def periods(self) -> dict[Period, int]:
+        """The images that may come in each period that has a limit."""
+        limits = {Period.DAY: self.per_day, Period.MONTH: self.per_month}
+        return {period: images for period, images in limits.items() if images is not None}
 
     def allows_model(self, name: str) -> bool:
         """Whether requests may use a model."""

@@ -1,30 +1,26 @@
-"""How many images of one key may come in a window of time, counted by `limits`: in this process, or in a store.
+"""How many images of one key may come, counted by `limits` in this process or in a store.
 
-Its sliding window counter keeps two numbers for each key: the images of this window, and those of the one before, which
+A rate has a sliding window: two numbers for each key, the images of this window, and those of the one before, which
 count for the part of them that a window up to now would have. So N images may come at once, and N in each window over a
-longer time.
+longer time. A day or a month of UTC has one number.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
-from limits import (
-    RateLimitItem,
-    RateLimitItemPerHour,
-    RateLimitItemPerMinute,
-    RateLimitItemPerSecond,
-)
+from limits import RateLimitItemPerSecond
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from gateway.errors import UserError
 from gateway.plugins.keys import metrics
-from gateway.plugins.keys.quota import Rate
+from gateway.plugins.keys.quota import Period, Rate
 from gateway.values.extras import install
 
 log = structlog.get_logger("gateway")
@@ -36,11 +32,15 @@ RETRY_SECONDS = 1.0
 CONNECTIONS = 16
 """Connections of one process, and so requests at once; the others wait within TIMEOUT_SECONDS."""
 PREFIX = "triton-image-gateway"
-_WINDOWS: dict[str, type[RateLimitItem]] = {
-    "s": RateLimitItemPerSecond,
-    "min": RateLimitItemPerMinute,
-    "h": RateLimitItemPerHour,
-}
+KEPT_SECONDS = 3_600
+"""A count stays this long after its period, for machines whose clocks are behind."""
+
+T = TypeVar("T")
+
+
+def utc_now() -> datetime:
+    """The time by which days and months begin."""
+    return datetime.now(UTC)
 
 
 class RateStoreUnavailable(UserError):
@@ -57,6 +57,28 @@ class Grant(NamedTuple):
     """Time until one more may pass."""
 
 
+class Window(NamedTuple):
+    """One day or month."""
+
+    period: Period
+    begins: datetime
+    ends: datetime
+
+    @classmethod
+    def now(cls, period: Period) -> "Window":
+        """The current one."""
+        begins = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
+        if period is Period.DAY:
+            return cls(period, begins, begins + timedelta(days=1))
+        begins = begins.replace(day=1)
+        return cls(period, begins, (begins + timedelta(days=31)).replace(day=1))
+
+    @property
+    def left_seconds(self) -> int:
+        """Whole seconds until it ends, at least 1."""
+        return max(math.ceil((self.ends - utc_now()).total_seconds()), 1)
+
+
 class Counter:
     """Counts images in one storage."""
 
@@ -66,7 +88,7 @@ class Counter:
 
     async def take(self, name: str, rate: Rate) -> Grant:
         """Take an image of a key's rate, if it may pass now."""
-        item = _WINDOWS[rate.unit](rate.images)
+        item = RateLimitItemPerSecond(rate.images, rate.seconds)
         admitted = await self._limiter.hit(item, name)
         # Not `get_window_stats`: it gives the time until the count of a window changes, and 0 just after it has begun.
         before, before_seconds, now, now_seconds = await self._storage.get_sliding_window(
@@ -80,6 +102,11 @@ class Counter:
         next_seconds = before_seconds - free * rate.seconds / before if free > 0 else now_seconds - rate.seconds
         return Grant(admitted, 0, max(next_seconds, 0.0))
 
+    async def count(self, name: str, window: Window, images: int) -> int:
+        """Add images of a key to a day or month, or give them back if negative; returns how many it has then."""
+        key = f"{name}/{window.period}/{window.begins:%Y-%m-%d}"
+        return await self._storage.incr(key, window.left_seconds + KEPT_SECONDS, images)
+
 
 def require_client() -> None:
     """Raise RateStoreUnavailable unless the client of a store can be imported."""
@@ -90,8 +117,42 @@ def require_client() -> None:
         )
 
 
+class Store(Counter):
+    """Counts in a Redis or Valkey, whose methods raise one of `failures`.
+
+    Raises RateStoreUnavailable without a client for it.
+    """
+
+    def __init__(self, url: str) -> None:
+        require_client()
+        # An optional dependency.
+        from redis import ConnectionError as ConnectionClosed
+        from redis import RedisError
+        from redis.asyncio import BlockingConnectionPool
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        self.failures = (RedisError, OSError, TimeoutError, ValueError)
+        """ValueError: the store has something else under a key."""
+        self._pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=CONNECTIONS,
+            timeout=TIMEOUT_SECONDS,
+            socket_timeout=TIMEOUT_SECONDS,
+            socket_connect_timeout=TIMEOUT_SECONDS,
+            # The store may have closed a connection of the pool, by a restart.
+            retry=Retry(NoBackoff(), 1, (ConnectionClosed,)),
+        )
+        options: dict[str, Any] = {"connection_pool": self._pool}  # its type says that options are numbers and texts
+        super().__init__(RedisStorage("redis://", implementation="redispy", key_prefix=PREFIX, **options))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._pool.aclose()
+
+
 class Rates:
-    """Takes images of rates in this process, or in the store of a URL while it answers within TIMEOUT_SECONDS.
+    """Counts in this process, or in the store of a URL while it answers within TIMEOUT_SECONDS.
 
     Raises RateStoreUnavailable if there is a URL, and no client for it.
     """
@@ -105,12 +166,20 @@ class Rates:
 
     async def take(self, name: str, rate: Rate) -> Grant:
         """Take an image of a key's rate, if it may pass now; never raises."""
+        return await self._ask(lambda counter: counter.take(name, rate))
+
+    async def count(self, name: str, window: Window, images: int) -> int:
+        """See Counter; never raises."""
+        return await self._ask(lambda counter: counter.count(name, window, images))
+
+    async def _ask(self, ask: Callable[[Counter], Awaitable[T]]) -> T:
         if self._store is None or (self._lost and self._now() < self._retry_at):
-            return await self._local.take(name, rate)
+            return await ask(self._local)
         # While the store is away, one request a second tries it.
         self._retry_at = self._now() + RETRY_SECONDS
         try:
-            grant = await self._store.take(name, rate)
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                answer = await ask(self._store)
         except self._store.failures as error:
             metrics.RATE_STORE_FAILURES.inc()
             self._retry_at = self._now() + RETRY_SECONDS
@@ -118,53 +187,17 @@ class Rates:
                 self._lost = True
                 metrics.RATE_STORE_UP.set(0)
                 log.warning("rate_store_lost", reason=reason_of(error))
-            return await self._local.take(name, rate)
+            return await ask(self._local)
         if self._lost:
             self._lost = False
             metrics.RATE_STORE_UP.set(1)
             log.info("rate_store_back")
-        return grant
+        return answer
 
     async def close(self) -> None:
         """Close the connections."""
         if self._store is not None:
             await self._store.close()
-
-
-class Store:
-    """A Redis or Valkey; raises RateStoreUnavailable without a client for it."""
-
-    def __init__(self, url: str) -> None:
-        require_client()
-        # An optional dependency.
-        from redis import ConnectionError as ConnectionClosed
-        from redis import RedisError
-        from redis.asyncio import BlockingConnectionPool
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-
-        self.failures = (RedisError, OSError, TimeoutError, ValueError)
-        """What `take` raises; ValueError if the store has something else under a key."""
-        self._pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=CONNECTIONS,
-            timeout=TIMEOUT_SECONDS,
-            socket_timeout=TIMEOUT_SECONDS,
-            socket_connect_timeout=TIMEOUT_SECONDS,
-            # The store may have closed a connection of the pool, by a restart.
-            retry=Retry(NoBackoff(), 1, (ConnectionClosed,)),
-        )
-        options: dict[str, Any] = {"connection_pool": self._pool}  # its type says that options are numbers and texts
-        self._counter = Counter(RedisStorage("redis://", implementation="redispy", key_prefix=PREFIX, **options))
-
-    async def take(self, name: str, rate: Rate) -> Grant:
-        """Take an image of a key's rate, if it may pass now; raises one of `failures`."""
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            return await self._counter.take(name, rate)
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._pool.aclose()
 
 
 def reason_of(error: Exception) -> str:

@@ -37,4 +37,4 @@ class KeySettings(Section):
     rate_store_url: Annotated[
         SecretStr | None, Allowed("a URL: redis://…, rediss://… or unix://…"), AfterValidator(_rate_store)
     ] = None
-    """Redis or Valkey in which processes count the rates of keys, such as redis://host:6379/0; needs extra fleet."""
+    """Redis or Valkey in which processes count the images of keys, such as redis://host:6379/0; needs extra fleet."""

@@ -14,12 +14,12 @@ from gateway.limits.lease import Bound
 from gateway.metrics import series
 from gateway.plugins.keys import metrics
 from gateway.plugins.keys.key_file import Keys
-from gateway.plugins.keys.quota import NO_QUOTA, Priority, Quota, Rate
+from gateway.plugins.keys.quota import NO_QUOTA, Period, Priority, Quota, Rate
 from gateway.plugins.keys.settings import KeySettings
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.plugins.keys.rates import Grant, Rates
+    from gateway.plugins.keys.rates import Grant, Rates, Window
 
 log = structlog.get_logger("gateway")
 
@@ -41,7 +41,7 @@ class Tenant(Caller):
 
     def __init__(self, name: str, quota: Quota, settings: Settings, rates: "Rates") -> None:
         self.name, self.quota = name, quota
-        self.has_rate = quota.rate is not None
+        self.has_rate = quota.rate is not None or bool(quota.periods)
         share = quota.share or 1.0
         most = max(1, int(share * settings.max_images_in_flight))
         self._images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))
@@ -51,12 +51,14 @@ class Tenant(Caller):
         """The bytes of uploads that may wait, if the key has a share: at least one file."""
         self._rates = rates
         self._rate_state: Grant | None = None
+        self._used: dict[Period, tuple[Window, int]] = {}
+        """The images of each day or month with a limit, as of the last one."""
         self._waiting = 0
         """Images that wait for the rate."""
         self._turns = asyncio.Semaphore(TURNS)
         for outcome in ("ok", "failed"):
             metrics.KEY_IMAGES.labels(name, outcome)
-        for reason in ("rate", "forbidden"):
+        for reason in ("rate", "period", "forbidden"):
             metrics.KEY_REFUSALS.labels(name, reason)
 
     @property
@@ -79,12 +81,43 @@ class Tenant(Caller):
             raise self._forbidden(f"the model {name[:64]!r}: its quota allows {', '.join(self.quota.models)}")
 
     async def charge(self, most_seconds: float, stages: Stages) -> None:
-        """Count an image against the rate; waits for up to `most_seconds`, or raises RateLimited at once."""
-        rate = self.quota.rate
-        if rate is None:
+        """Count an image against day, month and rate; waits for up to `most_seconds`, or raises RateLimited at once."""
+        if not self.has_rate:
             return
+        counted: list[Window] = []
         with stages["wait"]:
-            await self._take(rate, most_seconds)
+            try:
+                for period, images in self.quota.periods.items():
+                    window, used = await self.used(period, 1)
+                    counted.append(window)
+                    if used > images:
+                        raise self._exhausted(window, images)
+                if self.quota.rate is not None:
+                    await self._take(self.quota.rate, most_seconds)
+            except RateLimited:
+                for window in counted:
+                    await self._rates.count(self.name, window, -1)
+                raise
+
+    async def used(self, period: Period, images: int = 0) -> "tuple[Window, int]":
+        """Add images to the current day or month; returns it, and how many it has then."""
+        from gateway.plugins.keys.rates import Window
+
+        window = Window.now(period)
+        self._used[period] = found = window, await self._rates.count(self.name, window, images)
+        return found
+
+    def _exhausted(self, window: "Window", images: int) -> RateLimited:
+        series(metrics.KEY_REFUSALS, self.name, "period").inc()
+        resets_at = f"{window.ends:%Y-%m-%dT%H:%M:%SZ}"
+        return RateLimited(
+            f"This key may send {_images(images)} per {window.period}; it may send more from {resets_at}.",
+            retry_after_seconds=window.left_seconds,
+            limit=f"per-{window.period}",
+            value=images,
+            resets_at=resets_at,
+            policy=window.period,
+        )
 
     async def _take(self, rate: Rate, most_seconds: float) -> None:
         clock = asyncio.get_running_loop().time
@@ -113,9 +146,8 @@ class Tenant(Caller):
         if wait_seconds <= most_seconds:
             return
         series(metrics.KEY_REFUSALS, self.name, "rate").inc()
-        images = "1 image" if rate.images == 1 else f"{rate.images} images"
         raise RateLimited(
-            f"This key may send {images} per {WINDOW_WORDS[rate.unit]}; retry later.",
+            f"This key may send {_images(rate.images)} per {WINDOW_WORDS[rate.unit]}; retry later.",
             retry_after_seconds=math.ceil(wait_seconds),
             limit="rate",
             value=rate.images,
@@ -127,17 +159,21 @@ class Tenant(Caller):
         series(metrics.KEY_IMAGES, self.name, "ok" if error is None else "failed").inc()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11); none without a rate.
+        """The headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11); none without limits.
 
-        The unit is the image, for which the draft has no name, so the policy is named after it.
+        The unit is the image, for which the draft has no name, so the policy of the rate is named after it.
         """
-        rate, state = self.quota.rate, self._rate_state
-        if rate is None or state is None:
+        policies, states = [], []
+        if (rate := self.quota.rate) is not None and (grant := self._rate_state) is not None:
+            policies.append(f'"{POLICY}";q={rate.images};w={rate.seconds}')
+            states.append(f'"{POLICY}";r={grant.remaining};t={math.ceil(grant.next_seconds)}')
+        for period, (window, used) in self._used.items():
+            images = self.quota.periods[period]
+            policies.append(f'"{period}";q={images};w={round((window.ends - window.begins).total_seconds())}')
+            states.append(f'"{period}";r={max(images - used, 0)};t={window.left_seconds}')
+        if not policies:
             return []
-        return [
-            (b"ratelimit-policy", f'"{POLICY}";q={rate.images};w={rate.seconds}'.encode()),
-            (b"ratelimit", f'"{POLICY}";r={state.remaining};t={math.ceil(state.next_seconds)}'.encode()),
-        ]
+        return [(b"ratelimit-policy", ", ".join(policies).encode()), (b"ratelimit", ", ".join(states).encode())]
 
     @property
     def remaining(self) -> int | None:
@@ -147,6 +183,10 @@ class Tenant(Caller):
     def _forbidden(self, what: str) -> Forbidden:
         series(metrics.KEY_REFUSALS, self.name, "forbidden").inc()
         return Forbidden(f"The key {self.name!r} cannot be used for {what}.")
+
+
+def _images(count: int) -> str:
+    return "1 image" if count == 1 else f"{count} images"
 
 
 class Tenants:
@@ -179,7 +219,7 @@ class Tenants:
             if known is None or known.quota != quota:
                 known = Tenant(name, quota, self._settings, self._rates)
             tenants[name] = known
-        if self._counts_alone and any(quota.rate for quota in keys.quotas.values()):
+        if self._counts_alone and any(quota.rate or quota.periods for quota in keys.quotas.values()):
             log.warning("rates_not_shared", workers=self._settings.workers)
         for name in before.keys() - tenants.keys():
             metrics.forget_key(name)

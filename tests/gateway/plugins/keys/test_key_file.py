@@ -142,13 +142,13 @@ def test_damaged_file_keeps_the_old_keys_and_is_logged_once(path, damage, capfd)
 
 
 def test_commands_add_list_and_remove_keys(path):
-    options = ("--rate", "90/min", "--share", "0.5", "--priority", "bulk", "--models", "a,b")
+    options = ("--rate", "90/min", "--per-day", "500", "--per-month", "9000", "--share", "0.5", "--priority", "bulk", "--models", "a,b")
     plain = gateway("key", "add", "mobile", "--file", path)
     limited = gateway("key", "add", "team", "--routes", "/predict", *options, "--file", path)
     for name, made in (("mobile", plain), ("team", limited)):
         assert read_keys(path).name_of(made.stdout.strip().encode()) == name
         assert made.stdout.strip() not in made.stderr
-    team = "team rate=90/min share=0.5 priority=bulk models=a,b routes=/predict\n"
+    team = "team rate=90/min per-day=500 per-month=9000 share=0.5 priority=bulk models=a,b routes=/predict\n"
     assert gateway("key", "list", "--file", path).stdout == f"mobile\n{team}"
     gateway("key", "remove", "mobile", "--file", path)
     assert gateway("key", "list", "--file", path).stdout == team
@@ -210,6 +210,8 @@ NAMES = st.lists(st.from_regex(r"[a-z][a-z0-9_.-]{0,9}", fullmatch=True), min_si
         {},
         optional={
             "rate": st.sampled_from(["100/s", "600/min", "1/h"]),
+            "per-day": st.integers(1, 999_999_999).map(str),
+            "per-month": st.integers(1, 999_999_999).map(str),
             "share": st.sampled_from(["0.5", "1", "0.01"]) | st.integers(1, 999_999).map("0.{:06}".format),
             "priority": st.sampled_from(["bulk", "interactive"]),
             "models": NAMES.map(",".join),
@@ -234,6 +236,11 @@ def test_text_of_a_quota_is_read_as_the_same_quota(options):
         {"rate": "²/s"},
         {"rate": "100/day"},
         {"rate": "9" * 5_000 + "/s"},
+        {"per-day": "0"},
+        {"per-day": "1000000000"},
+        {"per_day": "1"},
+        {"per-month": "tig_pasted"},
+        {"per-month": "1.5"},
         {"share": "0"},
         {"share": "1.01"},
         {"share": "nan"},
@@ -263,7 +270,7 @@ def test_routes_include_all_below_them_and_nothing_beside():
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--rate", "100"), ("--share", "2"), ("--models", ","), ("--routes", "v2")]
+    ("option", "value"), [("--rate", "100"), ("--per-day", "1/s"), ("--share", "2"), ("--models", ","), ("--routes", "v2")]
 )
 def test_command_refuses_a_quota_and_names_the_option(path, option, value):
     assert refusal("key", "add", "team", option, value, "--file", path).startswith(option)

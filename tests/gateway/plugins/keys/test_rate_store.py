@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 
 from gateway.findings import Finding, Level
 from gateway.plugins.keys import doctor, metrics, rates
-from gateway.plugins.keys.quota import Rate
-from gateway.plugins.keys.rates import CONNECTIONS, RETRY_SECONDS, Rates
+from gateway.plugins.keys.quota import Period, Rate
+from gateway.plugins.keys.rates import CONNECTIONS, KEPT_SECONDS, RETRY_SECONDS, Rates, Window
 from tests.doubles.backend import PNG
 from tests.gateway.plugins.keys.stores import Store, needs_store
 from tests.keys import key_of
@@ -48,9 +48,10 @@ async def taken(stored: Rates, count: int = 20) -> int:
     return sum([(await stored.take("a", SLOW)).admitted for _ in range(count)])
 
 
-def test_applications_share_the_rate_of_a_key(store, path):
-    """Another key has a rate of its own."""
-    key, other = (key_of(path, name, rate="3/h") for name in ("app", "other"))
+@pytest.mark.parametrize("quota", [{"rate": "3/h"}, {"per-day": "3"}, {"per-month": "3"}], ids=str)
+def test_applications_share_the_images_of_a_key(store, path, quota):
+    """Another key has images of its own."""
+    key, other = (key_of(path, name, **quota) for name in ("app", "other"))
     settings = {"api_keys_file": path, "rate_store_url": store.url, "max_wait_seconds": 0.001}
     statuses = []
     for keys in ((key, key), (key, key, other)):
@@ -146,9 +147,13 @@ async def test_store_that_refuses_the_password_is_away(store, password, logged, 
 
 async def test_state_in_the_store_expires_and_another_format_counts_as_a_failed_store(stored, store):
     await stored.take("a", SLOW)
+    day = Window.now(Period.DAY)
     with redis.Redis.from_url(store.url) as client:
         (key,) = client.keys("*")
         assert 0 < client.ttl(key) <= 2 * SLOW.seconds
+        assert await stored.count("a", day, 1) == 1
+        (other,) = set(client.keys("*")) - {key}
+        assert day.left_seconds < client.ttl(other) <= day.left_seconds + 2 * KEPT_SECONDS
         client.set(key, "text")
     assert (await stored.take("a", SLOW)).admitted
     assert REGISTRY.get_sample_value("gateway_rate_store_up") == 0

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -67,6 +68,49 @@ def test_each_file_is_charged(path):
     assert answer["results"][3]["error"]["code"] == "rate_limited"
 
 
+def test_days_and_months_begin_anew_in_utc(path, monkeypatch):
+    """The last image passes, the next one is refused with the time of the reset, and takes nothing."""
+    now = datetime(2026, 11, 29, 23, 59, 30, tzinfo=UTC)
+    monkeypatch.setattr("gateway.plugins.keys.rates.utc_now", lambda: now)
+    key = key_of(path, **{"per-day": "3", "per-month": "4"})
+
+    def left(client: Client) -> list[tuple[int, str]]:
+        quota = client.get("/limits", headers=key).json()["key"]
+        return [(each["remaining"], each["resets_at"]) for each in (quota["per_day"], quota["per_month"])]
+
+    with limited(path) as client:
+        assert predict(client, key, files=2).status_code == 200
+        last, refused = predict(client, key), predict(client, key)
+        assert (last.status_code, refused.status_code) == (200, 429)
+        assert last.headers["ratelimit-policy"] == '"day";q=3;w=86400, "month";q=4;w=2592000'
+        assert last.headers["ratelimit"] == '"day";r=0;t=30, "month";r=1;t=86430'
+        problem = refused.json()
+        assert (problem["code"], problem["limit"], problem["value"]) == ("rate_limited", "per-day", 3)
+        assert (problem["resets_at"], problem["violated-policies"]) == ("2026-11-30T00:00:00Z", ["day"])
+        assert "3 images per day" in problem["detail"]
+        assert refused.headers["retry-after"] == "30"
+        assert left(client) == [(0, "2026-11-30T00:00:00Z"), (1, "2026-12-01T00:00:00Z")]
+        now += timedelta(seconds=30)
+        assert predict(client, key, files=3).json()["summary"] == {"ok": 1, "failed": 2}
+        refused = predict(client, key)
+        assert (refused.status_code, refused.json()["limit"]) == (429, "per-month")
+        assert refused.headers["retry-after"] == "86400"
+        assert left(client) == [(2, "2026-12-01T00:00:00Z"), (0, "2026-12-01T00:00:00Z")]
+        assert metric(client, 'gateway_key_refusals_total{key="app",reason="period"}') >= 4
+        now += timedelta(days=1)
+        assert predict(client, key, files=3).json()["summary"] == {"ok": 3, "failed": 0}
+
+
+def test_image_beyond_the_rate_is_not_counted_for_the_day(path):
+    """A changed limit keeps the count, since it is the day's."""
+    key = key_of(path, rate="2/h", **{"per-day": "3"})
+    with limited(path) as client:
+        assert [predict(client, key).status_code for _ in range(3)] == [200, 200, 429]
+        assert client.get("/limits", headers=key).json()["key"]["per_day"]["remaining"] == 1
+        path.write_text(path.read_text().replace("rate=2/h ", ""))
+        assert [predict(client, key).status_code for _ in range(2)] == [200, 429]
+
+
 def test_images_of_a_begun_request_wait_for_the_rate(path):
     key = key_of(path, rate="4/s")
     began = time.monotonic()
@@ -125,6 +169,8 @@ def test_limits_have_the_quota_of_the_key(path):
         assert client.get("/limits", headers=key).json()["key"] == {
             "name": "app",
             "rate": {"images": 120, "window_seconds": 60, "remaining": None},
+            "per_day": None,
+            "per_month": None,
             "share": 0.25,
             "max_images_in_flight": 8,
             "priority": "bulk",
@@ -178,11 +224,12 @@ def test_usage_of_each_key_is_counted(path):
 
 
 @pytest.mark.parametrize(
-    ("workers", "rate", "url", "count"),
-    [(2, "1/h", None, 1), (1, "1/h", None, 0), (2, "1/h", "redis://127.0.0.1:1/0", 0), (2, "", None, 0)],
+    ("workers", "option", "url", "count"),
+    [(2, "rate", None, 1), (1, "rate", None, 0), (2, "rate", "redis://127.0.0.1:1/0", 0), (2, "share", None, 0)]
+    + [(2, "per-month", None, 1)],
 )
-def test_workers_that_count_for_themselves_are_logged(path, workers, rate, url, count):
-    key = key_of(path, **({"rate": rate} if rate else {"share": "1"}))
+def test_workers_that_count_for_themselves_are_logged(path, workers, option, url, count):
+    key = key_of(path, **{option: "1/h" if option == "rate" else "1"})
     with limited(path, workers=workers, rate_store_url=url) as client, capture_logs() as events:
         assert predict(client, key).status_code == 200
     assert [event["event"] for event in events].count("rates_not_shared") == count
