@@ -45,5 +45,7 @@ class ModelInfo:
     """What the model lacks, and what that costs: one sentence each."""
     after: str | None = None
     """What the step after the network does, in words; None if there is none."""
+    description: str | None = None
+    """What the model is, in a sentence; None if its record does not say."""
     loaded: bool = True
     """Whether any server has loaded it; if not, a request for it does."""

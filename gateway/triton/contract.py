@@ -70,6 +70,8 @@ gateway.triton.footprint."""
 
 AFTER_PARAMETER = "after"
 """Parameter of an ensemble: what the step after its network does, in words; without it the network is the last step."""
+DESCRIPTION_PARAMETER = "description"
+"""Parameter of an ensemble: what the model is, in a sentence."""
 ROLLOUT_PARAMETER = "rollout"
 """Parameter of an ensemble: which versions of its model answer, as JSON; see gateway.values.rollout."""
 DRIFT_REFERENCE_PARAMETER = "drift_reference"

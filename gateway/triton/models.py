@@ -22,6 +22,7 @@ from gateway.triton.codec import Codecs
 from gateway.triton.contract import (
     AFTER_PARAMETER,
     DECODE_PARAMETER,
+    DESCRIPTION_PARAMETER,
     EXACT,
     FAST,
     MODEL_PARAMETER,
@@ -73,6 +74,7 @@ async def describe(
         decode=values.get(DECODE_PARAMETER, EXACT),
         steps=names,
         after=values.get(AFTER_PARAMETER),
+        description=values.get(DESCRIPTION_PARAMETER),
     )
     with suppress(ValueError):  # which the health checker reports
         info = replace(info, rollout=rollout(config))

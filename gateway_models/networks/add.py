@@ -37,12 +37,13 @@ from gateway_models.networks.model_source import (
 )
 from gateway_models.networks.served_memory import with_memory
 from gateway_models.repository.after import FunctionStep
+from gateway_models.repository.card import read_pictures, write_pictures
 from gateway_models.repository.entry import Entry, EntryError, Version, check_name, entry_names, read_entry
 from gateway_models.repository.manage import use, user
 from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.retired import retired
 from gateway_models.repository.spec import Format, ModelSpec
-from gateway_models.repository.writing import extend, staging, write
+from gateway_models.repository.writing import extend, rewrite, staging, write
 
 OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION}
 """By kind of source; other kinds are TorchScript by default."""
@@ -72,6 +73,8 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         if old and spec.labels is None and not source.labels
         else find_labels(source, spec.labels)
     )
+    pictures = read_pictures(spec.example, labels)
+    spec = replace(spec, example=())
     for path in (spec.labels, spec.zero_shot, spec.after_labels):
         if path:
             report(f"{path}: {read_label_file(path)}")
@@ -105,6 +108,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         if old is None:
             entry = Entry(spec.name, {number: version}, Rollout.of([str(number)], by=user()))
             write(entry, labels, file, repository, step)
+            write_pictures(repository / entry.name, pictures)
             return entry
         if old.embedding_size != outcome.embedding_size:
             raise EntryError(
@@ -114,6 +118,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
             )
         entry = replace(old, versions={**old.versions, number: version})
         extend(old, entry, file, repository, step, labels)
+        write_pictures(repository / entry.name, pictures)
         return entry
 
 
@@ -129,14 +134,24 @@ def add_changed(
     if spec.version is None and spec.name in entry_names(repository):
         old = read_entry(repository, spec.name)
         number = _version_like(spec, old, repository, report)
-        if number == old.in_use:
-            return old, number, False
         if number is not None:
+            old, is_new = _with_card(spec, old, repository)
+            if number == old.in_use:
+                return old, number, is_new
             return _used(repository, spec.name, number), number, True
         spec = replace(spec, version=max({*old.versions, *retired(repository, spec.name)}) + 1)
     entry = add(replace(spec, trust=spec.trust or trusts(spec)), repository, report)
     number = spec.version or entry.in_use
     return entry if number == entry.in_use else _used(repository, spec.name, number), number, True
+
+
+def _with_card(spec: ModelSpec, old: Entry, repository: Path) -> tuple[Entry, bool]:
+    """Write the description and the pictures that were given; returns the entry, and whether its record changed."""
+    write_pictures(repository / old.name, read_pictures(spec.example, network_labels(old, repository)))
+    if spec.description in {"", old.spec.description}:
+        return old, False
+    rewrite(old.changed(description=spec.description), repository)
+    return read_entry(repository, old.name), True
 
 
 def _used(repository: Path, name: str, version: int) -> Entry:
@@ -200,6 +215,7 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         and not spec.pixels,
         processor=old.spec.processor if others and old else spec.processor,
         named=(),
+        description=spec.description or (old.spec.description if old else "") or source.sentence,
         features=features,
         tensor=tensor,
         format=written_as,

@@ -110,6 +110,7 @@ def default_entry(recipe: Recipe, cpu_runtime: CpuRuntime = CpuRuntime.ONNXRUNTI
     spec = ModelSpec(
         f"recipe:{recipe.name}",
         ENSEMBLE_MODEL,
+        description="EfficientNet-Lite0, trained on the 1,000 classes of ImageNet.",
         preprocessing=recipe.preprocessing,
         format=Format.TORCHSCRIPT,
         tensor=ImageTensor.FP32,

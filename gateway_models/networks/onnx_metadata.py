@@ -8,6 +8,7 @@ from pathlib import Path
 from gateway.values.labels import LabelsError, numbered
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
+from gateway_models.repository.card import first_sentence
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
 
 PIXEL_FORMAT = "Image.BitmapPixelFormat"
@@ -29,6 +30,7 @@ class Described:
 
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
+    sentence: str = ""
 
 
 def described(path: Path) -> Described:
@@ -40,7 +42,7 @@ def described(path: Path) -> Described:
             "Serve it by a Python function that reverses the channels: docs/guides/model-sources.md, Custom Vision"
         )
     if found.get("author") != "Ultralytics" or "task" not in found:
-        return Described()
+        return Described(sentence=first_sentence(found.get("description", "")))
     task = found["task"]
     if task != CLASSIFY:
         does = TASKS.get(task, f"is for the task {task!r}")
@@ -48,17 +50,24 @@ def described(path: Path) -> Described:
             f"{path} is a YOLO model that {does}: only classifiers of whole images are served. Use one of "
             "Ultralytics' models that end in -cls"
         )
-    return Described(_labels(found.get("names", ""), path), _preprocessing(found.get("imgsz", "")))
+    return Described(
+        _labels(found.get("names", ""), path),
+        _preprocessing(found.get("imgsz", "")),
+        first_sentence(found.get("description", "")),
+    )
 
 
 def metadata(path: Path) -> dict[str, str]:
-    """The metadata properties of an ONNX file; {} for another file, which the job that loads it reports."""
+    """The metadata properties of an ONNX file, with its own text as `description`.
+
+    {} for another file, which the job that loads it reports.
+    """
     onnx, _ = import_onnx()
     try:
         model = onnx.load(path, load_external_data=False)
     except Exception:  # protobuf's errors have no common base class
         return {}
-    return {each.key: each.value for each in model.metadata_props}
+    return {"description": model.doc_string, **{each.key: each.value for each in model.metadata_props}}
 
 
 def _labels(text: str, path: Path) -> tuple[str, ...]:

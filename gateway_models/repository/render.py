@@ -21,6 +21,7 @@ _NOTES = {
     "docs/guides/sizing.md.",
     "cpu_runtime": "What runs the TorchScript network on a CPU, in this project's own backend; cpu.json beside the "
     "network has the reason.",
+    "description": "What it is, as GET /models and the web page say it.",
     "after": "The step after the network; calibrated scores or own classes come from it.",
 }
 """Comments of an ensemble's parameters that not every one has."""
@@ -112,6 +113,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
             # Here and not in the network's configuration: Triton loads all versions of a network again if that changes.
             memory=_parameter("process_memory", outcome.memory.text if outcome.memory else ""),
             rollout=_parameter("rollout", entry.rollout.text if name == entry.name and entry.rollout.since else ""),
+            description=_parameter("description", entry.versions[version].spec.description),
             reference=_parameter("drift_reference", entry.versions[version].drift_reference),
             classes=entry.versions[version].classes,
             classifier_version=entry.network_of(version) if len(entry.versions) > 1 else -1,

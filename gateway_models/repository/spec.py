@@ -11,6 +11,7 @@ from gateway.errors import UserError
 from gateway.triton.contract import EXACT, FAST
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository.after import AfterStep, read_step
+from gateway_models.repository.card import read_description
 from gateway_models.repository.option import IMAGES, SERVING, Option
 from gateway_models.repository.preprocessing import Preprocessing
 
@@ -235,6 +236,24 @@ class ModelSpec:
     ]
     name: Annotated[str, Option("Name under which clients call the model; by default the source's.")]
     labels: Annotated[Path | None, Option("File with one label per line, in the order of the classes.")] = None
+    description: Annotated[
+        str,
+        Option(
+            "What it is, in a sentence, for GET /models and the web page; by default the first one of a Hugging Face "
+            "README or of an ONNX file's description.",
+            read=read_description,
+        ),
+    ] = ""
+    example: Annotated[
+        tuple[Path, ...],
+        Option(
+            "A JPEG or PNG to try on the web page, or a folder with one for each class; may be repeated. Visitors get "
+            "the files as they are.",
+            type=list[Path],
+            read=tuple,
+        ),
+    ] = ()
+    """A record has none: the pictures lie beside it."""
     like: Annotated[
         str | None,
         Option("Prepare images as for these torchvision weights, e.g. ResNet50_Weights.IMAGENET1K_V2.", IMAGES),

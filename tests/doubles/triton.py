@@ -16,6 +16,7 @@ from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.contract import (
+    DESCRIPTION_PARAMETER,
     DIMS,
     DRIFT_REFERENCE_PARAMETER,
     FEATURES,
@@ -75,7 +76,8 @@ class FakeTriton:
     image_type: int = DataType.TYPE_FP32
     """Data type of the tensor between the steps."""
     drift_reference: str = ""
-    """The parameter of each ensemble."""
+    description: str = ""
+    """These are parameters of each ensemble."""
     rollouts: dict[str, str] = field(default_factory=dict)
     """The parameter of each ensemble, by its name."""
     minimal: bool = False
@@ -154,8 +156,10 @@ class FakeTriton:
             ):
                 for tensor, data_type in tensors.items():
                     kind.add(name=tensor, data_type=data_type, dims=DIMS[tensor])
-            if self.drift_reference:
-                config.parameters[DRIFT_REFERENCE_PARAMETER].string_value = self.drift_reference
+            written = {DRIFT_REFERENCE_PARAMETER: self.drift_reference, DESCRIPTION_PARAMETER: self.description}
+            for key, text in written.items():
+                if text:
+                    config.parameters[key].string_value = text
             if name in self.rollouts:
                 config.parameters[ROLLOUT_PARAMETER].string_value = self.rollouts[name]
             for step in self.ensembles[name]:

@@ -25,6 +25,8 @@ class ModelDetail(Schema):
     """A model that requests can name."""
 
     name: str
+    description: str | None
+    """What it is, in a sentence, as `gateway model add --description` wrote it; null if that is not known."""
     version: str
     """The version in use: it answers requests that name no version, or most of them."""
     versions: list[str]
@@ -188,6 +190,7 @@ def _detail(info: ModelInfo) -> ModelDetail:
     rollout = info.rollout or Rollout({info.version: 100} if info.version else {})
     return ModelDetail(
         name=info.name,
+        description=info.description,
         version=info.version,
         shares=rollout.shares,
         shadow=rollout.shadow,

@@ -97,6 +97,12 @@ async def test_embeddings_are_requested_when_wanted_and_available(size, wanted, 
     assert info.embedding_size == size
 
 
+@pytest.mark.parametrize("text", ["", 'Cats, and "dogs".'])
+async def test_description_is_that_of_the_record(text):
+    (info,) = await models_of(FakeTriton(description=text)).all()
+    assert info.description == (text or None)
+
+
 @pytest.mark.parametrize("text", ["", '{"images": 500}'])
 async def test_answers_have_the_reference_of_their_version(text):
     """The gateway does not read it: the prediction log does."""

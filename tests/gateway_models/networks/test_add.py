@@ -19,6 +19,7 @@ from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import AUTO, Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
 from gateway_models.repository.writing import PREPROCESSOR_CODE, rewrite
 from tests.commands import gateway, refusal
+from tests.doubles.backend import PNG
 from tests.gateway_models.networks.builders import (
     Endless,
     Head,
@@ -289,6 +290,11 @@ def test_same_file_changes_nothing_and_a_changed_one_is_the_next_version(tmp_pat
     assert up() == (2, 2, True)
     file.write_bytes(first)
     assert up() == (1, 1, True)
+    (tmp_path / "red.png").write_bytes(PNG)
+    described = replace(spec, description='A "head".', example=(tmp_path / "red.png",))
+    assert [up(described), up(described)] == [(1, 1, True), (1, 1, False)]
+    assert {each.spec.description for each in read_entry(repository, "head").versions.values()} == {'A "head".'}
+    assert (repository / "head" / "example-1.png").read_bytes() == PNG
     with pytest.raises(UserError, match="prepares its images differently"):
         up(replace(spec, preprocessing=replace(SMALL, resize_size=(41,))))
     save_labels(tmp_path / "labels.txt", 4)

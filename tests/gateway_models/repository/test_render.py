@@ -9,6 +9,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from gateway.triton.contract import (
     DECODE_PARAMETER,
+    DESCRIPTION_PARAMETER,
     DRIFT_REFERENCE_PARAMETER,
     MODEL_PARAMETER,
     MULTI_LABEL_PARAMETER,
@@ -54,6 +55,13 @@ def test_ensemble_has_parameters_for_the_gateway():
         ("head_classifier", 1),
         ("head_classifier", 2),
     ]
+
+
+def test_description_is_a_parameter_of_its_version():
+    one = entry(description='A "head" \\ é').versions[1]
+    texts = render(Entry("head", {1: one, 2: entry().versions[1]}, rollout=Rollout({"2": 100})))
+    written = {name: parameters(config(text)).get(DESCRIPTION_PARAMETER) for name, text in texts.items()}
+    assert {name: text for name, text in written.items() if text} == {"head.v1": 'A "head" \\ é'}
 
 
 def test_reference_of_drift_is_a_parameter_of_its_version():

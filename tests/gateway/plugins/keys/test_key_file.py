@@ -142,7 +142,20 @@ def test_damaged_file_keeps_the_old_keys_and_is_logged_once(path, damage, capfd)
 
 
 def test_commands_add_list_and_remove_keys(path):
-    options = ("--rate", "90/min", "--per-day", "500", "--per-month", "9000", "--share", "0.5", "--priority", "bulk", "--models", "a,b")
+    options = (
+        "--rate",
+        "90/min",
+        "--per-day",
+        "500",
+        "--per-month",
+        "9000",
+        "--share",
+        "0.5",
+        "--priority",
+        "bulk",
+        "--models",
+        "a,b",
+    )
     plain = gateway("key", "add", "mobile", "--file", path)
     limited = gateway("key", "add", "team", "--routes", "/predict", *options, "--file", path)
     for name, made in (("mobile", plain), ("team", limited)):
@@ -270,7 +283,8 @@ def test_routes_include_all_below_them_and_nothing_beside():
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--rate", "100"), ("--per-day", "1/s"), ("--share", "2"), ("--models", ","), ("--routes", "v2")]
+    ("option", "value"),
+    [("--rate", "100"), ("--per-day", "1/s"), ("--share", "2"), ("--models", ","), ("--routes", "v2")],
 )
 def test_command_refuses_a_quota_and_names_the_option(path, option, value):
     assert refusal("key", "add", "team", option, value, "--file", path).startswith(option)
