@@ -292,7 +292,7 @@ class AccessSettings(Section):
     metrics_access: MetricsAccess = MetricsAccess.OPEN
     """Who may read `GET /metrics`, which names models and API keys: open to all, any API key, or an admin key."""
     cors_origins: Annotated[Listed, AfterValidator(setting_values.origins)] = ()
-    """Origins whose web pages may call the API, separated by commas, such as https://app.example; * for all."""
+    """Origins whose web pages may call the API and show the page in a frame: https://app.example,…; * for all."""
     hosts: Annotated[Listed, AfterValidator(setting_values.hosts)] = ()
     """Public names of the service, such as images.example,*.lab.example; * for all. Needed while no API key is."""
 

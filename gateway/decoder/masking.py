@@ -9,8 +9,8 @@ from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, SEED, Masking
 
 _MOST_OPAQUE = 0.75
 """Opacity of the overlay at its hottest point."""
-_FAINTEST = 1e-4
-"""A difference of scores that is never drawn at full strength: without one, rounding errors would be."""
+_FULL = 0.1
+"""A difference of scores that is drawn at full strength; a map whose largest one is smaller is paler by as much."""
 
 Mask = NDArray[np.float32]
 
@@ -51,11 +51,11 @@ def overlay_of(values: NDArray[np.float32], height: int, width: int) -> bytes:
     """A heat map, fp32 [rows, columns], as a PNG to lay over an image of `height` × `width` pixels.
 
     It is the more opaque the more a part raises the score, and transparent where a part lowers it. The largest value,
-    or _FAINTEST if that is larger, has full strength.
+    or _FULL if that is larger, has full strength.
     """
     scale = OVERLAY_SIDE / max(height, width)
     size = max(round(width * scale), 1), max(round(height * scale), 1)
-    heat = np.maximum(values, 0) / max(float(values.max()), _FAINTEST)
+    heat = np.maximum(values, 0) / max(float(values.max()), _FULL)
     heat = np.clip(cv2.resize(heat, size, interpolation=cv2.INTER_CUBIC), 0, 1)
     colours = cv2.applyColorMap(np.rint(heat * 255).astype(np.uint8), cv2.COLORMAP_INFERNO)
     opacity = np.rint(heat * (255 * _MOST_OPAQUE)).astype(np.uint8)

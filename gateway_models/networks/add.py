@@ -73,6 +73,8 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         if old and spec.labels is None and not source.labels
         else find_labels(source, spec.labels)
     )
+    if source.sentence and spec.description == source.sentence:
+        report(f"the web page describes it as its files do, without --description: {source.sentence}")
     pictures = read_pictures(spec.example, labels)
     spec = replace(spec, example=())
     for path in (spec.labels, spec.zero_shot, spec.after_labels):

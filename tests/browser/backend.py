@@ -1,6 +1,7 @@
 """Two models that classify the colour of an image, so that tests of the page know the results without a Triton."""
 
 import io
+from datetime import UTC, datetime
 
 import cv2
 import numpy as np
@@ -8,6 +9,7 @@ from PIL import Image
 
 from gateway.inference.backend import Call, Row
 from gateway.inference.model_info import ModelInfo
+from gateway.values.rollout import Rollout
 from tests.asking import encode
 from tests.doubles.backend import StubBackend, ranked
 
@@ -16,6 +18,8 @@ LABELS = (*COLOURS, *(f"colour {number}" for number in range(40)))
 MODELS = (
     ModelInfo(
         "colours",
+        description="Blue, green or red.",
+        rollout=Rollout({"1": 10, "2": 90}, since=datetime(2026, 11, 29, 12, tzinfo=UTC)),
         versions=("1", "2"),
         version="2",
         ready=True,

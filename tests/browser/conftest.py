@@ -78,7 +78,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def service(backend: StubBackend, repository: Path) -> Iterator[str]:
-    with stream_service(backend, model="colours", model_repository=repository) as (address, _):
+    with stream_service(backend, model="colours", model_repository=repository, hosts=["gateway.test"]) as (address, _):
         yield f"http://{address}"
 
 
@@ -151,7 +151,7 @@ def check(page: Page) -> None:
 
 def enter_key(page: Page, key: str) -> None:
     page.get_by_label("API key").fill(key)
-    page.get_by_label("API key").press("Tab")
+    page.get_by_role("button", name="Use this key").click()
 
 
 def open_panels(page: Page) -> None:

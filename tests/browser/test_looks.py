@@ -73,6 +73,12 @@ def test_axe_finds_nothing_on_the_camera(page: Page, service: str):
     expect(page.locator("#camera-start")).to_be_visible()
 
 
+def test_axe_finds_nothing_on_the_page_of_the_client(page: Page, service: str):
+    page.goto(f"{service}/client/")
+    expect(page.get_by_role("button", name="Copy")).to_be_visible()
+    check(page)
+
+
 def test_axe_finds_nothing_on_the_documentation(page: Page, service: str):
     page.goto(f"{service}/docs")
     expect(page.locator("#operations-classify-predict")).to_be_visible()

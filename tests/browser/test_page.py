@@ -23,7 +23,7 @@ def photos(**colours: int) -> list[FilePayload]:
 
 def add(page: Page, files: list[FilePayload]) -> None:
     page.set_input_files("#files", files)
-    expect(page.locator("#again")).to_be_visible()
+    expect(page.locator("#saves")).to_be_visible()
 
 
 def shows(page: Page, *names: str) -> None:
@@ -236,12 +236,11 @@ def test_saved_results_name_the_model_and_every_label(page: Page, tmp_path):
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_bars_and_cards_move_unless_motion_is_reduced(page: Page, motion: str):
+def test_bars_move_unless_motion_is_reduced(page: Page, motion: str):
     page.emulate_media(reduced_motion=motion)
     add(page, photos(blue=1))
-    moving = "node => getComputedStyle(node).animationName"
-    names = [page.locator(each).first.evaluate(moving) for each in (".card", ".card .fill")]
-    assert names == (["none", "none"] if motion == "reduce" else ["settle", "fill"])
+    moving = page.locator(".card .fill").first.evaluate("node => getComputedStyle(node).animationName")
+    assert moving == ("none" if motion == "reduce" else "fill")
 
 
 @pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
@@ -256,17 +255,87 @@ def test_small_picture_fills_its_field(page: Page, width: int, height: int):
     assert image["y"] + image["height"] <= field["y"] + field["height"]
 
 
-def test_phone_shows_its_button_first_in_words_that_fit(browser: Browser, service: str):
+def test_phone_shows_a_result_after_two_rows_of_controls(browser: Browser, service: str):
+    """First the example's; with a file, the file's, and the buttons for more at the lower edge of the window."""
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     page = context.new_page()
     page.goto(service)
     expect(page.locator("#example-answer .label").first).to_have_text("red")
-    button, example = box(page.get_by_text("Choose pictures")), box(page.locator("#example"))
-    assert button["y"] < example["y"]
-    assert button["y"] + button["height"] < 844
+    controls = "main :is(button, select, input, .button):not(.unseen, .samples *, .verdict *, .thumb, .card *)"
+
+    def rows_above(answer: str) -> int:
+        """The rows of visible controls above an answer, which is on the first screen."""
+        found = box(page.locator(answer).first)
+        assert found["y"] + found["height"] < 844
+        tops = [box(control)["y"] for control in page.locator(f"{controls}:visible").all()]
+        return len({round(top / 30) for top in tops if top < found["y"]})
+
+    assert rows_above("#example-answer .score") == 2
     expect(page.get_by_text("Take a photo")).to_be_visible()
     expect(page.get_by_text("Drop images")).to_be_hidden()
+    add(page, photos(blue=1))
+    assert rows_above(".card .score") == 2
+    more = box(page.get_by_text("Choose pictures"))
+    assert 700 < more["y"] < 844 - more["height"]
     context.close()
+
+
+def test_card_says_what_the_model_is(page: Page):
+    expect(page.locator("#about-name")).to_have_text("colours")
+    expect(page.locator("#about-words")).to_have_text("Blue, green or red.")
+    expect(page.locator("#about-version")).to_have_text("Version 1 (10%), 2 (90%), since November 29, 2026")
+    labels = page.locator("#about-labels")
+    expect(labels.locator("summary")).to_have_text("Knows 43 labels: blue, green, red, colour 0, colour 1, …")
+    labels.locator("summary").click()
+    page.get_by_label("Search what the model knows").fill("colour 39")
+    expect(labels.locator("p")).to_have_text("colour 39")
+    page.select_option("#model", "colours 1")
+    expect(page.locator("#about-version")).to_have_text("Version 1")
+    page.select_option("#model", "moods")
+    expect(labels.locator("summary")).to_have_text("Knows 2 labels: calm, blue")
+    expect(page.locator("#about-words")).to_be_hidden()
+
+
+@pytest.mark.parametrize("origins", [["*"], []], ids=str)
+def test_embed_code_shows_the_page_on_a_site_of_the_settings(context: BrowserContext, origins: list[str]):
+    with page_of(context, cors_origins=origins) as page:
+        expect(page.locator("#about-name")).to_have_text("colours")
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_role("button", name="Copy embed code").click()
+        expect(page.locator("#embed")).to_have_text("Copied")
+        code = page.evaluate("navigator.clipboard.readText()")
+        page.get_by_role("button", name="Copy link").click()
+        expect(page.locator("#link")).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()").endswith("?model=colours")
+        site = context.new_page()
+        said: list[str] = []
+        site.on("console", lambda message: said.append(message.text))
+        # Another origin, whose policy has no word about frames in it.
+        site.goto(page.url.replace("127.0.0.1", "localhost") + "openapi.json")
+        site.evaluate("code => (document.body.innerHTML = code)", code)
+        name = site.frame_locator("iframe").locator("#about-name")
+        if origins:
+            expect(name).to_have_text("colours")
+        else:
+            # Waits in the browser, which then has the message.
+            wait_for(lambda: site.evaluate("1") and any("frame-ancestors" in words for words in said))
+
+
+@pytest.mark.parametrize("access", ["open", "key"])
+def test_metrics_that_need_a_key_have_no_link(context: BrowserContext, tmp_path, access: str):
+    add_key(tmp_path / "keys", "page")
+    with page_of(context, api_keys_file=tmp_path / "keys", metrics_access=access) as page:
+        expect(page.get_by_role("link", name="API docs")).to_be_visible()
+        expect(page.get_by_role("link", name="Metrics")).to_have_count(int(access == "open"))
+
+
+def test_command_for_the_client_can_be_copied(page: Page, service: str):
+    page.goto(f"{service}/client/")
+    page.get_by_role("button", name="Copy").click()
+    expect(page.locator("#copy")).to_have_text("Copied")
+    command = page.evaluate("navigator.clipboard.readText()")
+    assert re.fullmatch(rf"pip install {service}/client/\S+\.whl", command)
+    assert page.evaluate("fetch(document.querySelector('#code').value.split(' ').at(-1)).then(({ ok }) => ok)")
 
 
 def test_labels_are_counted_and_the_slider_hides_those_below_the_threshold(page: Page):
@@ -416,8 +485,12 @@ def test_without_a_key_files_wait_for_one(context: BrowserContext, tmp_path):
         expect(page.locator("#model-problem")).to_have_text(words)
         add(page, photos(blue=1))
         expect(page.locator(".card .error")).to_have_text(words)
+        enter_key(page, "tig_wrong")
+        expect(page.locator("#key-facts")).to_have_text("not accepted")
         enter_key(page, key)
         expect(page.locator("#tally")).to_have_text("1 classified")
+        expect(page.get_by_label("API key")).to_be_hidden()
+        expect(page.locator("#key-facts")).to_have_text("entered")
         expect(page.locator("#model option")).to_have_count(4)
 
 

@@ -18,14 +18,19 @@ _FILES = {MetricsAccess.KEY: "api_keys_file", MetricsAccess.ADMIN: "admin_keys_f
 class KeyFiles(Authenticator):
     """Two files: API keys, and admin keys, which are valid for every route and have no quotas.
 
-    Without `keys` only admin routes need a key; without `admin_keys` no key is an admin key. `tenants` are those of
-    `keys`.
+    Without API keys only admin routes need a key; without admin keys no key is an admin key. `rates` count the images
+    of API keys. Raises KeysError if a file cannot be read, or if the settings require keys of a file that they do not
+    name.
     """
 
-    def __init__(self, keys: KeyFile | None, admin_keys: KeyFile | None, tenants: Tenants | None) -> None:
-        self._keys = keys
-        self._admin_keys = admin_keys
-        self._tenants = tenants
+    def __init__(self, settings: Settings, rates: "Rates | None") -> None:
+        own = KeySettings.of(settings)
+        if (file := _FILES.get(settings.metrics_access)) is not None and getattr(own, file) is None:
+            needed = f"{variable('metrics_access')}={settings.metrics_access}"
+            raise KeysError(f"{needed}, and there are no such keys: set {variable(file)}")
+        self._keys = None if own.api_keys_file is None else KeyFile(own.api_keys_file)
+        self._admin_keys = None if own.admin_keys_file is None else KeyFile(own.admin_keys_file, admin=True)
+        self._tenants = None if rates is None else Tenants(settings, rates)
 
     @property
     def admin_only(self) -> bool:
@@ -44,18 +49,3 @@ class KeyFiles(Authenticator):
         if self._keys is None or self._tenants is None or (name := (keys := self._keys.keys).name_of(key)) is None:
             return None
         return Identity(name, caller=self._tenants.of(keys, name))
-
-
-def open_key_files(settings: Settings, rates: "Rates | None") -> KeyFiles | None:
-    """The files that the settings name, None without any; `rates` count the images of API keys.
-
-    Raises KeysError if one cannot be read, or if the settings require keys of a file that they do not name.
-    """
-    own = KeySettings.of(settings)
-    if (file := _FILES.get(settings.metrics_access)) is not None and getattr(own, file) is None:
-        needed = f"{variable('metrics_access')}={settings.metrics_access}"
-        raise KeysError(f"{needed}, and there are no such keys: set {variable(file)}")
-    keys = None if own.api_keys_file is None else KeyFile(own.api_keys_file)
-    admin_keys = None if own.admin_keys_file is None else KeyFile(own.admin_keys_file, admin=True)
-    tenants = None if rates is None else Tenants(settings, rates)
-    return KeyFiles(keys, admin_keys, tenants) if keys or admin_keys else None

@@ -61,10 +61,10 @@ class ApiKeys(Plugin):
             from gateway.plugins.keys.rates import Rates
 
             self._rates = Rates(None if own.rate_store_url is None else own.rate_store_url.get_secret_value())
-        from gateway.plugins.keys.authenticator import open_key_files
+        from gateway.plugins.keys.authenticator import KeyFiles
 
-        files = open_key_files(self._settings, self._rates)
-        return () if files is None else (files,)
+        files = KeyFiles(self._settings, self._rates)
+        return (files,) if own.api_keys_file or own.admin_keys_file else ()
 
     def routers(self) -> "Sequence[APIRouter]":
         """GET /limits."""

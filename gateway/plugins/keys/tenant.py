@@ -96,7 +96,7 @@ class Tenant(Caller):
                     await self._take(self.quota.rate, most_seconds)
             except RateLimited:
                 for window in counted:
-                    await self._rates.count(self.name, window, -1)
+                    self._used[window.period] = window, await self._rates.count(self.name, window, -1)
                 raise
 
     async def used(self, period: Period, images: int = 0) -> "tuple[Window, int]":

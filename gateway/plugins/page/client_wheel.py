@@ -19,6 +19,7 @@ from starlette.responses import Response
 from gateway.api.route_table import Access, traits
 from gateway.errors import NotFound
 from gateway.plugins.page.client_build import build_client
+from gateway.plugins.page.page import HEADERS
 
 router = APIRouter(include_in_schema=False)
 
@@ -26,11 +27,23 @@ BROUGHT = Path(__file__).with_name("client")
 """The folder of the wheel that a distribution brings."""
 CHECKOUT = Path(__file__).parents[3]
 PROJECT = "triton-image-gateway-client"
-HEADERS = {
-    "Cache-Control": "no-cache",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
+PEOPLE = """
+<header class="top">
+  <img src="../assets/icon.svg" alt="" width="28" height="28">
+  <a class="brand" href="../">Triton image gateway</a>
+  <nav aria-label="Service"><a href="../">Classify images</a> <a href="../docs">API docs</a></nav>
+</header>
+<main>
+  <h1>The Python client of this service</h1>
+  <div class="code-line box">
+    <textarea id="code" rows="1" readonly aria-label="Command">pip install {address}{name}</textarea>
+    <button id="copy" class="small" type="button">Copy</button>
+  </div>
+  <p class="fine">The wheel is {wheel}; the folder is also a package index, with <a href="{project}/">{project}</a>.</p>
+</main>
+<link rel="stylesheet" href="../assets/tokens.css">
+<link rel="stylesheet" href="../assets/page.css">
+<script type="module" src="../assets/client.js"></script>"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +75,11 @@ def _read(path: Path) -> Wheel:
 
 @router.get("/client/")
 @traits(access=Access.OPEN)
-async def folder() -> Response:
+async def folder(request: Request) -> Response:
     """A page for people, with a link to the wheel; of the index, the list of projects."""
     wheel = await asyncio.to_thread(client_wheel)
-    return _html(
-        f"<p>The Python client of this service: <code>pip install</code> with the address of "
-        f"{_link(wheel.name, wheel)}.</p>\n"
-        f'<p>As a package index: <a href="{PROJECT}/">{PROJECT}</a></p>'
-    )
+    shown = {"name": wheel.name, "wheel": _link(wheel.name, wheel), "project": PROJECT}
+    return _html(PEOPLE.format(address=escape(f"{request.url.replace(query='')}"), **shown))
 
 
 @router.get("/client/{name:path}")

@@ -17,6 +17,7 @@ from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.errors import NotFound
 from gateway.plugins.page.model_examples import Example, examples_of, read_example
+from gateway.settings import MetricsAccess
 
 router = APIRouter(include_in_schema=False)
 
@@ -52,15 +53,23 @@ class PageFiles(StaticFiles):
         return response
 
 
-files = PageFiles(directory=Path(__file__).with_name("static"))
+METRICS_LINK = '\n      <a href="metrics">Metrics</a>'
+STATIC = Path(__file__).with_name("static")
+files = PageFiles(directory=STATIC)
 swagger_files = StaticFiles(packages=[("fastapi_swagger", "resources")])
 
 
 @router.get("/")
 @traits(access=Access.OPEN)
 async def page(request: Request) -> Response:
-    """The page itself."""
-    return await files.get_response("index.html", request.scope)
+    """The page, without a link to metrics that need a key. Pages of GATEWAY_CORS_ORIGINS may have it in a frame."""
+    settings = request_context(request).settings
+    response = await files.get_response("index.html", request.scope)
+    if settings.metrics_access is not MetricsAccess.OPEN:
+        text = (STATIC / "index.html").read_text().replace(METRICS_LINK, "")
+        response = Response(text, media_type="text/html", headers=HEADERS)
+    response.headers["Content-Security-Policy"] = " ".join((CONTENT_SECURITY_POLICY, *settings.cors_origins))
+    return response
 
 
 @router.get("/assets/{path:path}")

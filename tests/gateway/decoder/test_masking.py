@@ -1,5 +1,6 @@
 """Masked copies of an image, and the heat map of their scores."""
 
+import cv2
 import numpy as np
 import pytest
 
@@ -41,3 +42,10 @@ def test_map_is_the_difference_of_mean_scores():
     scores = visible[:, MAP_SIDE // 2, MAP_SIDE // 2]
     assert values[0, 0] == pytest.approx(scores @ shown / shown.sum() - scores @ hidden / hidden.sum(), abs=1e-6)
     assert overlay_of(values, HEIGHT, WIDTH).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("largest", "opacity"), [(0.5, 191), (0.1, 191), (0.02, 38), (1e-4, 0), (0.0, 0)])
+def test_map_whose_parts_do_not_matter_is_pale(largest, opacity):
+    png = overlay_of(np.full((MAP_SIDE, MAP_SIDE), largest, np.float32), HEIGHT, WIDTH)
+    drawn = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)[..., 3]
+    assert drawn.max() == pytest.approx(opacity, abs=1)

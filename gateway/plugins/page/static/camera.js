@@ -171,16 +171,13 @@ function drawFigures() {
   const now = performance.now();
   recent = recent.filter((each) => now - each.now < WINDOW_MS);
   const since = recent.length > 1 ? (recent.at(-1).now - recent[0].now) / 1000 : 0;
-  $("camera-fps").textContent = since ? ((recent.length - 1) / since).toFixed(1) : "–";
-  $("camera-latency").textContent = recent.length ? milliseconds(Math.round(median(recent.map(({ age }) => age)))) : "–";
-  $("camera-inside").textContent = recent.length ? `${milliseconds(Math.round(median(recent.map(({ inside }) => inside))))} of it in the gateway` : "";
-  $("camera-dropped").textContent = count(dropped + skipped);
-  $("camera-where").textContent = dropped + skipped ? `${count(dropped)} by the gateway, ${count(skipped)} in this browser` : "";
+  const times = ["age", "inside"].map((name) => milliseconds(Math.round(median(recent.map((each) => each[name])))));
+  const figures = `${((recent.length - 1) / since).toFixed(1)} frames per second, latency ${times[0]}, ${times[1]} of it in the gateway`;
+  const lost = `${count(dropped)} dropped by the gateway, ${count(skipped)} by this browser`;
+  $("camera-figures").textContent = [...(since ? [figures] : []), ...(dropped + skipped ? [lost] : [])].join("; ");
 }
 
-function median(numbers) {
-  return numbers.toSorted((one, other) => one - other)[numbers.length >> 1];
-}
+const median = (numbers) => numbers.toSorted((one, other) => one - other)[numbers.length >> 1];
 
 /** Announce the label to screen readers when it changes, but not for every frame. */
 function announce(label) {
@@ -213,7 +210,7 @@ function fill(whole) {
   $("camera-full").textContent = whole ? "Leave full screen" : "Full screen";
 }
 
-/** Open a new stream for the running camera. */
+/** Open a new stream for the running camera: its parameters are those of its URL. */
 function again() {
   if (!capture.running) return;
   attempt = 0;
@@ -239,9 +236,7 @@ $("camera-device").addEventListener("change", () => {
 navigator.mediaDevices?.addEventListener("devicechange", () => {
   if (capture.running) offerCameras();
 });
-$("model").addEventListener("change", again);
-$("smoothing").addEventListener("change", () => stream?.change({ smoothing: $("smoothing").value }));
-$("top-k").addEventListener("change", () => stream?.change({ top_k: Number($("top-k").value) || null }));
+for (const id of ["model", "smoothing", "top-k"]) $(id).addEventListener("change", again);
 onKey(() => {
   if (fault?.code === UNAUTHORIZED) start();
 });

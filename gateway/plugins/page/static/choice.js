@@ -1,13 +1,13 @@
 // The choice: images or a camera, the model, a second one to compare, the number of labels; as code and in the URL.
 
-import { $ } from "./dom.js";
+import { $, copy } from "./dom.js";
 import { keyWanted } from "./key.js";
+import { chosenModel } from "./service.js";
 import { curl, javascript, percent, pythonClient } from "./words.js";
 
 const NAMES = 3;
 const PRESET = "top_k=5";
 const SMOOTHING = "hold";
-const COPIED = "Copied";
 
 const TABS = ["images", "camera"];
 const tabs = TABS.map((name) => $(`tab-${name}`));
@@ -65,7 +65,6 @@ export function share() {
 
 /** Show the choice as code, for files of these names. */
 export function drawAsked(all) {
-  $("model-facts").textContent = $("model").selectedOptions[0]?.dataset.facts ?? "";
   $("least-value").textContent = least() ? percent(least()) : "any";
   $("least").setAttribute("aria-valuetext", least() ? percent(least()) : "any score");
   $("choice").textContent = choiceInWords(tabShown() === "camera");
@@ -95,32 +94,23 @@ function imagesCode(names) {
   }[language]();
 }
 
-/** The settings in one line. */
+/** The settings that are not those of a new page, in one line; the model has its card. */
 function choiceInWords(onCamera) {
-  const name = (select) => $(select).selectedOptions[0]?.text ?? "";
-  const compared = !onCamera && $("compare").value ? [`compared with ${name("compare")}`] : [];
-  const labels = $("top-k").value ? `top ${$("top-k").value}` : "all likely labels";
-  return [name("model"), ...compared, labels, ...(least() ? [`from ${percent(least())}`] : [])].join(", ");
+  const compared = !onCamera && $("compare").value ? [`compared with ${$("compare").selectedOptions[0].text}`] : [];
+  const labels = { "": ["all likely labels"], 5: [] }[$("top-k").value] ?? [`top ${$("top-k").value}`];
+  return [...compared, ...labels, ...(least() ? [`from ${percent(least())}`] : [])].join(", ");
 }
 
-/** Put a text into the clipboard; the button confirms it. */
-async function copy(text, button) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    // Pages over plain HTTP, except those of localhost, cannot write to the clipboard; users can copy a selection.
-    const area = document.createElement("textarea");
-    area.value = text;
-    button.after(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-  const words = button.textContent;
-  if (words === COPIED) return;
-  button.textContent = COPIED;
-  setTimeout(() => (button.textContent = words), 1_500);
+/** The address of this page with the settings and, also for the default model, with the model. */
+function link() {
+  const address = new URL(location.href);
+  if (!address.searchParams.has("model") && chosenModel()) address.searchParams.set("model", chosenModel());
+  return address.href;
 }
+
+const FRAME = 'width="100%" height="720" style="border: 0" allow="camera; clipboard-write" loading="lazy"';
+/** The page in a frame of another page, high enough for an example with its answer. */
+const embedded = () => `<iframe src="${link().replaceAll("&", "&amp;")}" title="${$("about-name").textContent}" ${FRAME}></iframe>`;
 
 /** A multi-label model selects the likely labels itself. */
 function offerLikely() {
@@ -158,7 +148,8 @@ export function onChoice(changed) {
     });
   }
   $("copy").addEventListener("click", () => copy($("code").value, $("copy")));
-  $("link").addEventListener("click", () => copy(location.href, $("link")));
+  $("link").addEventListener("click", () => copy(link(), $("link")));
+  $("embed").addEventListener("click", () => copy(embedded(), $("embed")));
 }
 
 export const tabShown = () => $("main").dataset.tab;

@@ -9,6 +9,27 @@ export function element(tag, className, text) {
   return node;
 }
 
+const COPIED = "Copied";
+
+/** Put a text into the clipboard; the button confirms it. */
+export async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Pages over plain HTTP, except those of localhost, cannot write to the clipboard; users can copy a selection.
+    const area = document.createElement("textarea");
+    area.value = text;
+    button.after(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  const words = button.textContent;
+  if (words === COPIED) return;
+  button.textContent = COPIED;
+  setTimeout(() => (button.textContent = words), 1_500);
+}
+
 export function button(text, clicked, className = "") {
   const node = element("button", className, text);
   node.type = "button";

@@ -24,6 +24,7 @@ export function askForKey({ status }) {
     $("key-field").hidden = false;
     $("key-field").dispatchEvent(new Event("shown"));
   }
+  $("key-field").open = true;
   $("key-facts").textContent = key ? "not accepted" : "required";
   $("key").setAttribute("aria-invalid", String(key !== ""));
 }
@@ -33,13 +34,16 @@ export const keyWanted = () => !$("key-field").hidden;
 /** Whether the gateway wants a key and none was entered. */
 export const keyMissing = () => keyWanted() && !key;
 
-/** Call back whenever a key was entered. */
+/** Call back whenever a key was entered; its form is folded away, unless the gateway refuses the key. */
 export function onKey(entered) {
-  $("key").addEventListener("change", () => {
+  $("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
     // Remove pasted characters that no key contains and no header can carry.
     key = $("key").value.replace(/[^\x21-\x7e]/g, "");
-    $("key-facts").textContent = "";
+    if (!key) return;
+    $("key-facts").textContent = "entered";
     $("key").removeAttribute("aria-invalid");
-    if (key) entered();
+    $("key-field").open = false;
+    entered();
   });
 }

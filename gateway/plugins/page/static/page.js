@@ -1,5 +1,6 @@
 // The gateway's page: files in, cards out, and the parameters. No dependencies; works offline.
 
+import { drawAbout } from "./about.js";
 import { drawAsked, onChoice, queries, share, showTab, takeAddress, watchTabs } from "./choice.js";
 import { $ } from "./dom.js";
 import { droppedFiles, Entry } from "./entry.js";
@@ -62,6 +63,7 @@ function drawNow() {
   showExample(!entries.length);
   drawExample();
   results.draw(entries, run);
+  drawAbout();
   drawAsked(entries.map((entry) => entry.name));
 }
 
@@ -165,9 +167,6 @@ onKey(() => {
   send(answersWhere((answer) => answer.error?.code === UNAUTHORIZED));
 });
 
-addEventListener("keydown", (event) => {
-  if (event.key === "Escape") document.activeElement.closest(".tip-anchor button")?.blur();
-});
 $("health").addEventListener("click", watchHealth);
 // The gateway was restarted; failures for another reason may happen again.
 $("health").addEventListener("ready", () => {

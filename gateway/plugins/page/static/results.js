@@ -4,7 +4,7 @@ import { Cards } from "./cards.js";
 import { least, queries } from "./choice.js";
 import { $, element } from "./dom.js";
 import { entryNames, filterEntries, modelWords } from "./filters.js";
-import { bytes, count, duration, images, milliseconds, rate } from "./words.js";
+import { bytes, count, duration, images, rate } from "./words.js";
 
 const CARDS = 48;
 const CHIPS = 14;
@@ -97,13 +97,12 @@ export class Results {
       ? `${count(done)} of ${count(total)}`
       : `${count(ok)} classified${error ? `, ${count(error)} failed` : ""}`;
     $("waiting").textContent = run?.waiting ?? "";
-    $("pace").hidden = !run;
+    $("pace").textContent = "";
     if (!run) return;
     const answers = entries.some((entry) => entry.answers.length > 1) ? `${count(done)} answers` : images(done);
     const took = running ? duration(run.seconds) : `${answers} in ${duration(run.seconds)}`;
     const sending = running && upload.sent < upload.total ? `, ${bytes(upload.sent)} of ${bytes(upload.total)} sent` : "";
     $("pace").textContent = (done > 1 && run.seconds > 0.5 ? `${took}, ${rate(done / run.seconds)}` : took) + sending;
-    $("timing").replaceChildren(...stages(run));
     if (running && performance.now() - this.#announcedAt > ANNOUNCE_MS) {
       this.#announcedAt = performance.now();
       announce(`${count(done)} of ${images(total)} answered`);
@@ -169,17 +168,4 @@ export class Results {
     $("more").textContent = `Show ${count(Math.min(CARDS, hidden))} more of ${count(hidden)}`;
     $("none").hidden = this.#shown.length > 0;
   }
-}
-
-/** The stages of a Server-Timing header (W3C Server Timing). */
-function stages({ timing, streamed }) {
-  const rows = (timing ?? "").split(",").flatMap((stage) => {
-    const [name, value] = stage.split(";dur=");
-    if (value === undefined) return [];
-    const row = element("span", "time", name.trim());
-    row.append(element("span", "", milliseconds(Number(value))));
-    return [row];
-  });
-  if (!rows.length) return [element("span", "", "The times of each stage come with the first answer")];
-  return [element("span", "", `Times in the gateway, last request${streamed ? ", up to its first result" : ""}`), ...rows];
 }

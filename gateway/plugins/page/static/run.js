@@ -46,9 +46,6 @@ const lost = () => new Fault(LOST, "The connection to the gateway was lost.");
 export class Run {
   answers = new Set();
   model = null;
-  /** The Server-Timing header of the last response, and whether that was streamed: then its times end at the first line. */
-  timing = null;
-  streamed = false;
   /** Why the next attempt is delayed, or "". */
   waiting = "";
 
@@ -217,8 +214,6 @@ export class Run {
       this.model = body.model;
       for (const result of body.results) take({ ...result, model: body.model }, header);
     }
-    this.timing = header("Server-Timing");
-    this.streamed = streamed;
     unanswered.requestId ??= header("X-Request-ID");
     return unanswered;
   }

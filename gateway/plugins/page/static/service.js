@@ -2,7 +2,7 @@
 
 import { $ } from "./dom.js";
 import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
-import { count, duration } from "./words.js";
+import { duration } from "./words.js";
 
 const READY_POLL_MS = 15_000;
 const UNREADY_POLL_MS = 3_000;
@@ -32,7 +32,7 @@ export async function watchHealth() {
   const before = $("health").dataset.state;
   $("health").dataset.state = state;
   $("health").textContent = WORDS[state];
-  $("health-detail").textContent = `${detail} Click to check again.`;
+  $("health").title = `${detail} Click to check again.`;
   if (before !== state && before !== "checking") {
     $("health-change").textContent = `${WORDS[state]}. ${detail}`;
     if (state === "ready") $("health").dispatchEvent(new Event("ready"));
@@ -150,8 +150,6 @@ function option(model, version, preset) {
   else if (!model.ready) node.text += " (not ready)";
   node.title = model.reason ?? "";
   node.dataset.name = model.name;
-  node.dataset.facts = `${count(model.classes)} labels`;
-  if (model.input_width) node.dataset.facts += `, ${model.input_width} × ${model.input_height}`;
   if (model.multi_label) node.dataset.multiLabel = "true";
   // The default is omitted, so that the request stays as short as a user would write it.
   if (version || model.name !== preset) node.dataset.model = model.name;

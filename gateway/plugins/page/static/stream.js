@@ -80,11 +80,6 @@ export class Stream {
     this.#socket.send(blob);
   }
 
-  /** Change the parameters from the next frame on. */
-  change(parameters) {
-    if (this.open) this.#socket.send(JSON.stringify(parameters));
-  }
-
   close() {
     this.#onEnd = () => {};
     this.#onMessage = () => {};

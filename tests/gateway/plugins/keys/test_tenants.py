@@ -225,8 +225,13 @@ def test_usage_of_each_key_is_counted(path):
 
 @pytest.mark.parametrize(
     ("workers", "option", "url", "count"),
-    [(2, "rate", None, 1), (1, "rate", None, 0), (2, "rate", "redis://127.0.0.1:1/0", 0), (2, "share", None, 0)]
-    + [(2, "per-month", None, 1)],
+    [
+        (2, "rate", None, 1),
+        (2, "per-month", None, 1),
+        (1, "rate", None, 0),
+        (2, "rate", "redis://127.0.0.1:1/0", 0),
+        (2, "share", None, 0),
+    ],
 )
 def test_workers_that_count_for_themselves_are_logged(path, workers, option, url, count):
     key = key_of(path, **{option: "1/h" if option == "rate" else "1"})
