@@ -68,8 +68,10 @@ def default(field: str) -> str:
 def allowed_values(field: str) -> str:
     """The allowed values of a setting, with sizes in units and large counts in groups of three digits."""
     text = allowed(field)
+    for start in ("a whole number ", "a number ", "from "):
+        text = text.removeprefix(start)
     if "_bytes" in field:
-        return re.sub(r"\d+", lambda match: size(int(match[0])), text).removeprefix("a whole number ")
+        return re.sub(r"\d+", lambda match: size(int(match[0])), text)
     return re.sub(r"\d{5,}", lambda match: f"{int(match[0]):,}", text)
 
 
