@@ -43,7 +43,7 @@ async def _failure(endpoint: TritonEndpoint, model: str, codecs: Codecs, seconds
         if states.get(model) != READY:
             return None
         codec = codecs.of(await endpoint.config(model))
-        call = Call(codec.probe(), model, "", None, Deadline.after(seconds), "liveness")
+        call = Call([codec.probe()], model, "", None, Deadline.after(seconds), "liveness")
         await endpoint.infer(call, class_count=1, codec=codec)
     except (Overloaded, ContractBroken):
         return None  # an overloaded Triton is alive

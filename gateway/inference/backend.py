@@ -1,7 +1,7 @@
 """The interface of an inference server, and the types of its results."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
@@ -21,23 +21,6 @@ if TYPE_CHECKING:
     from gateway.inference.model_info import ModelInfo
 
 
-@dataclass(slots=True)
-class Batch:
-    """Encoded images, at least one, that are sent in one call."""
-
-    images: Sequence[bytes]
-    seals: Sequence[bytes] = ()
-    """A code for each image, see Backend.seal; only probes have none."""
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def rows(self, numbers: Sequence[int]) -> "Batch":
-        """Some of the images, with their seals."""
-        seals = [self.seals[number] for number in numbers] if self.seals else ()
-        return Batch([self.images[number] for number in numbers], seals)
-
-
 class Embeddings(Enum):
     """Whether the embeddings of images are returned with their classes."""
 
@@ -50,9 +33,9 @@ class Embeddings(Enum):
 
 @dataclass(slots=True)
 class Call:
-    """One batch, the model, and the parameters of the call."""
+    """Encoded images, at least one, the model, and the parameters of the call."""
 
-    batch: Batch
+    images: Sequence[bytes]
     model_name: str
     model_version: str
     """"" for the version in use."""
@@ -60,6 +43,8 @@ class Call:
     """Which classes to return for each image; None for the model's score of every class, without labels."""
     deadline: Deadline
     request_id: str
+    seals: Sequence[bytes] = ()
+    """A code for each image, see Backend.seal; only probes have none."""
     run_to_completion: bool = False
     """For a call that must not be cancelled: return when it has ended, even after the deadline."""
     embeddings: Embeddings = Embeddings.NONE
@@ -68,6 +53,11 @@ class Call:
     best_effort: bool = False
     """Whether no client waits for the result: the call is sent once, to a ready server, without retries, and its result
     does not affect the health of servers and models."""
+
+    def of(self, numbers: Sequence[int]) -> "Call":
+        """The same call for some of its images."""
+        seals = [self.seals[number] for number in numbers] if self.seals else ()
+        return replace(self, images=[self.images[number] for number in numbers], seals=seals)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from gateway.errors import (
     RequestError,
     UndecodableImage,
 )
-from gateway.inference.backend import Batch, Call, InferResult, Row
+from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.observer import CallImage, Observers
 from gateway.inference.prediction import Predictions
 from gateway.inference.queues import ModelQueue
@@ -112,12 +112,13 @@ class Batcher:
             context = context.copy()
             context.run(structlog.contextvars.bind_contextvars, request_id=request_id)
         call = Call(
-            Batch(payloads, seals),
+            payloads,
             spec.model_name,
             spec.model_version,
             spec.selection,
             deadline,
             request_id,
+            seals,
             run_to_completion=not cancellable,
             embeddings=spec.embeddings,
             least_classes=self._observers.best_classes,

@@ -289,7 +289,7 @@ class TritonBackend(PoolModels):
         on the same one: inference has no side effects, so a retry is safe. A full queue is not retried. Images whose
         call ended a process are retried once, each alone, on one other Triton.
         """
-        if len(call.batch.seals) != len(call.batch.images):
+        if len(call.seals) != len(call.images):
             msg = "an image without a seal could get the cached answer of another one"
             raise ValueError(msg)
         if call.best_effort:
@@ -310,7 +310,7 @@ class TritonBackend(PoolModels):
             except (TritonUnreachable, ModelUnavailable) as error:
                 await self._retries.wait(error, call, len(tried), elsewhere=bool(self._ready(tried, call)))
         self._retries.count()
-        return _joined([await self._infer_alone(_row(call, row), tried) for row in range(len(call.batch))])
+        return _joined([await self._infer_alone(call.of([row]), tried) for row in range(len(call.images))])
 
     async def _infer_best_effort(self, call: Call) -> InferResult:
         """Run a best-effort call once on a ready Triton, without a retry."""
@@ -356,13 +356,13 @@ class TritonBackend(PoolModels):
         try:
             return await self._infer_at(replica, call)  # not cancelled: that crashes a Triton before 2.53
         except StubDied as exc:
-            event = {"triton": replica.address, "model": exc.step, "image": call.batch.seals[0].hex()[:16]}
+            event = {"triton": replica.address, "model": exc.step, "image": call.seals[0].hex()[:16]}
             log.warning("image_crashed_model", **event, request_id=call.request_id)
             raise ImageCrashedModel from exc
 
     async def _infer_at(self, replica: Replica, call: Call) -> InferResult:
         began = time.monotonic()
-        images = len(call.batch.images)
+        images = len(call.images)
         replica.load.images += images
         try:
             result = await replica.models.infer(call)
@@ -389,11 +389,6 @@ class TritonBackend(PoolModels):
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
         """The Tritons that are ready for a model, except those in `tried`."""
         return self._pool.ready(call.model_name, call.model_version, tried)
-
-
-def _row(call: Call, row: int) -> Call:
-    """The same call for one of its images."""
-    return call if len(call.batch) == 1 else replace(call, batch=call.batch.rows([row]))
 
 
 def _joined(results: Sequence[InferResult]) -> InferResult:

@@ -114,7 +114,7 @@ class GrpcEndpoint:
         request = codec.request(call, class_count, timeout_seconds, embeddings=embeddings)
         if len(request) > COPIED_INLINE_BYTES:
             await TimeSlice().pause()  # gRPC makes another copy of what may be 20 MB
-        rows, to_completion = len(call.batch.images), call.run_to_completion
+        rows, to_completion = len(call.images), call.run_to_completion
         headers = tracing.headers_of() if tracing.current() else None
         response = await self._model_infer(request, timeout_seconds, headers, run_to_completion=to_completion)
         return await codec.read(response, rows=rows, class_count=class_count, embeddings=embeddings)

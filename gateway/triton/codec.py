@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from gateway.errors import ContractBroken
-from gateway.inference.backend import Batch, Call, InferResult
+from gateway.inference.backend import Call, InferResult
 from gateway.ingest.resizing import TensorInput
 from gateway.triton.contract import (
     MULTI_LABEL_PARAMETER,
@@ -66,7 +66,7 @@ class Codec(Protocol):
         """Whether each class has a probability of its own."""
         ...
 
-    def probe(self) -> Batch:
+    def probe(self) -> bytes:
         """One random image, unlike any that a cache has seen."""
         ...
 
@@ -127,7 +127,7 @@ class ImageCodec:
         """By the parameter of that name."""
         return parameters(self.config).get(MULTI_LABEL_PARAMETER) == "true"
 
-    def probe(self) -> Batch:
+    def probe(self) -> bytes:
         """One random image as PPM."""
         return random_image()
 
@@ -153,9 +153,9 @@ class ImageCodec:
         return info
 
 
-def random_image() -> Batch:
+def random_image() -> bytes:
     """One image of random pixels, 8 × 8, as PPM; no two are alike, so that no cache can answer in the model's place."""
-    return Batch([b"P6\n%d %d\n255\n" % (PROBE_SIDE, PROBE_SIDE) + os.urandom(PROBE_SIDE * PROBE_SIDE * 3)])
+    return b"P6\n%d %d\n255\n" % (PROBE_SIDE, PROBE_SIDE) + os.urandom(PROBE_SIDE * PROBE_SIDE * 3)
 
 
 CONTRACT: Codec = ImageCodec(ModelConfig())

@@ -40,19 +40,19 @@ class Sender:
         The first call of a model may mix what its model does not take together, since its limits are known only then;
         its requests are sent one after the other.
         """
-        if len(call.batch) == 1 or (self.codec.mixes_lengths and len(call.batch) <= self.codec.most_images):
+        if len(call.images) == 1 or (self.codec.mixes_lengths and len(call.images) <= self.codec.most_images):
             return await self._send(call)
         parts = list(self._parts(call))
         if len(parts) == 1:
             return await self._send(call)
-        results = [(part, await self._send(_rows(call, part))) for part in parts]
+        results = [(part, await self._send(call.of(part))) for part in parts]
         rows = {number: row for part, result in results for number, row in zip(part, result.rows, strict=True)}
         return replace(results[0][1], rows=tuple(rows[number] for number in sorted(rows)))
 
     def _parts(self, call: Call) -> Iterator[Sequence[int]]:
         """The rows of a call in groups that the model takes together."""
         by_length: dict[int, list[int]] = {}
-        for number, image in enumerate(call.batch.images):
+        for number, image in enumerate(call.images):
             by_length.setdefault(0 if self.codec.mixes_lengths else len(image), []).append(number)
         most = max(1, self.codec.most_images)
         for numbers in by_length.values():
@@ -73,13 +73,13 @@ class Sender:
         may have run its first call together with another client's image.
         """
         try:
-            proof = await self._infer(replace(call, batch=self.codec.probe()))
+            proof = await self._infer(replace(call, images=[self.codec.probe()], seals=()))
         except GatewayError:
             raise failure from failure.__cause__
         rows = []
-        for number in range(len(call.batch)):
+        for number in range(len(call.images)):
             try:
-                rows.append((await self._infer(_rows(call, [number]))).rows[0])
+                rows.append((await self._infer(call.of([number]))).rows[0])
             except InferenceFailed:
                 rows.append(Row(decoded=False))
         return replace(proof, rows=tuple(rows))
@@ -88,11 +88,6 @@ class Sender:
         return await self.endpoint.infer(
             call, class_count=self.class_count, embeddings=self.embeddings, codec=self.codec
         )
-
-
-def _rows(call: Call, rows: Sequence[int]) -> Call:
-    """The same call for some of its images."""
-    return replace(call, batch=call.batch.rows(rows))
 
 
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
@@ -256,7 +251,7 @@ class ModelCalls:
             call = replace(call, model_name=ensemble, model_version=target.version)
         sent_at = time.monotonic()
         try:
-            if len(call.batch.images) <= target.most_images:
+            if len(call.images) <= target.most_images:
                 result = await self._endpoint.infer(call, class_count=class_count, embeddings=embeddings, codec=codec)
             else:
                 result = await Sender(self._endpoint, codec, class_count, embeddings).send(call)

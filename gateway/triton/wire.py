@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from gateway.errors import InferenceFailed
-from gateway.inference.backend import Batch, Call, InferResult, Row
+from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.prediction import Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.time_slices import TimeSlice
@@ -118,13 +118,13 @@ def infer_request(
     With `embeddings` it also requests those. It may wait in Triton's queues for `timeout_seconds`. RAW_IMAGE is
     zero-padded to the longest image, and each row ends in the image's seal, if any; with embeddings, another seal.
     """
-    batch = call.batch
-    if not tensors.sealed:
-        batch = Batch(batch.images)
+    images = call.images
+    rows, seals = len(images), call.seals
+    if not (tensors.sealed and seals):
+        seals = (b"",) * rows
     elif embeddings:
-        batch = replace(batch, seals=[embedding_code(code) for code in batch.seals])
-    rows, seals = len(batch.images), batch.seals or (b"",) * len(batch.images)
-    width = max(map(len, batch.images)) + len(seals[0])
+        seals = [embedding_code(code) for code in seals]
+    width = max(map(len, images)) + len(seals[0])
     request = ModelInferRequest(id=call.request_id)
     request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # Triton's unit is the microsecond
     request.inputs.add(name=RAW_IMAGE, datatype="UINT8", shape=(rows, width))
@@ -135,10 +135,10 @@ def infer_request(
         request.SerializeToString(),
         tensor_head(rows * width),
     ]
-    for image, seal in zip(batch.images, seals, strict=True):
+    for image, seal in zip(images, seals, strict=True):
         parts += (image, bytes(width - len(image) - len(seal)), seal)
     if tensors.lengths:
-        parts += (tensor_head(4 * rows), struct.pack(f"<{rows}i", *map(len, batch.images)))
+        parts += (tensor_head(4 * rows), struct.pack(f"<{rows}i", *map(len, images)))
     return b"".join(parts)
 
 

@@ -136,7 +136,7 @@ async def _inference(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     deadline = Deadline.after(settings.ready_timeout_seconds)
     try:
         codec = Codecs.of_settings(settings).of(await endpoint.config(settings.model))
-        call = Call(codec.probe(), settings.model, "", None, deadline, "doctor")
+        call = Call([codec.probe()], settings.model, "", None, deadline, "doctor")
         await endpoint.infer(call, class_count=1, codec=codec)
     except GatewayError as exc:
         return fail("inference", f"an image was not classified: {exc.__cause__ or exc}", "see Triton's log")

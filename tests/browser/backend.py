@@ -81,7 +81,7 @@ def colours_backend() -> StubBackend:
 
 def _rows(call: Call) -> list[Row]:
     moods = call.model_name == "moods"
-    return [ranked(MODELS[moods].labels, _scores(image, moods=moods))(call) for image in call.batch.images]
+    return [ranked(MODELS[moods].labels, _scores(image, moods=moods))(call) for image in call.images]
 
 
 def _scores(image: bytes, *, moods: bool) -> list[float]:

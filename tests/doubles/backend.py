@@ -76,7 +76,7 @@ class StubBackend:
     @property
     def images(self) -> list[bytes]:
         """The images of all calls."""
-        return [image for call in self.calls for image in call.batch.images]
+        return [image for call in self.calls for image in call.images]
 
     async def start(self) -> None: ...
 
@@ -99,7 +99,7 @@ class StubBackend:
 
     async def infer(self, call: Call) -> InferResult:
         self.calls.append(call)
-        self.in_flight += len(call.batch)
+        self.in_flight += len(call.images)
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
             while not self.gate.is_set():  # noqa: ASYNC110  # tests open it from another thread
@@ -110,7 +110,7 @@ class StubBackend:
                 raise self.fault
             return await self._result(call)
         finally:
-            self.in_flight -= len(call.batch)
+            self.in_flight -= len(call.images)
 
     async def _result(self, call: Call) -> InferResult:
         answer: Any = next(self.answer) if isinstance(self.answer, Iterator) else self.answer
@@ -122,7 +122,7 @@ class StubBackend:
             raise answer
         if isinstance(answer, InferResult):
             return answer
-        rows = (answer,) * len(call.batch) if isinstance(answer, Row) else tuple(answer)
+        rows = (answer,) * len(call.images) if isinstance(answer, Row) else tuple(answer)
         info = next((info for info in self.infos if info.name == call.model_name), self.infos[0])
         version = call.model_version or info.version or "1"
         return InferResult(call.model_name, version, rows, info.multi_label, self.drift_reference)
@@ -199,7 +199,7 @@ def scored(*scores: float) -> Row:
 
 def by_image(row_of: Callable[[bytes], Row]) -> Callable[[Call], Sequence[Row]]:
     """An answer that depends on each image."""
-    return lambda call: [row_of(image) for image in call.batch.images]
+    return lambda call: [row_of(image) for image in call.images]
 
 
 def ranked(labels: Sequence[str], scores: Sequence[float]) -> Callable[[Call], Row]:

@@ -108,7 +108,7 @@ class PendingCall:
 
     def answer(self, version: str = "1", row: Row | None = None) -> None:
         """Answer with the row of each image, or with the same one for all."""
-        rows = tuple(row or row_of(image) for image in self.call.batch.images)
+        rows = tuple(row or row_of(image) for image in self.call.images)
         self.outcome.set_result(InferResult(self.call.model_name, self.call.model_version or version, rows))
 
     def fail(self, error: Exception) -> None:
@@ -362,7 +362,7 @@ class Scripted:
     @property
     def sizes(self) -> list[int]:
         """The number of images in each call."""
-        return [len(each.call.batch) for each in self.calls]
+        return [len(each.call.images) for each in self.calls]
 
     @property
     def held(self) -> int:

@@ -181,7 +181,7 @@ class FakeTriton:
         if class_count == 0 or (embeddings and not self.embedding_size):
             raise InferenceFailed
         self._requests += 1
-        images = call.batch.images
+        images = call.images
         for step in steps:
             first_instance = self._requests % self.instances == 0
             if first_instance and any(image.startswith(KILLER) for image in images):
@@ -222,7 +222,7 @@ class FakeEndpoint:
         await self._reach()
         self.triton.calls.append(call)
         seconds = self.triton.latency_seconds() if self.triton.latency_seconds else 0.0
-        seconds += any(image.startswith(SLOW) for image in call.batch.images)
+        seconds += any(image.startswith(SLOW) for image in call.images)
         if seconds:
             await asyncio.sleep(min(seconds, call.deadline.left_seconds))
             if call.deadline.passed:

@@ -260,7 +260,7 @@ def test_one_version_answers_all_images():
     versions = iter("123456789")
 
     def answer(call):
-        return InferResult(call.model_name, call.model_version or next(versions), (CAT,) * len(call.batch), False, "")
+        return InferResult(call.model_name, call.model_version or next(versions), (CAT,) * len(call.images), False, "")
 
     with stub_service(StubBackend(answer)) as url, Gateway(url, batch_images=1) as gateway:
         assert {result.version for result in gateway.classify([b"text", *[PNG] * 8])} == {None, "1"}

@@ -95,7 +95,7 @@ def test_accuracy_by_day_version_and_class():
 
 def by_last_byte(call: Call) -> Row:
     """The brighter the first image, the more certain it is of class 0."""
-    best = call.batch.images[0][-1] / 255
+    best = call.images[0][-1] / 255
     return ranked(["class 0", "class 1"], [best, 1 - best])(call)
 
 

@@ -63,7 +63,7 @@ class DemandBackend(TritonBackend):
         return await self._infer_loaded(call)
 
     async def _infer_loaded(self, call: Call) -> InferResult:
-        with self._loader.call(call.model_name, len(call.batch)):
+        with self._loader.call(call.model_name, len(call.images)):
             return await super().infer(call)
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:

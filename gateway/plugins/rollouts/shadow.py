@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
-from gateway.inference.backend import Batch, Call, InferResult, Row
+from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.observer import CallImage, Observer, Observers
 from gateway.inference.prediction import Predictions
 from gateway.inference.record import ShadowClass
@@ -113,12 +113,13 @@ class Shadows(Observer):
     async def _infer(self, compared: "_Compared", lease: Lease) -> InferResult:
         cancellable = self._backend.supports_cancellation
         call = Call(
-            Batch([image.payload for image in compared.images], [image.seal for image in compared.images]),
+            [image.payload for image in compared.images],
             compared.model_name,
             compared.version,
             None,
             Deadline.after(TIMEOUT_SECONDS),
             compared.request_id,
+            [image.seal for image in compared.images],
             run_to_completion=not cancellable,
             best_effort=True,
         )

@@ -31,7 +31,7 @@ class Tensors(Plugin):
                     config = await endpoint.config(name)
                     codec = model.codec(config)
                     deadline = Deadline.after(settings.ready_timeout_seconds)
-                    call = Call(codec.probe(), name, "", None, deadline, "doctor")
+                    call = Call([codec.probe()], name, "", None, deadline, "doctor")
                     await endpoint.infer(call, class_count=1, codec=codec)
                 except GatewayError as exc:
                     text = f"{name}: {exc.__cause__ or exc}"

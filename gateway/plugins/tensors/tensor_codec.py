@@ -14,7 +14,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from gateway.errors import ContractBroken, InferenceFailed
-from gateway.inference.backend import Batch, Call, InferResult, Row
+from gateway.inference.backend import Call, InferResult, Row
 from gateway.inference.model_info import ModelInfo
 from gateway.inference.prediction import Predictions
 from gateway.ingest.resizing import TensorInput
@@ -115,19 +115,19 @@ class TensorCodec:
         """Whether each class has a probability of its own."""
         return self.model.activation == SIGMOID
 
-    def probe(self) -> Batch:
+    def probe(self) -> bytes:
         """One tensor of random values that an image could have."""
         tensor = self.model.tensor
         pixels = np.frombuffer(os.urandom(3 * tensor.crop[0] * tensor.crop[1]), np.uint8)
         if tensor.datatype == "uint8":
-            return Batch([pixels.tobytes()])
+            return pixels.tobytes()
         kind = np.float16 if tensor.datatype == "fp16" else np.float32
-        return Batch([(pixels / 128 - 1).astype(kind).tobytes()])
+        return (pixels / 128 - 1).astype(kind).tobytes()
 
     def request(self, call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool) -> bytes:
         """See Codec.request. All scores are requested, since Triton knows neither activation nor labels."""
         del class_count
-        images, tensor = call.batch.images, self.model.tensor
+        images, tensor = call.images, self.model.tensor
         request = ModelInferRequest(id=call.request_id)
         request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # microseconds
         shape = (len(images), *tensor.shape) if self.has_batches else tensor.shape

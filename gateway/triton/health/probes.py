@@ -68,7 +68,7 @@ class Probes:
     async def _probe(self, model: ModelHealthState, timeout_seconds: float | None = None) -> None:
         metrics.PROBES.inc()
         deadline = Deadline.after(timeout_seconds or self._state.schedule.timeout_seconds)
-        call = Call(model.codec.probe(), model.name, "", None, deadline, "readiness")
+        call = Call([model.codec.probe()], model.name, "", None, deadline, "readiness")
         await self._endpoint.infer(call, class_count=1, codec=model.codec)
 
     async def _check(self, model: ModelHealthState) -> None:

@@ -135,7 +135,7 @@ def test_model_without_padding_gets_images_of_one_length_in_a_call(loop):
     for each in images:
         on.send(each)
     on.answer_all()
-    lengths = [set(map(len, call.call.batch.images)) for call in on.calls[1:]]
+    lengths = [set(map(len, call.call.images)) for call in on.calls[1:]]
     assert sorted(map(list, lengths)) == [[length] for length in sorted(set(map(len, images)))]
     assert sum(on.sizes) == 1 + len(images)
 
@@ -214,7 +214,7 @@ def test_requests_take_turns_in_calls(loop):
         on.send(*map(image, range(first, first + 3)))
     on.answer_all()
     turns = [
-        [number // 20 for number in range(60) for each in call.call.batch.images if each == image(number)]
+        [number // 20 for number in range(60) for each in call.call.images if each == image(number)]
         for call in on.calls[1:]
     ]
     assert turns == [[0, 1], [0, 2], [1, 2], [0, 1], [2]]
@@ -253,7 +253,7 @@ def test_image_that_may_be_cached_leaves_alone_and_at_once(loop):
     on.send(image(1))
     on.send(image(2))
     cached = on.send(image(7))
-    assert [each.call.batch.images for each in on.calls] == [[image(255)], [image(7)]]
+    assert [each.call.images for each in on.calls] == [[image(255)], [image(7)]]
     on.answer(1)
     assert labels(on, cached) == [label_of(image(7))]
     assert on.sizes == [1, 1]
@@ -294,7 +294,7 @@ def test_disconnect_from_a_shared_call_does_not_affect_others(loop, supports_can
     requests = [on.send(image(number)) for number in range(3)]
     on.cancel(requests[0])  # while it waits
     on.answer()
-    assert on.calls[1].call.batch.images == [image(1), image(2)]
+    assert on.calls[1].call.images == [image(1), image(2)]
     on.cancel(requests[1])
     assert not on.calls[1].cancelled
     on.answer()
@@ -325,7 +325,7 @@ def test_failure_of_a_shared_call_is_only_that_of_its_cause(loop):
     on.fail(InferenceFailed())
     assert on.sizes == [1, 2, 1, 1]
     for pending in on.pending:
-        if pending.call.batch.images == [image(1)]:
+        if pending.call.images == [image(1)]:
             pending.fail(InferenceFailed())
         else:
             pending.answer()
@@ -351,7 +351,7 @@ def test_shadow_gets_the_rows_of_each_request(loop):
     joined = next(each for each in on.pending if not each.call.best_effort)
     joined.answer()
     loop.settle()
-    shadowed = [each.call.batch.images for each in on.calls if each.call.best_effort]
+    shadowed = [each.call.images for each in on.calls if each.call.best_effort]
     assert shadowed == [[image(number)] for number in range(3)]
     on.answer_all()
     loop.finish(on.close())
@@ -440,7 +440,7 @@ def test_large_image_is_sealed_on_a_thread(loop, monkeypatch, over):
     request = on.send(image(1))
     wait_for(lambda: loop.settle() or on.calls)
     assert (threads[0] is not threading.main_thread()) == over
-    assert on.calls[0].call.batch.seals == [b"seal of " + image(1)]
+    assert on.calls[0].call.seals == [b"seal of " + image(1)]
     on.answer()
     assert labels(on, request) == [label_of(image(1))]
 
@@ -459,7 +459,7 @@ def test_every_image_is_sent_once_within_the_bounds(requests: list[list[int]], m
     on.answer_all()
     assert [labels(on, task) for task in tasks] == [list(map(label_of, images)) for images in sent]
     for call in on.calls:
-        lengths = list(map(len, call.call.batch.images))
+        lengths = list(map(len, call.call.images))
         padded = max(lengths) * len(lengths)
         assert len(lengths) <= max_images
         assert len(lengths) == 1 or padded <= max_bytes

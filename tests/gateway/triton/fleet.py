@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 
 from gateway.deadline import Deadline
-from gateway.inference.backend import Batch, Call
+from gateway.inference.backend import Call
 from gateway.inference.selection import Selection
 from gateway.plugins.recovery.plugin import repair
 from gateway.plugins.recovery.recovery import ModelRecovery
@@ -28,12 +28,13 @@ SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, starting_seconds=0.0, orphane
 
 def call_of(*images: bytes, model: str = MODEL, version: str = "", seconds: float = 5) -> Call:
     return Call(
-        Batch(images, [SEAL.code(image) for image in images]),
+        images,
         model,
         version,
         Selection(),
         Deadline.after(seconds),
         "test",
+        [SEAL.code(image) for image in images],
     )
 
 

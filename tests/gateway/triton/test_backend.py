@@ -63,8 +63,8 @@ async def test_crashing_image_is_never_sent_a_third_time():
         answer = await fleet.backend.infer(call_of(b"good", KILLER, b"good as well"))
         assert outcomes(answer) == ["ok", "image_crashed_model", "ok"]
         assert sum(bool(triton.dead) for triton in fleet.tritons.values()) == 2
-        calls = [call for triton in fleet.tritons.values() for call in triton.calls if KILLER in call.batch.images]
-        assert sorted(len(call.batch) for call in calls) == [1, 3]  # listed by Triton, not by time
+        calls = [call for triton in fleet.tritons.values() for call in triton.calls if KILLER in call.images]
+        assert sorted(len(call.images) for call in calls) == [1, 3]  # listed by Triton, not by time
 
 
 async def test_crashing_image_is_sent_once_to_a_single_triton():
@@ -72,7 +72,7 @@ async def test_crashing_image_is_sent_once_to_a_single_triton():
         (triton,) = fleet.tritons.values()
         with pytest.raises(StubDied):
             await fleet.backend.infer(call_of(KILLER, b"good"))
-        assert sum(KILLER in call.batch.images for call in triton.calls) == 1
+        assert sum(KILLER in call.images for call in triton.calls) == 1
         await fleet.all_ready()
         assert outcomes(await fleet.backend.infer(call_of(b"good"))) == ["ok"]
 

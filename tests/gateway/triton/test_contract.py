@@ -78,7 +78,7 @@ def test_limitations_name_the_file():
     assert lengths.endswith("only the gateway notices a file without its end")
 
 
-PROBE_BYTES = len(random_image().images[0])
+PROBE_BYTES = len(random_image())
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def sender(triton: FakeTriton) -> Sender:
 
 def sent(triton: FakeTriton) -> list[list[int]]:
     """The lengths of the images of each call."""
-    return [list(map(len, each.batch.images)) for each in triton.calls]
+    return [list(map(len, each.images)) for each in triton.calls]
 
 
 async def test_images_of_different_length_are_sent_in_parts(triton):

@@ -17,7 +17,7 @@ from gateway.errors import (
     ModelUnavailable,
     TritonUnreachable,
 )
-from gateway.inference.backend import Batch, Call
+from gateway.inference.backend import Call
 from gateway.inference.sequence import SequenceStep
 from gateway.triton.client import GrpcEndpoint
 from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, steps
@@ -71,7 +71,7 @@ async def endpoint(address: str) -> AsyncIterator[TritonEndpoint]:
 
 
 def call(*images: bytes, model: str = MODEL, version: str = "", seconds: float = 30) -> Call:
-    return Call(Batch(images or (b"image",)), model, version, None, Deadline.after(seconds), "test")
+    return Call(images or (b"image",), model, version, None, Deadline.after(seconds), "test")
 
 
 def step(sequence_id: int, *, start: bool = False, end: bool = False) -> SequenceStep:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.deadline import Deadline
 from gateway.errors import TritonUnreachable
-from gateway.inference.backend import Batch, Call
+from gateway.inference.backend import Call
 from gateway.triton.opening import TlsError, connector, read_tls
 from gateway_local.runtime.base import TritonRuntime
 from tests.certificates import Authority, Pair
@@ -60,7 +60,7 @@ async def infer(address: str, given: Settings) -> int:
     """The number of results of an inference."""
     endpoint = connector(given)(address)
     try:
-        call = Call(Batch((b"image",)), MODEL, "", None, Deadline.after(10), "test")
+        call = Call((b"image",), MODEL, "", None, Deadline.after(10), "test")
         return len((await endpoint.infer(call, class_count=1)).rows)
     finally:
         await endpoint.close()

@@ -24,7 +24,7 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.inference.backend import Batch, Call, InferResult
+from gateway.inference.backend import Call, InferResult
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
 from gateway.triton.contract import (
@@ -100,9 +100,14 @@ TENSORS = {RAW_IMAGE: "UINT8", RAW_IMAGE_LENGTH: "INT32"}
 
 
 def parsed(
-    batch: Batch, version: str = "", class_count: int | None = 5, *, embeddings: bool = False
+    images: Sequence[bytes],
+    seals: Sequence[bytes] = (),
+    version: str = "",
+    class_count: int | None = 5,
+    *,
+    embeddings: bool = False,
 ) -> ModelInferRequest:
-    call = Call(batch, "flowers", version, Selection(), Deadline.after(1), "an id")
+    call = Call(images, "flowers", version, Selection(), Deadline.after(1), "an id", seals)
     return ModelInferRequest.FromString(infer_request(call, class_count, 1.5, embeddings=embeddings))
 
 
@@ -131,13 +136,13 @@ def test_request_equals_that_of_the_triton_client(images, version, class_count):
         timeout=1_500_000,
         parameters=None,
     )
-    assert parsed(Batch(images), version, class_count) == theirs
+    assert parsed(images, (), version, class_count) == theirs
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=9))
 def test_seal_is_at_the_end_of_its_row(images):
     codes = [Seal(b"secret of a test").code(image) for image in images]
-    request = parsed(Batch(images, codes))
+    request = parsed(images, codes)
 
     rows = rows_of(request)
     assert rows.shape[1] == max(map(len, images)) + SEAL_BYTES
@@ -153,9 +158,8 @@ def test_ensemble_with_images_alone_gets_padded_rows(sealed):
     """The seal is sent only where a response cache may answer: without lengths the preprocessor sees it, too."""
     images = [b"one", b"another"]
     codes = [Seal(b"secret of a test").code(image) for image in images]
-    batch = Batch(images, codes)
     tensors = ImageTensors("SCORES", lengths=False, status=False, sealed=sealed)
-    call = Call(batch, "flowers", "", Selection(), Deadline.after(1), "an id")
+    call = Call(images, "flowers", "", Selection(), Deadline.after(1), "an id", codes)
     request = ModelInferRequest.FromString(infer_request(call, None, 1.0, tensors=tensors))
     assert [tensor.name for tensor in request.inputs] == [RAW_IMAGE]
     assert [tensor.name for tensor in request.outputs] == ["SCORES"]
@@ -176,14 +180,12 @@ def test_other_outputs_have_another_cache_key():
     """Triton's cache ignores which outputs are requested: with another seal it cannot find the other answer."""
     images = [b"one", b"another"]
     codes = [Seal(b"secret of a test").code(image) for image in images]
-    batch = Batch(images, codes)
-    classes, both = (parsed(batch, embeddings=embeddings) for embeddings in (False, True))
+    classes, both = (parsed(images, codes, embeddings=embeddings) for embeddings in (False, True))
     assert [output.name for output in classes.outputs] == [PREDICTION, IMAGE_STATUS]
     assert [output.name for output in both.outputs] == [PREDICTION, IMAGE_STATUS, FEATURES]
     for one, other in zip(rows_of(classes), rows_of(both), strict=True):
         assert (one[:-SEAL_BYTES] == other[:-SEAL_BYTES]).all()
         assert (one[-SEAL_BYTES:] != other[-SEAL_BYTES:]).any()
-    assert list(batch.seals) == codes
 
 
 def sealed(*payloads: bytes, secret: bytes = b"secret of a test") -> list[bytes]:

@@ -167,7 +167,7 @@ def answered_by(version: str) -> StubBackend:
     """A service whose default version is this one, which also serves the others that a request names."""
 
     def answer(call):
-        return InferResult(call.model_name, call.model_version or version, (CAT,) * len(call.batch), False, "")
+        return InferResult(call.model_name, call.model_version or version, (CAT,) * len(call.images), False, "")
 
     return StubBackend(answer)
 

@@ -26,7 +26,7 @@ NDJSON = {"Accept": "application/x-ndjson"}
 
 async def shades(call: Call) -> list[Row]:
     """How bright each image is, from 0 to 1; the darkest is answered last."""
-    levels = [brightness(image) for image in call.batch.images]
+    levels = [brightness(image) for image in call.images]
     for _ in range(255 - round(255 * min(levels))):
         await asyncio.sleep(0)
     return [Row(decoded=True, predictions=(Prediction("gray", 0, round(255 * level) / 255),)) for level in levels]
@@ -144,7 +144,7 @@ def test_file_with_too_many_frames_fails_alone(client):
 
 def test_failed_frame_does_not_affect_other_frames():
     async def answer(call: Call) -> list[Row]:
-        if any(round(255 * brightness(image)) == 10 for image in call.batch.images):
+        if any(round(255 * brightness(image)) == 10 for image in call.images):
             raise InferenceFailed
         return await shades(call)
 

@@ -90,7 +90,7 @@ def test_call_of_a_request_has_a_span_whose_context_is_sent(collector):
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
             await channel.unary_unary(f"/{INFER}")(b"", metadata=(("traceparent", "the request's"),))
         await server.stop(None)
-        return [CAT] * len(call.batch.images)
+        return [CAT] * len(call.images)
 
     with client_of(StubBackend(infer)) as client:
         assert predict(client, **TRACEPARENT, baggage="a=1") == 200

@@ -82,7 +82,7 @@ def test_answered_images_are_sent_to_the_shadow_and_compared(loop, scores, outco
         assert (result.error, result.model_version) == (None, "1")  # and the shadow has not answered yet
         (shadow,) = on.pending
         assert (shadow.call.model_version, shadow.call.selection, shadow.call.best_effort) == ("2", None, True)
-        assert list(shadow.call.batch.images) == list(on.calls[0].call.batch.images)
+        assert list(shadow.call.images) == list(on.calls[0].call.images)
         assert on.idle
         looks(shadow, *scores)
         loop.settle()
@@ -138,7 +138,7 @@ def test_only_answered_images_of_a_batch_are_sent(loop):
     images = [replace(IMAGES[0], payload=b"broken"), *IMAGES]
     loop.call_soon(shadows.call_done, query(), InferResult("m", "1", (Row(decoded=False), CAT)), images)
     loop.settle()
-    assert [list(pending.call.batch.images) for pending in backend.calls] == [[PNG]]
+    assert [list(pending.call.images) for pending in backend.calls] == [[PNG]]
     close(loop, shadows)
 
 
@@ -148,7 +148,7 @@ def test_part_of_a_batch_beyond_spare_capacity_is_sent(loop):
     with counted() as found:
         loop.call_soon(shadows.call_done, query(), InferResult("m", "1", (CAT,) * 3), IMAGES * 3)
         loop.settle()
-    assert [len(pending.call.batch) for pending in backend.calls] == [2]
+    assert [len(pending.call.images) for pending in backend.calls] == [2]
     assert found == {"skipped": 1}
     close(loop, shadows)
 

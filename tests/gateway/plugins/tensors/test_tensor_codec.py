@@ -9,7 +9,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from gateway.deadline import Deadline
 from gateway.environment import SettingsError, load_settings
 from gateway.errors import ContractBroken, InferenceFailed
-from gateway.inference.backend import Batch, Call
+from gateway.inference.backend import Call
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.plugins.tensors.model_file import ModelFileError, read_models
 from gateway.plugins.tensors.tensor_codec import MOST_IMAGES, TensorModel
@@ -28,7 +28,7 @@ def config(*parts: str, batch: int = 8) -> ModelConfig:
 
 
 def call(*images: bytes) -> Call:
-    return Call(Batch(images), "net", "2", None, Deadline.after(60), "an id")
+    return Call(images, "net", "2", None, Deadline.after(60), "an id")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ async def test_other_answers_fail(response):
 def test_probe_is_a_tensor_of_random_pixels(tensor):
     layout = INPUT if tensor is TENSOR else INPUT.replace("3, 2, 4", "2, 4, 3").replace("FP32", "UINT8")
     codec = TensorModel(tensor).codec(config(layout, OUTPUT))
-    (one,), (other,) = codec.probe().images, codec.probe().images
+    one, other = codec.probe(), codec.probe()
     assert one != other
     assert len(one) == tensor.nbytes
     assert np.isfinite(np.frombuffer(one, np.float32 if tensor is TENSOR else np.uint8)).all()
