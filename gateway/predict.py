@@ -170,9 +170,6 @@ async def recognise(image: Image) -> None:
         else:
             unchecked = False
     image.info = info
-    image.file.width, image.file.height = info.width, info.height
-    if image.record is not None:
-        image.record.info = info
     if unchecked:
         check_size(info, policy.limits)
 
@@ -236,13 +233,14 @@ async def _decode(image: Image) -> None:
     pixels = image.decoders.decode(encoded(upload, image.info), image.info, image.size, request.account)
     try:
         with request.stages["prepare"]:
-            image.payload, damaged = await within(image.deadline, pixels)
-            image.file = replace(image.file, damaged=damaged)
-            if damaged and image.strict:
+            image.payload, image.damaged = await within(image.deadline, pixels)
+            if image.damaged and image.strict:
                 raise DamagedImage
     except (ImageError, DeadlineExceeded, Overloaded) as error:
         permit.release()
-        image.report(replace(image.file, error=error), image.record)
+        image.fail(error)
     else:
-        permit.shrink(len(image.payload) + (0 if image.record is None else len(upload.data)))
+        if not request.keeps_files:
+            image.upload = replace(upload, data=b"")
+        permit.shrink(len(image.payload) + len(image.upload.data))
         await request.batcher.add(image)

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from gateway.inference.observer import Observer, Observers
+from gateway.inference.backend import Row
+from gateway.inference.observer import Observer, Observers, ShadowClass
 from gateway.inference.prediction import Predictions
-from gateway.inference.record import ImageRecord, ShadowClass
-from gateway.inference.request_spec import RequestSpec
-from gateway.inference.result import Result
+from gateway.inference.request import Image
 from gateway.inference.tools import Tools
 from gateway.settings import Settings
 from gateway.values.setting_values import ALL_MODELS
@@ -41,7 +40,7 @@ class ServiceLog(Observer):
     """Chooses results at random and by rules, and queues them for the writer; what does not fit is dropped."""
 
     best_classes = LOGGED_CLASSES
-    keeps_records = True
+    keeps_files = True
     takes_feedback = True
 
     def __init__(self, service: Settings, *, chance: Callable[[], float] = random.random) -> None:
@@ -63,103 +62,95 @@ class ServiceLog(Observer):
         if self._writer is not None:
             await self._writer.close()
 
-    def done(self, spec: RequestSpec, result: Result, record: ImageRecord | None) -> None:
+    def done(self, image: Image, row: Row) -> None:
         """Log the result, if it is chosen."""
-        if record is None:
-            return
-        if result.error is None:
-            self._models.add(spec.model_name)
-            self._count(spec.model_name, result, record)
-        share = self._share(spec.model_name)
+        model_name = image.spec.model_name
+        if row.error is None:
+            self._models.add(model_name)
+            self._count(model_name, row)
+        share = self._share(model_name)
         reasons = [SAMPLE] if 100 * self._chance() < share else []
-        if result.error is not None:
+        if row.error is not None:
             reasons += [ERROR] if ERROR in self._rules else []
         elif LOW_SCORE in self._rules or LOW_MARGIN in self._rules:
-            scores = _best(record, result).scores
+            scores = _best(row).scores
             if scores and scores[0] < self._rules.get(LOW_SCORE, 0):
                 reasons.append(LOW_SCORE)
             if len(scores) > 1 and scores[0] - scores[1] < self._rules.get(LOW_MARGIN, 0):
                 reasons.append(LOW_MARGIN)
         if reasons:
-            self._add(spec, result, record, reasons, share)
+            self._add(image, row, reasons, share)
 
-    def disagreed(self, spec: RequestSpec, result: Result, record: ImageRecord | None, shadow: ShadowClass) -> None:
+    def disagreed(self, image: Image, row: Row, shadow: ShadowClass) -> None:
         """Log a result that a shadow version contradicts, beside the row that was logged with the answer."""
-        if DISAGREEMENT in self._rules and record is not None:
-            self._add(spec, result, record, [DISAGREEMENT], self._share(spec.model_name), shadow)
+        if DISAGREEMENT in self._rules:
+            self._add(image, row, [DISAGREEMENT], self._share(image.spec.model_name), shadow)
 
     def add_feedback(self, feedback: Mapping[str, object]) -> bool:
         """Log a client's feedback, the columns of `schema.FEEDBACK` but the time; False if the queue is full."""
         row = LogRow(FEEDBACK, _now(), lambda: {**feedback}, ROW_BYTES)
         return self._writer is not None and self._writer.add(row)
 
-    def _count(self, model_name: str, result: Result, record: ImageRecord) -> None:
+    def _count(self, model_name: str, row: Row) -> None:
         """Count a result in the metrics of drift, if its model has a stored reference."""
-        version = result.model_version or ""
-        if self._live.follows(model_name, version, record.drift_reference):
-            best = _best(record, result)
+        version = row.model_version
+        if self._live.follows(model_name, version, row.drift_reference):
+            best = _best(row)
             if len(best):
                 number, scores = best.class_ids[0], list(best.scores)
-                entropy_nats = entropy(scores, multi_label=result.multi_label)
+                entropy_nats = entropy(scores, multi_label=row.multi_label)
                 self._live.count(model_name, version, number, scores[0], entropy_nats)
 
     def _share(self, model_name: str) -> float:
         shares = self._settings.log_predictions_share
         return shares.get(model_name, shares.get(ALL_MODELS, 0.0))
 
-    def _add(
-        self,
-        spec: RequestSpec,
-        result: Result,
-        record: ImageRecord,
-        reasons: list[str],
-        share: float,
-        shadow: ShadowClass | None = None,
-    ) -> None:
-        """Queue a row."""
+    def _add(self, image: Image, row: Row, reasons: list[str], share: float, shadow: ShadowClass | None = None) -> None:
+        """Queue a row, which keeps the file and nothing else of the image."""
         if self._writer is None:
             return
-        model = spec.model_name if spec.model_name in self._models else NO_MODEL
+        name, data = image.spec.model_name, image.upload.data
+        model = name if name in self._models else NO_MODEL
+        known = {**_of_image(image), "model": model, "reasons": reasons, "share": share}
+        if shadow is not None:
+            known |= {f"shadow_{name}": getattr(shadow, name) for name in ("version", "class_id", "score")}
 
         def columns() -> dict[str, object]:
-            row = {
-                **row_of(spec, result, record),
-                "model": model,
-                "reasons": reasons,
-                "share": share,
-                "sha256": hashlib.sha256(record.data).hexdigest(),
-            }
-            if shadow is not None:
-                row |= {f"shadow_{name}": getattr(shadow, name) for name in ("version", "class_id", "score")}
-            return row
+            return {**known, **_of_row(row), "sha256": hashlib.sha256(data).hexdigest()}
 
         # What is not an image, or not known to be one, is not stored.
-        image = record.data if self._settings.log_predictions_images and record.format else b""
-        nbytes = ROW_BYTES + len(record.data)
-        self._writer.add(LogRow(model_folder(model), _now(), columns, nbytes, image))
+        stored = data if self._settings.log_predictions_images and image.header is not None else b""
+        self._writer.add(LogRow(model_folder(model), _now(), columns, ROW_BYTES + len(data), stored))
 
 
-def row_of(spec: RequestSpec, result: Result, record: ImageRecord) -> dict[str, object]:
-    """The columns of a row (see `schema`) that follow from the request and its result."""
-    best = _best(record, result)
-    scores = list(best.scores)
+def _of_image(image: Image) -> dict[str, object]:
+    """The columns of a row (see `schema`) that follow from the request and the file."""
+    spec, header = image.spec, image.header
     return {
         "request_id": spec.request_id,
-        "index": result.index,
-        "version": result.model_version,
-        "error": None if result.error is None else result.error.code,
+        "index": image.upload.index,
+        "width": None if header is None else header.width,
+        "height": None if header is None else header.height,
+        "format": "" if header is None else header.format.value,
+        "bytes": len(image.upload.data),
+        "seal": image.seal.hex(),
+        "key": spec.key,
+    }
+
+
+def _of_row(row: Row) -> dict[str, object]:
+    """The columns that follow from the answer."""
+    best = _best(row)
+    scores = list(best.scores)
+    return {
+        "version": row.model_version or None,
+        "error": None if row.error is None else row.error.code,
         "labels": list(best.labels),
         "class_ids": list(best.class_ids),
         "scores": scores,
-        "multi_label": result.multi_label,
-        "entropy": entropy(scores, multi_label=result.multi_label) if scores else None,
+        "multi_label": row.multi_label,
+        "entropy": entropy(scores, multi_label=row.multi_label) if scores else None,
         "margin": scores[0] - scores[1] if len(scores) > 1 else None,
-        "width": result.width,
-        "height": result.height,
-        "format": record.format,
-        "bytes": len(record.data),
-        "seal": record.seal.hex(),
-        "key": spec.key,
     }
 
 
@@ -178,16 +169,16 @@ def _term(probability: float) -> float:
     return -probability * math.log(probability) if probability > 0 else 0.0
 
 
-def _best(record: ImageRecord, result: Result) -> Predictions:
+def _best(row: Row) -> Predictions:
     """The best classes of a result, at most LOGGED_CLASSES; without labels if the request was for all scores."""
-    if result.scores is None or len(record.best):
-        return record.best
-    count = min(LOGGED_CLASSES, len(result.scores))
-    top = np.argpartition(result.scores, -count)[-count:]
-    top = top[np.argsort(result.scores[top])[::-1]]
+    if row.scores is None or len(row.best):
+        return row.best
+    count = min(LOGGED_CLASSES, len(row.scores))
+    top = np.argpartition(row.scores, -count)[-count:]
+    top = top[np.argsort(row.scores[top])[::-1]]
     ids = top.tolist()
-    record.best = Predictions(tuple(map(str, ids)), array("i", ids), array("d", result.scores[top].tolist()))
-    return record.best
+    row.best = Predictions(tuple(map(str, ids)), array("i", ids), array("d", row.scores[top].tolist()))
+    return row.best
 
 
 def _now() -> int:

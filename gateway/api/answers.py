@@ -90,9 +90,9 @@ def status_of(results: Sequence[Result]) -> HTTPStatus:
     """
     errors = []
     for result in results:
-        if result.error is None:
+        if result.row.error is None:
             return HTTPStatus.OK
-        errors.append(result.error)
+        errors.append(result.row.error)
     faults = [error for error in errors if isinstance(error, ServiceError)]
     if len(faults) == len(errors):
         raise faults[0]
@@ -115,7 +115,7 @@ class AnswerSize:
         """Count one result; raises AnswerTooLarge, and Overloaded if the response buffer is full."""
         predictions = result.prediction_count
         nbytes = RESULT_BYTES * result.parts + PREDICTION_BYTES * predictions
-        for numbers in (result.answer.scores, result.answer.embedding):
+        for numbers in (result.row.scores, result.row.embedding):
             if numbers is not None:
                 self._scores += len(numbers)
                 nbytes += numbers.nbytes

@@ -70,35 +70,36 @@ class CallLimits:
     """Whether images of different length may share a call."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Row:
-    """The result of one image of a batch: predictions by falling score, none if not `decoded` or with an `error`."""
+    """What a model answers for one image: predictions by falling score, none with an `error`."""
 
-    decoded: bool
     predictions: Sequence[Prediction] = NO_PREDICTIONS
     scores: NDArray[np.float32] | None = None
     """Instead of predictions, if the call has no selection: fp32 [classes], by class id."""
     error: GatewayError | None = None
-    """The error of this image alone."""
+    """The error of this image alone, such as UndecodableImage."""
     embedding: NDArray[np.float32] | None = None
     """The embedding, fp32 [size], if the call requests it and the model has one."""
     best: Predictions = NO_PREDICTIONS
     """The best classes before the selection, if the call has `least_classes` and a selection."""
     damaged: bool = False
-    """Whether the image was decoded although its data is damaged."""
-
-
-@dataclass(slots=True)
-class InferResult:
-    """One row for each image of the batch, in its order."""
-
-    model_name: str
-    model_version: str
-    rows: tuple[Row, ...]
+    """Whether the image was decoded although its data is damaged: some of its pixels are wrong."""
+    model_version: str = ""
+    """The version that answered; "" if none did."""
     multi_label: bool = False
     """Whether each class has a probability of its own."""
     drift_reference: str = ""
     """What the answers of this version are compared with, as `gateway model drift --store` wrote it; "" for none."""
+
+    @property
+    def top_score(self) -> float | None:
+        """The highest score; None if it has none."""
+        if self.scores is not None:
+            return float(self.scores.max(initial=0.0))
+        known = self.predictions
+        scores = known.scores if isinstance(known, Predictions) else [each.score for each in known]
+        return max(scores, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +219,8 @@ class Backend(Protocol):
         """Which versions of a model answer, as last read, without a call; None of a model with one version."""
         ...
 
-    async def infer(self, call: Call) -> InferResult:
-        """Classify a batch.
+    async def infer(self, call: Call) -> Sequence[Row]:
+        """Classify the images of a call: a row for each, in their order.
 
         Returns or raises by the deadline, except for a call with `run_to_completion` to a server that does not support
         cancellation.

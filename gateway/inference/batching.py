@@ -6,7 +6,7 @@ waits; each call that returns is followed by the next one, with images of simila
 
 import asyncio
 import time
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 
 import structlog
@@ -20,14 +20,12 @@ from gateway.errors import (
     ModelNotFound,
     ModelUnavailable,
     RequestError,
-    UndecodableImage,
 )
-from gateway.inference.backend import Call, InferResult, Row
-from gateway.inference.observer import CallImage, Observers
+from gateway.inference.backend import Call, Row
+from gateway.inference.observer import Observers
 from gateway.inference.prediction import Predictions
 from gateway.inference.queues import ModelQueue
 from gateway.inference.request import ALONE, BatchCall, Image, Lane, Request
-from gateway.inference.result import Answer, Result
 from gateway.inference.tools import Tools
 from gateway.limits.admission import COSTLY_SECONDS
 
@@ -129,7 +127,7 @@ class Batcher:
         self._uncancelled.tasks.add(batch_call.task)
         batch_call.task.add_done_callback(partial(self._ended, model, batch_call))
 
-    def _ended(self, model: ModelQueue, call: BatchCall, task: "asyncio.Task[InferResult]") -> None:
+    def _ended(self, model: ModelQueue, call: BatchCall, task: "asyncio.Task[Sequence[Row]]") -> None:
         """Send the next call, and report the results of the one that has ended."""
         metrics.CALL_SECONDS.observe(time.perf_counter() - call.began)
         self._uncancelled.tasks.discard(task)
@@ -154,20 +152,23 @@ class Batcher:
         if error is None:
             self._report_rows(call, task.result())
 
-    def _report_rows(self, call: BatchCall, result: InferResult) -> None:
-        observed = self._observers.call_done
-        answered: dict[Request, tuple[list[CallImage], list[Row]]] = {}
-        for image, row in zip(call.images, result.rows, strict=True):
-            if image.call is call:
-                finished = _result(image, row, result, self._observers.best_classes)
-                self._finish(image, finished)
-                if observed:
-                    images, rows = answered.setdefault(image.request, ([], []))
-                    images.append(CallImage(image.payload, image.seal, finished, image.record))
-                    rows.append(row)
-        for request, (images, rows) in answered.items():  # all results are reported, and all permits released
+    def _report_rows(self, call: BatchCall, rows: Sequence[Row]) -> None:
+        observed, best_classes = self._observers.call_done, self._observers.best_classes
+        answered: dict[Request, list[tuple[Image, Row]]] = {}
+        for image, row in zip(call.images, rows, strict=True):
+            if image.call is not call:
+                continue
+            row.damaged = row.damaged or image.damaged
+            if row.damaged and row.error is None and image.request.spec.strict:
+                row = Row(error=DamagedImage(), damaged=True)
+            elif best_classes and not len(row.best):
+                row.best = Predictions.of(row.predictions)[:best_classes]
+            self._finish(image, row)
+            if observed:
+                answered.setdefault(image.request, []).append((image, row))
+        for request, images in answered.items():  # all results are reported, and all permits released
             for call_done in observed:
-                call_done(request.spec, replace(result, rows=tuple(rows)), images)
+                call_done(request.spec, images)
 
     def _report_error(self, request: Request, images: list[Image], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""
@@ -182,14 +183,14 @@ class Batcher:
             ends_request = not isinstance(error, GatewayError) or isinstance(error, RequestError)
         if not ends_request and isinstance(error, GatewayError):
             for image in images:
-                self._finish(image, replace(image.file, error=error))
+                self._finish(image, Row(error=error, damaged=image.damaged))
         elif images:
             request.fail(error if isinstance(error, Exception) else ModelUnavailable())
 
     def _expire(self, image: Image) -> None:
         """Report that the deadline of an image has passed, while it waits or is in a call."""
         call = image.call
-        self._finish(image, replace(image.file, error=DeadlineExceeded()))
+        self._finish(image, Row(error=DeadlineExceeded(), damaged=image.damaged))
         if call is not None:
             self._abandon_unless_open(image.request.spec.model_name, call)
 
@@ -211,11 +212,11 @@ class Batcher:
         model.uncount(call)
         self._send_waiting(model)
 
-    def _finish(self, image: Image, result: Result) -> None:
+    def _finish(self, image: Image, row: Row) -> None:
         self._forget(image)
         image.permit.release()
         try:
-            image.report(result, image.record)
+            image.report(image, image.result(row))
         except Exception as error:  # must not affect other images of the call
             image.request.fail(error)
 
@@ -232,24 +233,3 @@ class Batcher:
             image.call = None
         elif request.lanes:
             self._models[request.spec.model_name].remove(image)
-
-
-def _result(image: Image, row: Row, answer: InferResult, best_classes: int) -> Result:
-    file, record = image.file, image.record
-    damaged = file.damaged or row.damaged
-    if damaged and image.request.spec.strict and row.decoded and row.error is None:
-        row = Row(decoded=True, error=DamagedImage())
-    if record is not None:
-        record.seal, record.drift_reference = image.seal, answer.drift_reference
-        record.best = row.best if len(row.best) else Predictions.of(row.predictions)[:best_classes]
-    return Result(
-        file.index,
-        file.filename,
-        file.width,
-        file.height,
-        Answer(row.predictions, row.scores, row.embedding),
-        row.error or (None if row.decoded else UndecodableImage()),
-        None if row.error else answer.model_version,
-        answer.multi_label,
-        damaged,
-    )

@@ -10,9 +10,9 @@ from gateway.limits.caller import ANYONE
 def count(spec: RequestSpec, result: Result) -> None:
     """Count each image of a file in the statistics of the request, the metrics, and the account of the API key."""
     caller, stats = spec.caller, spec.stats
-    for image in result.images:
-        error, version = image.error, image.model_version
-        stats.model_version = stats.model_version or version
+    for row in result.rows:
+        error, version = row.error, row.model_version
+        stats.model_version = stats.model_version or version or None
         if error is None:
             stats.images_ok += 1
         else:
@@ -23,8 +23,8 @@ def count(spec: RequestSpec, result: Result) -> None:
             caller.count(error)
         # A name that a client made up must not become a label, so a model counts by name once it has answered.
         model = spec.model_name if version else ""
-        metrics.series(metrics.IMAGES, "ok" if error is None else error.code, model, version or "").inc()
-        if image.damaged:
+        metrics.series(metrics.IMAGES, "ok" if error is None else error.code, model, version).inc()
+        if row.damaged:
             metrics.DAMAGED_IMAGES.inc()
-        if error is None and (score := image.top_score) is not None:
-            metrics.series(metrics.TOP_SCORE, model, version or "").observe(score)
+        if error is None and (score := row.top_score) is not None:
+            metrics.series(metrics.TOP_SCORE, model, version).observe(score)

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.deadline import Deadline
-from gateway.inference.record import ImageRecord
+from gateway.inference.backend import Row
 from gateway.inference.result import Result
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.image_formats import Header
@@ -16,8 +16,8 @@ from gateway.limits.account import Account
 if TYPE_CHECKING:
     from gateway.ingest.decoders.pool import Decoders
 
-Report = Callable[[Result, ImageRecord | None], None]
-"""Takes the result of one image or file."""
+Report = Callable[[Any, Result], None]
+"""Takes an image, the ExpandedUpload or a copy of it, and the result of it or of its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,6 @@ class ExpandedUpload(Protocol):
 
     upload: Upload
     info: Header
-    file: Result
-    """The result of the file so far: its name and size."""
     deadline: Deadline
     report: Report
 
@@ -87,6 +85,10 @@ class ExpandedUpload(Protocol):
     @property
     def begun(self) -> bool:
         """Whether an image of the request has had a permit."""
+        ...
+
+    def result(self, row: Row) -> Result:
+        """The result of the file."""
         ...
 
     async def decoded_size(self, max_side: int | None = None) -> Size:

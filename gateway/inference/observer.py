@@ -1,16 +1,15 @@
 """What sees the images of all requests: the prediction log, shadow versions, counts of a plug-in's own."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar, cast
 
 import structlog
 
 from gateway.deadline import interrupted_after
-from gateway.inference.backend import InferResult
-from gateway.inference.record import ImageRecord, ShadowClass
+from gateway.inference.backend import Row
+from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.result import Result
 from gateway.inference.tools import Tools
 from gateway.values.arguments import taking
 
@@ -20,23 +19,24 @@ log = structlog.get_logger("gateway")
 
 
 @dataclass(frozen=True, slots=True)
-class CallImage:
-    """One image of a call that has ended: what was sent, and its result."""
+class ShadowClass:
+    """The likeliest class of a shadow version."""
 
-    payload: bytes = field(repr=False)
-    seal: bytes
-    """See Backend.seal."""
-    result: Result
-    record: ImageRecord | None
+    version: str
+    class_id: int
+    score: float
 
 
 class Observer:
-    """Sees images and results. A method that is not overridden costs nothing; none waits or raises."""
+    """Sees images and their rows. A method that is not overridden costs nothing; none waits or raises.
+
+    Take what is needed of an image at once: it holds its request.
+    """
 
     best_classes: int = 0
-    """How many best classes each record has, whatever the request selects."""
-    keeps_records: bool = False
-    """Whether `done` gets an ImageRecord with each result."""
+    """How many best classes `best` of each row has, whatever the request selects."""
+    keeps_files: bool = False
+    """Whether `done` needs `image.upload.data`; if not, the file of an image that was decoded here is empty by then."""
     takes_feedback: bool = False
     """Whether clients may report true labels."""
 
@@ -46,14 +46,14 @@ class Observer:
     async def close(self) -> None:
         """End with the service, after its last result."""
 
-    def done(self, spec: RequestSpec, result: Result, record: ImageRecord | None) -> None:
-        """Take the finished result of one file."""
+    def done(self, image: Image, row: Row) -> None:
+        """Take the finished row of one file; of one with several images, the first of them that was answered."""
 
-    def call_done(self, spec: RequestSpec, answer: InferResult, images: Sequence[CallImage]) -> None:
-        """Take the images of one request that were in a call, with the rows of its answer, after their results."""
+    def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
+        """Take the images of one request that were in a call, with their rows, after their results."""
 
-    def disagreed(self, spec: RequestSpec, result: Result, record: ImageRecord | None, shadow: ShadowClass) -> None:
-        """Take a result whose likeliest class differs from that of a shadow version."""
+    def disagreed(self, image: Image, row: Row, shadow: ShadowClass) -> None:
+        """Take an image whose likeliest class differs from that of a shadow version."""
 
 
 _PLAIN = Observer()
@@ -72,7 +72,7 @@ class Observers:
         self.done = _calls(observers, _PLAIN.done)
         self.call_done = _calls(observers, _PLAIN.call_done)
         self.disagreed = _calls(observers, _PLAIN.disagreed)
-        self.keep_records = any(each.keeps_records for each in observers)
+        self.keep_files = any(each.keeps_files for each in observers)
         self.best_classes = max((each.best_classes for each in observers), default=0)
         self.take_feedback = any(each.takes_feedback for each in observers)
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import anyio
@@ -24,11 +24,9 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.inference.backend import InferResult
+from gateway.inference.backend import Row
 from gateway.inference.counts import count
 from gateway.inference.expansion import ImageSource, OpenedImage, Report
-from gateway.inference.observer import Observers
-from gateway.inference.record import ImageRecord
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.request_stats import Stage
 from gateway.inference.result import Result
@@ -86,14 +84,13 @@ class Image:
     __slots__ = (
         "_has_images",
         "call",
+        "damaged",
         "deadline",
         "decode_seconds",
-        "file",
         "info",
         "lane",
         "payload",
         "permit",
-        "record",
         "report",
         "request",
         "seal",
@@ -112,13 +109,11 @@ class Image:
         self.request = request
         self.upload = upload
         self.deadline = Deadline.after(request.spec.timeout_seconds)
-        self.file = Result(upload.index, upload.filename)
-        """The result of the file so far: its name and, later, its size."""
-        self.record = ImageRecord(upload.data) if request.keeps_records else None
-        """What observers need of the image, if any do."""
+        self.damaged = False
+        """Whether a decoder of the gateway has found the image's data damaged."""
         expansion = request.spec.expansion
         self.report: Report = request.report if expansion is None else expansion.single(request.report)
-        """Called with the result."""
+        """Called with the image and the result."""
         self.size: Size | None = None
         """What a decoder makes of it; None if it goes to Triton as it is."""
         self.decode_seconds = 0.0
@@ -133,6 +128,27 @@ class Image:
         """The stage of the request's statistics that it has entered, and leaves with its result."""
         self._has_images = False
         """Whether the first image of the upload, which is charged with it, has been asked for."""
+
+    @property
+    def header(self) -> Header | None:
+        """The header; None if it was not read."""
+        return getattr(self, "info", None)
+
+    @property
+    def spec(self) -> RequestSpec:
+        """The parameters of the request."""
+        return self.request.spec
+
+    def result(self, row: Row) -> Result:
+        """The result of the file."""
+        upload, header = self.upload, getattr(self, "info", None)
+        if header is None:
+            return Result(upload.index, upload.filename, row=row)
+        return Result(upload.index, upload.filename, header.width, header.height, row)
+
+    def fail(self, error: GatewayError) -> None:
+        """Report an error of the image as its result."""
+        self.report(self, self.result(Row(error=error, damaged=self.damaged)))
 
     @property
     def policy(self) -> DecodePolicy:
@@ -209,7 +225,6 @@ class Image:
         permit.shrink(len(frame.pixels))
         image = copy.copy(self)
         image.payload, image.permit, image.report = frame.pixels, permit, begin(frame)
-        image.record = None if self.record is None else replace(self.record)
         await request.batcher.add(image)
         return True
 
@@ -237,7 +252,7 @@ class BatchCall:
     counted: bool
     """Whether it counts as one of those that keep the Tritons busy."""
     costly: bool
-    task: "asyncio.Task[InferResult]" = field(init=False)
+    task: "asyncio.Task[Sequence[Row]]" = field(init=False)
     began: float = field(init=False)
 
     def open_images(self) -> "list[Image]":
@@ -256,12 +271,14 @@ class Request:
     def __init__(
         self,
         tools: Tools,
-        observers: Observers,
+        observers: Sequence[Callable[[Image, Row], None]],
         steps: Sequence[Step],
         batcher: Batching,
         spec: RequestSpec,
         take: Take,
         account: Account | None = None,
+        *,
+        keeps_files: bool = False,
     ) -> None:
         self.tools = tools
         self.batcher = batcher
@@ -277,9 +294,9 @@ class Request:
         self.begun = False
         """Whether an image has had a permit."""
         lowest = spec.expansion is not None and spec.expansion.has_lowest_priority
-        self._observers = () if lowest else observers.done
-        self.keeps_records = observers.keep_records and not lowest
-        """Whether an observer needs an ImageRecord of each image."""
+        self._observers = () if lowest else observers
+        self.keeps_files = keeps_files and not lowest
+        """Whether an observer needs the file of each image."""
         self._steps = steps
         self._permits = tools.admission.permits(spec.caller.share, lowest=lowest)
         # Further images would only wait, with permits that images of other requests could use.
@@ -369,13 +386,14 @@ class Request:
             )
         raise DeadlineExceeded
 
-    def report(self, result: Result, record: ImageRecord | None) -> None:
+    def report(self, image: Image, result: Result) -> None:
         """Take the result of a file: it is counted, the observers see it, and the caller gets it."""
-        if result.error is not None:
-            _drop_tracebacks(result.error)
+        row = result.row
+        if row.error is not None:
+            _drop_tracebacks(row.error)
         self._open -= 1
         for done in self._observers:
-            done(self.spec, result, record)
+            done(image, row)
         count(self.spec, result)
         self._take(result)
         if self._read_all and self._open == 0:
@@ -392,6 +410,7 @@ class Request:
         if self.images:
             self._drop_images()
         self.closed = True
+        self._take = _nothing  # an observer may keep an image, but not what its request has answered
         if self._permits.held:
             self._permits.close()
 
@@ -429,7 +448,7 @@ class Request:
         except (ImageError, DeadlineExceeded, *NOT_SERVED) as error:
             if isinstance(error, NOT_SERVED) and not self.begun:
                 raise
-            image.report(replace(image.file, error=error), image.record)
+            image.fail(error)
 
     def _watch(self, disconnected: DisconnectWatcher) -> None:
         self._watched = True
@@ -452,6 +471,10 @@ class Request:
         if task is not None and not self._interrupted and asyncio.current_task() is not task:
             self._interrupted = True
             task.cancel()
+
+
+def _nothing(_: Result) -> None:
+    """Take no result."""
 
 
 async def within(deadline: Deadline, work: Awaitable[T]) -> T:

@@ -7,89 +7,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import GatewayError
-from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
-
-
-@dataclass(slots=True, eq=False)
-class Answer:
-    """What a model sees in one image."""
-
-    predictions: Sequence[Prediction] = NO_PREDICTIONS
-    scores: NDArray[np.float32] | None = None
-    """Instead of predictions, if the request has no selection: fp32 [classes], by class id."""
-    embedding: NDArray[np.float32] | None = None
-    """The embedding, fp32 [size], if the request asks for it and the model has one."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Answer) and self.predictions == other.predictions
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.predictions))
-
-
-NO_ANSWER = Answer()
+from gateway.inference.backend import Row
+from gateway.inference.prediction import Prediction
 
 
 @dataclass(slots=True)
 class Result:
-    """The result of one uploaded file: an answer or an error; width and height in upright pixels, if known.
+    """The result of one uploaded file: its name, its width and height in upright pixels, if known, and its row.
 
-    A result of several images is a subclass, such as that of an animation.
+    It keeps none of the image's bytes. A result of several images is a subclass, such as that of an animation.
     """
 
     index: int
     filename: str
     width: int | None = None
     height: int | None = None
-    answer: Answer = field(default=NO_ANSWER, repr=False)
-    error: GatewayError | None = None
-    model_version: str | None = None
-    multi_label: bool = False
-    damaged: bool = False
-    """Whether the image was decoded although its data is damaged: some of its pixels are wrong."""
+    row: Row = field(default_factory=Row, repr=False)
+
+    @property
+    def error(self) -> GatewayError | None:
+        """See Row.error."""
+        return self.row.error
 
     @property
     def predictions(self) -> Sequence[Prediction]:
         """The classes of the image, by falling score; none if there is an error, or `scores`."""
-        return self.answer.predictions
+        return self.row.predictions
 
     @property
     def scores(self) -> NDArray[np.float32] | None:
-        """See Answer.scores."""
-        return self.answer.scores
+        """See Row.scores."""
+        return self.row.scores
 
     @property
     def embedding(self) -> NDArray[np.float32] | None:
-        """See Answer.embedding."""
-        return self.answer.embedding
+        """See Row.embedding."""
+        return self.row.embedding
+
+    @property
+    def model_version(self) -> str | None:
+        """The version that answered; None if none did."""
+        return self.row.model_version or None
 
     @property
     def extent(self) -> int:
         """Size of the response in predictions; ten numbers of an embedding count as one."""
-        embedding = self.answer.embedding
+        embedding = self.row.embedding
         return self.prediction_count + (0 if embedding is None else len(embedding) // 10)
 
     @property
-    def top_score(self) -> float | None:
-        """The highest score of the result; None if it has none."""
-        scores = self.answer.scores
-        if scores is not None:
-            return float(scores.max(initial=0.0))
-        predictions = self.answer.predictions
-        return max(
-            predictions.scores if isinstance(predictions, Predictions) else [each.score for each in predictions],
-            default=None,
-        )
-
-    @property
-    def images(self) -> "Sequence[Result]":
-        """The results that count as images."""
-        return (self,)
+    def rows(self) -> Sequence[Row]:
+        """What counts as an image: its row, or those of its images."""
+        return (self.row,)
 
     @property
     def prediction_count(self) -> int:
         """The number of predictions, of all images."""
-        return len(self.answer.predictions)
+        return len(self.row.predictions)
 
     @property
     def parts(self) -> int:

@@ -45,7 +45,8 @@ class InferenceService:
         At the end, for whatever reason, all tasks of the request have ended and its permits are released, except those
         of images in calls, and other work in `tools.uncancelled`, that have not ended yet.
         """
-        request = Request(self.tools, self.observers, self._steps, self._batcher, spec, take, account)
+        done, keeps_files = self.observers.done, self.observers.keep_files
+        request = Request(self.tools, done, self._steps, self._batcher, spec, take, account, keeps_files=keeps_files)
         try:
             await request.run(uploads, disconnected)
         finally:

@@ -29,7 +29,6 @@ from gateway.inference.backend import (
     Call,
     CallLimits,
     EndpointHealth,
-    InferResult,
     ModelLoader,
     Row,
 )
@@ -282,7 +281,7 @@ class TritonBackend(PoolModels):
         mixed_lengths = all(each.mixed_lengths for each in limits)
         return CallLimits(calls, min(each.images for each in limits), mixed_lengths)
 
-    async def infer(self, call: Call) -> InferResult:
+    async def infer(self, call: Call) -> Sequence[Row]:
         """Classify a batch; see Backend.infer.
 
         A lost connection or an unavailable model is retried on another Triton if there is one, a lost connection also
@@ -310,9 +309,9 @@ class TritonBackend(PoolModels):
             except (TritonUnreachable, ModelUnavailable) as error:
                 await self._retries.wait(error, call, len(tried), elsewhere=bool(self._ready(tried, call)))
         self._retries.count()
-        return _joined([await self._infer_alone(call.of([row]), tried) for row in range(len(call.images))])
+        return [await self._infer_alone(call.of([number]), tried) for number in range(len(call.images))]
 
-    async def _infer_best_effort(self, call: Call) -> InferResult:
+    async def _infer_best_effort(self, call: Call) -> Sequence[Row]:
         """Run a best-effort call once on a ready Triton, without a retry."""
         if not (ready := self._ready((), call)):
             raise ModelUnavailable
@@ -327,7 +326,7 @@ class TritonBackend(PoolModels):
         ):
             await asyncio.sleep(HOLD_STEP_SECONDS)
 
-    async def _infer_alone(self, call: Call, tried: Collection[str]) -> InferResult:
+    async def _infer_alone(self, call: Call, tried: Collection[str]) -> Row:
         """Send an image whose call ended a process once more; if it ends another one, it gets an error.
 
         One such image is in flight at a time, after all instances of its Triton have answered a probe, so that an image
@@ -337,16 +336,16 @@ class TritonBackend(PoolModels):
             async with asyncio.timeout(call.deadline.left_seconds):
                 await self._one_suspect.acquire()
             try:
-                return await self._infer_suspect(call, tried)
+                return (await self._infer_suspect(call, tried))[0]
             finally:
                 self._one_suspect.release()
         except RequestError:
             raise  # an unknown model or label: an error of the request
         except (GatewayError, TimeoutError) as exc:
             error = exc if isinstance(exc, GatewayError) else DeadlineExceeded()
-            return InferResult(call.model_name, call.model_version, (Row(decoded=False, error=error),))
+            return Row(error=error)
 
-    async def _infer_suspect(self, call: Call, tried: Collection[str]) -> InferResult:
+    async def _infer_suspect(self, call: Call, tried: Collection[str]) -> Sequence[Row]:
         if not (ready := self._ready(tried, call)):
             raise ModelUnavailable
         replica = self._pool.least_loaded(ready)
@@ -360,12 +359,12 @@ class TritonBackend(PoolModels):
             log.warning("image_crashed_model", **event, request_id=call.request_id)
             raise ImageCrashedModel from exc
 
-    async def _infer_at(self, replica: Replica, call: Call) -> InferResult:
+    async def _infer_at(self, replica: Replica, call: Call) -> Sequence[Row]:
         began = time.monotonic()
         images = len(call.images)
         replica.load.images += images
         try:
-            result = await replica.models.infer(call)
+            rows = await replica.models.infer(call)
         except ModelNotFound as error:
             raise await self._not_found(replica, call) from error
         except DeadlineExceeded:
@@ -374,7 +373,7 @@ class TritonBackend(PoolModels):
         finally:
             replica.load.images -= images
         replica.load.observe(time.monotonic() - began)
-        return result
+        return rows
 
     async def _not_found(self, replica: Replica, call: Call) -> GatewayError:
         """The error of a call whose model or version a Triton does not have."""
@@ -389,9 +388,3 @@ class TritonBackend(PoolModels):
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
         """The Tritons that are ready for a model, except those in `tried`."""
         return self._pool.ready(call.model_name, call.model_version, tried)
-
-
-def _joined(results: Sequence[InferResult]) -> InferResult:
-    """Join results of one row each; model and version come from an answered row, if there is one."""
-    first = next((result for result in results if result.rows[0].error is None), results[0])
-    return replace(first, rows=tuple(result.rows[0] for result in results))

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from gateway import tracing
 from gateway.errors import DeadlineExceeded
-from gateway.inference.backend import Call, InferResult
+from gateway.inference.backend import Call, Row
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.time_slices import TimeSlice
 from gateway.triton.codec import CONTRACT, Codec
@@ -105,7 +105,7 @@ class GrpcEndpoint:
 
     async def infer(
         self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
-    ) -> InferResult:
+    ) -> Sequence[Row]:
         """See TritonEndpoint.infer.
 
         The call carries the trace context of the current request, so that Triton's spans join its trace.

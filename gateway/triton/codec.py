@@ -1,7 +1,7 @@
 """How the calls of one model become Triton's messages: chosen once, when the model's configuration is read."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, Self
@@ -10,7 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from gateway.errors import ContractBroken
-from gateway.inference.backend import Call, InferResult
+from gateway.inference.backend import Call, Row
 from gateway.ingest.resizing import TensorInput
 from gateway.triton.contract import (
     MULTI_LABEL_PARAMETER,
@@ -76,7 +76,7 @@ class Codec(Protocol):
 
     async def read(
         self, response: ModelInferResponse, *, rows: int, class_count: int | None, embeddings: bool
-    ) -> InferResult:
+    ) -> Sequence[Row]:
         """The answer to such a request; raises InferenceFailed."""
         ...
 
@@ -137,7 +137,7 @@ class ImageCodec:
 
     async def read(
         self, response: ModelInferResponse, *, rows: int, class_count: int | None, embeddings: bool
-    ) -> InferResult:
+    ) -> Sequence[Row]:
         """See Codec.read."""
         classified = class_count is not None
         return await read_answer(

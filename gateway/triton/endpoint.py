@@ -4,6 +4,7 @@ GrpcEndpoint in gateway.triton.client implements it, and the tests have a fake o
 """
 
 import re
+from collections.abc import Sequence
 from typing import Protocol
 
 import grpc
@@ -20,7 +21,7 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.inference.backend import Call, InferResult
+from gateway.inference.backend import Call, Row
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.codec import CONTRACT, Codec
 from gateway.triton.contract import steps
@@ -109,7 +110,7 @@ class TritonEndpoint(Protocol):
 
     async def infer(
         self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
-    ) -> InferResult:
+    ) -> Sequence[Row]:
         """Request the `class_count` best classes of each image, or all scores if None; see Backend.infer.
 
         With `embeddings` also those, which the model must have; `call.embeddings` is ignored. The caller applies the

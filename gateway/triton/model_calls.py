@@ -13,10 +13,11 @@ from gateway.errors import (
     InferenceFailed,
     ModelNotFound,
     ModelUnavailable,
+    UndecodableImage,
     no_features,
 )
-from gateway.inference.backend import Call, CallLimits, Embeddings, InferResult, Row
-from gateway.inference.prediction import NO_PREDICTIONS, Predictions
+from gateway.inference.backend import Call, CallLimits, Embeddings, Row
+from gateway.inference.prediction import Predictions
 from gateway.time_slices import TimeSlice
 from gateway.triton.codec import Codec, Codecs
 from gateway.triton.contract import pinned
@@ -34,7 +35,7 @@ class Sender:
     class_count: int | None
     embeddings: bool
 
-    async def send(self, call: Call) -> InferResult:
+    async def send(self, call: Call) -> Sequence[Row]:
         """The answer to a call, with a row for each of its images.
 
         The first call of a model may mix what its model does not take together, since its limits are known only then;
@@ -45,9 +46,10 @@ class Sender:
         parts = list(self._parts(call))
         if len(parts) == 1:
             return await self._send(call)
-        results = [(part, await self._send(call.of(part))) for part in parts]
-        rows = {number: row for part, result in results for number, row in zip(part, result.rows, strict=True)}
-        return replace(results[0][1], rows=tuple(rows[number] for number in sorted(rows)))
+        rows: dict[int, Row] = {}
+        for part in parts:
+            rows.update(zip(part, await self._send(call.of(part)), strict=True))
+        return [rows[number] for number in sorted(rows)]
 
     def _parts(self, call: Call) -> Iterator[Sequence[int]]:
         """The rows of a call in groups that the model takes together."""
@@ -58,7 +60,7 @@ class Sender:
         for numbers in by_length.values():
             yield from (numbers[start : start + most] for start in range(0, len(numbers), most))
 
-    async def _send(self, call: Call) -> InferResult:
+    async def _send(self, call: Call) -> Sequence[Row]:
         if self.codec.reports_images:
             return await self._infer(call)
         try:
@@ -66,25 +68,25 @@ class Sender:
         except InferenceFailed as failure:
             return await self._one_by_one(call, failure)
 
-    async def _one_by_one(self, call: Call, failure: InferenceFailed) -> InferResult:
+    async def _one_by_one(self, call: Call, failure: InferenceFailed) -> Sequence[Row]:
         """Send the images of a failed call alone: those that fail again cannot be decoded.
 
         Raises `failure` if the model fails without them too. An image is sent once more even if it was alone: Triton
         may have run its first call together with another client's image.
         """
         try:
-            proof = await self._infer(replace(call, images=[self.codec.probe()], seals=()))
+            (proof,) = await self._infer(replace(call, images=[self.codec.probe()], seals=()))
         except GatewayError:
             raise failure from failure.__cause__
-        rows = []
+        rows: list[Row] = []
         for number in range(len(call.images)):
             try:
-                rows.append((await self._infer(call.of([number]))).rows[0])
+                rows += await self._infer(call.of([number]))
             except InferenceFailed:
-                rows.append(Row(decoded=False))
-        return replace(proof, rows=tuple(rows))
+                rows.append(Row(error=UndecodableImage(), model_version=proof.model_version))
+        return rows
 
-    async def _infer(self, call: Call) -> InferResult:
+    async def _infer(self, call: Call) -> Sequence[Row]:
         return await self.endpoint.infer(
             call, class_count=self.class_count, embeddings=self.embeddings, codec=self.codec
         )
@@ -185,7 +187,7 @@ class ModelCalls:
         self._targets: dict[tuple[str, str], Target] = {}
         """What last answered for a model and a version."""
 
-    async def infer(self, call: Call) -> InferResult:
+    async def infer(self, call: Call) -> Sequence[Row]:
         """Classify a batch; see Backend.infer."""
         target = self._targets.get((call.model_name, call.model_version))
         if target is None:
@@ -204,7 +206,7 @@ class ModelCalls:
                     return await self._search(call)
             raise
 
-    async def _search(self, call: Call) -> InferResult:
+    async def _search(self, call: Call) -> Sequence[Row]:
         """Send a call to the first ensemble that exists, of those that may answer for its model and version."""
         key = call.model_name, call.model_version
         missing: GatewayError | None = None
@@ -223,7 +225,7 @@ class ModelCalls:
                 continue
             target = Target(ensemble, version, traits, self._traits.until((ensemble, "")))
             try:
-                result = await self._send(call, target)
+                rows = await self._send(call, target)
             except ModelNotFound as exc:
                 missing = missing or exc
             except ModelUnavailable as exc:
@@ -232,11 +234,11 @@ class ModelCalls:
                 missing = exc
             else:
                 self._targets[key] = target  # only now: clients choose the version
-                return result
+                return rows
         self._targets.pop(key, None)
         raise self._not_served(*key, missing)
 
-    async def _send(self, call: Call, target: "Target") -> InferResult:
+    async def _send(self, call: Call, target: "Target") -> Sequence[Row]:
         """Send a call to an ensemble, and record in `health` what becomes of it."""
         ensemble, traits = target.ensemble, target.traits
         codec, selection = traits.codec, call.selection
@@ -252,9 +254,9 @@ class ModelCalls:
         sent_at = time.monotonic()
         try:
             if len(call.images) <= target.most_images:
-                result = await self._endpoint.infer(call, class_count=class_count, embeddings=embeddings, codec=codec)
+                rows = await self._endpoint.infer(call, class_count=class_count, embeddings=embeddings, codec=codec)
             else:
-                result = await Sender(self._endpoint, codec, class_count, embeddings).send(call)
+                rows = await Sender(self._endpoint, codec, class_count, embeddings).send(call)
         except ModelNotFound:
             raise
         except GatewayError as exc:
@@ -262,7 +264,8 @@ class ModelCalls:
             raise
         if self._health is not None and not call.best_effort:
             self._health.answered(ensemble, sent_at)
-        result.multi_label, result.drift_reference = multi_label, traits.drift_reference
+        for row in rows:
+            row.multi_label, row.drift_reference = multi_label, traits.drift_reference
         if selection is not None and not (
             # The best classes that Triton returns are the selection.
             most == class_count
@@ -270,8 +273,8 @@ class ModelCalls:
             and not selection.labels
             and (selection.top_k is not None or not multi_label)
         ):
-            result.rows = await _select(result.rows, call, most, multi_label=multi_label)
-        return result
+            await _select(rows, call, most, multi_label=multi_label)
+        return rows
 
     def _record(self, error: GatewayError, call: Call, ensemble: str, sent_at: float) -> None:
         """Record a failed call; raises ContractBroken if the last probe has found that to be the cause."""
@@ -338,17 +341,16 @@ def _wants_embeddings(call: Call, traits: EnsembleTraits) -> bool:
     return traits.codec.embedding_size > 0
 
 
-async def _select(rows: Sequence[Row], call: Call, most: int | None, *, multi_label: bool) -> tuple[Row, ...]:
-    """The rows with the selected classes of each image, out of the `most` best ones."""
+async def _select(rows: Sequence[Row], call: Call, most: int | None, *, multi_label: bool) -> None:
+    """Leave each row the selected classes, out of the `most` best ones."""
     selection = call.selection
     assert selection is not None
-    selected: list[Row] = []
     time_slice = TimeSlice()
     for row in rows:
-        if selected:
+        if row is not rows[0]:
             await time_slice.pause_if_over()
         known = Predictions.of(row.predictions)
-        predictions = selection.apply(known[:most], multi_label=multi_label) if row.decoded else known
-        best = known[: call.least_classes] if call.least_classes else NO_PREDICTIONS
-        selected.append(Row(row.decoded, predictions, row.scores, row.error, row.embedding, best, row.damaged))
-    return tuple(selected)
+        if row.error is None:
+            row.predictions = selection.apply(known[:most], multi_label=multi_label)
+        if call.least_classes:
+            row.best = known[: call.least_classes]

@@ -101,8 +101,8 @@ async def read_labels(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str, v
     codec = codecs.of(await endpoint.config(ensemble, version))
     # Triton returns labels only with scores, so a probe image is classified with every class.
     call = Call([codec.probe()], ensemble, version, None, Deadline.after(METADATA_TIMEOUT_SECONDS), "labels")
-    result = await endpoint.infer(call, class_count=ALL_CLASSES, codec=codec)
-    by_id = {prediction.class_id: prediction.label for prediction in result.rows[0].predictions}
+    (row,) = await endpoint.infer(call, class_count=ALL_CLASSES, codec=codec)
+    by_id = {prediction.class_id: prediction.label for prediction in row.predictions}
     return tuple(by_id[class_id] for class_id in sorted(by_id))
 
 

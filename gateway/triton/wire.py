@@ -15,7 +15,7 @@ keys either.
 import hmac
 import struct
 from array import array
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -23,8 +23,8 @@ from blake3 import blake3
 from numpy.typing import NDArray
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
-from gateway.errors import InferenceFailed
-from gateway.inference.backend import Call, InferResult, Row
+from gateway.errors import InferenceFailed, UndecodableImage
+from gateway.inference.backend import Call, Row
 from gateway.inference.prediction import Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.time_slices import TimeSlice
@@ -189,7 +189,7 @@ async def read_answer(
     classified: bool,
     embeddings: bool = False,
     tensors: ImageTensors = COMPLETE,
-) -> InferResult:
+) -> Sequence[Row]:
     """Read IMAGE_STATUS, INT32 [N, 1], PREDICTION, and with `embeddings` FEATURES, FP32 [N, size].
 
     PREDICTION is FP32 [N, classes], or if `classified` BYTES [N, k] of "score:class id:label".
@@ -206,19 +206,18 @@ async def read_answer(
         if classified:
             answers = await _classes(raw, rows, shape[1])
         else:
-            answers = [Row(decoded=True, scores=scores) for scores in np.frombuffer(raw, np.float32).reshape(shape)]
+            answers = [Row(scores=scores) for scores in np.frombuffer(raw, np.float32).reshape(shape)]
         if embeddings:
-            features = _embeddings(*outputs.get(FEATURES, nothing), rows)
-            answers = [replace(row, embedding=each) for row, each in zip(answers, features, strict=True)]
-        if any(codes):
-            answers = [_with_status(row, code) for row, code in zip(answers, codes, strict=True)]
+            for row, each in zip(answers, _embeddings(*outputs.get(FEATURES, nothing), rows), strict=True):
+                row.embedding = each
     except (ValueError, OverflowError, struct.error) as exc:
         raise InferenceFailed from exc
-    return InferResult(
-        model_name=response.model_name,
-        model_version=response.model_version,
-        rows=tuple(answers),
-    )
+    for number, code in enumerate(codes):
+        if code not in {0, DAMAGED}:
+            answers[number] = Row(error=UndecodableImage())
+        answers[number].damaged = code == DAMAGED
+        answers[number].model_version = response.model_version
+    return answers
 
 
 def _statuses(datatype: str, shape: list[int], raw: bytes, rows: int) -> tuple[int, ...]:
@@ -226,13 +225,6 @@ def _statuses(datatype: str, shape: list[int], raw: bytes, rows: int) -> tuple[i
     if (datatype, shape) != ("INT32", [rows, 1]):
         raise ValueError(f"the response lacks {IMAGE_STATUS}, or its rows differ")
     return struct.unpack(f"<{rows}i", raw)
-
-
-def _with_status(row: Row, code: int) -> Row:
-    """The row of an image with this IMAGE_STATUS."""
-    if code == 0:
-        return row
-    return replace(row, damaged=True) if code == DAMAGED else Row(decoded=False)
 
 
 def _embeddings(datatype: str, shape: list[int], raw: bytes, rows: int) -> NDArray[np.float32]:
@@ -262,7 +254,7 @@ async def _classes(raw: bytes, rows: int, class_count: int) -> list[Row]:
             labels.append(label_text(label or class_id))
             if time_slice is not None and number % CLASSES_AT_ONCE == CLASSES_AT_ONCE - 1:
                 await time_slice.pause_if_over()
-        answers.append(Row(decoded=True, predictions=Predictions(tuple(labels), class_ids, scores)))
+        answers.append(Row(predictions=Predictions(tuple(labels), class_ids, scores)))
     return answers
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, SequenceUnknown, no_features
-from gateway.inference.backend import Call, CallLimits, Embeddings, EndpointHealth, InferResult, ModelLoader, Row
+from gateway.inference.backend import Call, CallLimits, Embeddings, EndpointHealth, ModelLoader, Row
 from gateway.inference.model_info import ModelInfo
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
@@ -24,12 +24,12 @@ from tests.asking import encode
 MODEL = ModelInfo("ensemble_model", versions=("1",), ready=True, classes=2, labels=("cat", "dog"))
 PNG, GIF = (encode(np.zeros((4, 4, 3), np.uint8), form) for form in (".png", ".gif"))
 VECTOR = np.array([3.0, 0.0, -4.0, 0.0], np.float32)
-CAT = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9),))
+CAT = Row(predictions=(Prediction("cat", 0, 0.9),))
 
-Rows = Row | Sequence[Row] | InferResult
+Rows = Row | Sequence[Row]
 Answer = Rows | Exception | Callable[[Call], Rows | Awaitable[Rows]] | Iterator[Any]
-"""A row for every image, a row for each, a whole result, an error, a function of the call that returns one of them, or
-an iterator with the answer to each call."""
+"""A row for every image, a row for each, an error, a function of the call that returns one of them, or an iterator with
+the answer to each call. The version that answers is that of the call, or of the model, unless the row has one."""
 
 
 class StubBackend:
@@ -97,7 +97,7 @@ class StubBackend:
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         return None
 
-    async def infer(self, call: Call) -> InferResult:
+    async def infer(self, call: Call) -> Sequence[Row]:
         self.calls.append(call)
         self.in_flight += len(call.images)
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -112,7 +112,7 @@ class StubBackend:
         finally:
             self.in_flight -= len(call.images)
 
-    async def _result(self, call: Call) -> InferResult:
+    async def _result(self, call: Call) -> Sequence[Row]:
         answer: Any = next(self.answer) if isinstance(self.answer, Iterator) else self.answer
         if callable(answer):
             answer = answer(call)
@@ -120,12 +120,11 @@ class StubBackend:
             answer = await answer
         if isinstance(answer, Exception):
             raise answer
-        if isinstance(answer, InferResult):
-            return answer
-        rows = (answer,) * len(call.images) if isinstance(answer, Row) else tuple(answer)
+        rows = (answer,) * len(call.images) if isinstance(answer, Row) else answer
         info = next((info for info in self.infos if info.name == call.model_name), self.infos[0])
         version = call.model_version or info.version or "1"
-        return InferResult(call.model_name, version, rows, info.multi_label, self.drift_reference)
+        about = {"multi_label": info.multi_label, "drift_reference": self.drift_reference}
+        return [replace(row, model_version=row.model_version or version, **about) for row in rows]
 
     async def models(self) -> Sequence[ModelInfo]:
         if self.fault is not None and not isinstance(self.fault, GatewayError):
@@ -194,7 +193,7 @@ class StubSequence:
 
 def scored(*scores: float) -> Row:
     """A row with the score of every class."""
-    return Row(decoded=True, scores=np.array(scores, np.float32))
+    return Row(scores=np.array(scores, np.float32))
 
 
 def by_image(row_of: Callable[[bytes], Row]) -> Callable[[Call], Sequence[Row]]:
@@ -210,10 +209,10 @@ def ranked(labels: Sequence[str], scores: Sequence[float]) -> Callable[[Call], R
 
     def answer(call: Call) -> Row:
         if call.selection is None:
-            return Row(decoded=True, scores=every)
+            return Row(scores=every)
         kept = known[: call.selection.class_count(multi_label=False)]
         chosen = call.selection.apply(kept, multi_label=False)
-        return Row(decoded=True, predictions=chosen, best=known[: call.least_classes])
+        return Row(predictions=chosen, best=known[: call.least_classes])
 
     return answer
 

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -12,7 +12,7 @@ from unittest import mock
 from gateway.deadline import Deadline
 from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
-from gateway.inference.backend import Call, CallLimits, InferResult, ModelLoader, Row
+from gateway.inference.backend import Call, CallLimits, ModelLoader, Row
 from gateway.inference.expansion import OpenedImage
 from gateway.inference.observer import Observer, Observers
 from gateway.inference.prediction import Prediction
@@ -44,7 +44,7 @@ def label_of(image: bytes) -> str:
 
 def row_of(image: bytes) -> Row:
     """The row of an image in an answer."""
-    return Row(decoded=True, predictions=(Prediction(label_of(image), 0, 0.9),))
+    return Row(predictions=(Prediction(label_of(image), 0, 0.9),))
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -99,7 +99,7 @@ class PendingCall:
     """A call that the test answers."""
 
     call: Call
-    outcome: "asyncio.Future[InferResult]"
+    outcome: "asyncio.Future[Sequence[Row]]"
     cancelled: bool = False
 
     @property
@@ -108,8 +108,9 @@ class PendingCall:
 
     def answer(self, version: str = "1", row: Row | None = None) -> None:
         """Answer with the row of each image, or with the same one for all."""
-        rows = tuple(row or row_of(image) for image in self.call.images)
-        self.outcome.set_result(InferResult(self.call.model_name, self.call.model_version or version, rows))
+        version = self.call.model_version or version
+        rows = [replace(row or row_of(image), model_version=version) for image in self.call.images]
+        self.outcome.set_result(rows)
 
     def fail(self, error: Exception) -> None:
         self.outcome.set_exception(error)
@@ -134,7 +135,7 @@ class ScriptedBackend(StubBackend):
     def pending(self) -> list[PendingCall]:
         return [call for call in self.calls if call.pending]
 
-    async def infer(self, call: Call) -> InferResult:
+    async def infer(self, call: Call) -> Sequence[Row]:
         pending = PendingCall(call, asyncio.get_running_loop().create_future())
         self.calls.append(pending)
         if self.at_once is not None:

@@ -1,8 +1,8 @@
 """A fake Triton in this process, for tests and simulations: it implements TritonEndpoint, with faults on demand."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -10,8 +10,15 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
-from gateway.errors import DeadlineExceeded, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import Call, InferResult, Row
+from gateway.errors import (
+    DeadlineExceeded,
+    InferenceFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    TritonUnreachable,
+    UndecodableImage,
+)
+from gateway.inference.backend import Call, Row
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.triton.codec import CONTRACT, Codec
@@ -171,7 +178,7 @@ class FakeTriton:
             config.output.add(name=PREDICTION, label_filename="labels.txt" if self.labelled else "")
         return config
 
-    def answer(self, call: Call, class_count: int | None, *, embeddings: bool = False) -> InferResult:
+    def answer(self, call: Call, class_count: int | None, *, embeddings: bool = False) -> Sequence[Row]:
         """The answer to a request; raises what TritonEndpoint.infer raises."""
         steps = self.ensembles.get(call.model_name)
         if steps is None or call.model_name in self.never_loaded or call.model_version not in {"", "1"}:
@@ -193,14 +200,14 @@ class FakeTriton:
                 raise InferenceFailed
         embedding = np.ones(self.embedding_size, np.float32) if embeddings else None
         if class_count is None:
-            row = Row(decoded=True, scores=np.array(SCORES, np.float32), embedding=embedding)
+            row = Row(scores=np.array(SCORES, np.float32), embedding=embedding)
         else:
             best = [Prediction(*each) for each in zip(LABELS, range(len(LABELS)), SCORES, strict=True)][:class_count]
-            row = Row(decoded=True, predictions=Predictions.of(best), embedding=embedding)
+            row = Row(predictions=Predictions.of(best), embedding=embedding)
         self.answered.setdefault(call.model_name, []).append(datetime.now(UTC).timestamp())
-        refused = Row(decoded=False)
-        rows = tuple(refused if image.startswith(UNDECODABLE) else row for image in images)
-        return InferResult(call.model_name, "1", rows)
+        refused = Row(error=UndecodableImage())
+        rows = (refused if image.startswith(UNDECODABLE) else row for image in images)
+        return [replace(row, model_version="1") for row in rows]
 
 
 class FakeEndpoint:
@@ -217,7 +224,7 @@ class FakeEndpoint:
 
     async def infer(
         self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
-    ) -> InferResult:
+    ) -> Sequence[Row]:
         """Answer from the FakeTriton."""
         await self._reach()
         self.triton.calls.append(call)

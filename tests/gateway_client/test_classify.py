@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 from gateway.errors import ModelUnavailable, Overloaded
-from gateway.inference.backend import InferResult
 from gateway_client import (
     AsyncGateway,
     Gateway,
@@ -260,7 +259,7 @@ def test_one_version_answers_all_images():
     versions = iter("123456789")
 
     def answer(call):
-        return InferResult(call.model_name, call.model_version or next(versions), (CAT,) * len(call.images), False, "")
+        return replace(CAT, model_version=call.model_version or next(versions))
 
     with stub_service(StubBackend(answer)) as url, Gateway(url, batch_images=1) as gateway:
         assert {result.version for result in gateway.classify([b"text", *[PNG] * 8])} == {None, "1"}

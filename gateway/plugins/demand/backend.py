@@ -6,7 +6,7 @@ from typing import Unpack
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
-from gateway.inference.backend import Call, InferResult
+from gateway.inference.backend import Call, Row
 from gateway.inference.model_info import ModelInfo
 from gateway.plugins.demand.loader import DemandLoader
 from gateway.triton.backend import LIST_HINT, BackendOptions, TritonBackend
@@ -45,7 +45,7 @@ class DemandBackend(TritonBackend):
         await self._loader.close()
         await super().close()
 
-    async def infer(self, call: Call) -> InferResult:
+    async def infer(self, call: Call) -> Sequence[Row]:
         """See Backend.infer; a shadow version loads nothing."""
         if call.best_effort or self._loader.is_fixed(call.model_name):
             return await super().infer(call)
@@ -62,7 +62,7 @@ class DemandBackend(TritonBackend):
                 was_loaded = not await self._loader.load_again(call.model_name, call.deadline)
         return await self._infer_loaded(call)
 
-    async def _infer_loaded(self, call: Call) -> InferResult:
+    async def _infer_loaded(self, call: Call) -> Sequence[Row]:
         with self._loader.call(call.model_name, len(call.images)):
             return await super().infer(call)
 

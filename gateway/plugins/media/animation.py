@@ -15,11 +15,11 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
+from gateway.inference.backend import Row
 from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction
-from gateway.inference.record import ImageRecord
 from gateway.inference.request import within
-from gateway.inference.result import Answer, Result
+from gateway.inference.result import Result
 from gateway.ingest.decode_budget import shrunk_bytes
 from gateway.ingest.formats import png
 from gateway.ingest.frames import FrameSelection
@@ -50,16 +50,17 @@ class AnimationResult(Result):
     frames: tuple[FrameResult, ...] = ()
 
     @property
-    def images(self) -> Sequence[Result]:
-        """The results of the frames, or that of the file."""
+    def rows(self) -> Sequence[Row]:
+        """The rows of the frames, or that of the file."""
         if not self.frames:
-            return (self,)
-        return [replace(self, answer=Answer(each.predictions), error=each.error, frames=()) for each in self.frames]
+            return (self.row,)
+        row = replace(self.row, scores=None, embedding=None)
+        return [replace(row, predictions=each.predictions, error=each.error) for each in self.frames]
 
     @property
     def prediction_count(self) -> int:
         """The number of predictions, including those of the frames."""
-        return len(self.answer.predictions) + sum(len(frame.predictions) for frame in self.frames)
+        return len(self.predictions) + sum(len(frame.predictions) for frame in self.frames)
 
     @property
     def parts(self) -> int:
@@ -110,15 +111,15 @@ class Frames:
     def single(self, report: Report) -> Report:
         """A still image has one frame."""
 
-        def take(result: Result, record: ImageRecord | None) -> None:
+        def take(image: ExpandedUpload, result: Result) -> None:
             frames = () if result.error else (FrameResult(0, 0.0, result.predictions),)
-            report(_of(result, frames), record)
+            report(image, _of(result, frames))
 
         return take
 
     async def run(self, image: ExpandedUpload) -> None:
         """Queue each wanted frame; the next upload is read after the last one."""
-        file = FileFrames(image.file, image.report)
+        file = FileFrames(image)
         try:
             await within(image.deadline, self._read(image, file))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
@@ -152,16 +153,15 @@ def all_frames(upload: Upload, info: Header, policy: DecodePolicy) -> bytes:
 
 
 class FileFrames:
-    """Collects the results of a file's frames; `report` gets the file's result once no frame is in progress.
+    """Collects the results of a file's frames; reports the file's result once no frame is in progress.
 
     The file's predictions are those of its first answered frame; if no frame was answered, the file has the error of
     the first one. A file that breaks off has a last entry with the error, or no entries if no frame was read.
     """
 
-    def __init__(self, file: Result, report: Report) -> None:
+    def __init__(self, file: ExpandedUpload) -> None:
         self._file = file
-        self._report = report
-        self._frames: dict[int, tuple[float | None, Result, ImageRecord | None]] = {}
+        self._frames: dict[int, tuple[float | None, ExpandedUpload, Result]] = {}
         self._in_progress = 0
         self._last = -1
         self._all_begun = False
@@ -171,9 +171,9 @@ class FileFrames:
         self._in_progress += 1
         self._last = index
 
-        def take(result: Result, record: ImageRecord | None) -> None:
+        def take(image: ExpandedUpload, result: Result) -> None:
             self._in_progress -= 1
-            self._frames[index] = seconds, result, record
+            self._frames[index] = seconds, image, result
             self._end_if_done()
 
         return take
@@ -182,34 +182,23 @@ class FileFrames:
         """Mark the end of the file: its last frame was read, or reading failed with `error`."""
         self._all_begun = True
         if self._last < 0:
-            self._report(_of(replace(self._file, error=error or UndecodableImage()), ()), None)
+            self._file.report(self._file, _of(self._file.result(Row(error=error or UndecodableImage())), ()))
             return
         if error is not None:
-            self._frames[self._last + 1] = None, replace(self._file, error=error), None
+            self._frames[self._last + 1] = None, self._file, self._file.result(Row(error=error))
         self._end_if_done()
 
     def _end_if_done(self) -> None:
         if not self._all_begun or self._in_progress:
             return
         frames = sorted(self._frames.items())
-        images = [(result, record) for _, (_, result, record) in frames]
-        best, record = next((image for image in images if image[0].error is None), images[0])
+        images = [(image, result) for _, (_, image, result) in frames]
+        image, best = next((each for each in images if each[1].error is None), images[0])
         results = tuple(
-            FrameResult(index, seconds, result.predictions, result.error) for index, (seconds, result, _) in frames
+            FrameResult(index, seconds, result.predictions, result.error) for index, (seconds, _, result) in frames
         )
-        self._report(_of(best, results), record)
+        self._file.report(image, _of(best, results))
 
 
 def _of(result: Result, frames: tuple[FrameResult, ...]) -> AnimationResult:
-    return AnimationResult(
-        result.index,
-        result.filename,
-        result.width,
-        result.height,
-        result.answer,
-        result.error,
-        result.model_version,
-        result.multi_label,
-        result.damaged,
-        frames,
-    )
+    return AnimationResult(result.index, result.filename, result.width, result.height, result.row, frames)

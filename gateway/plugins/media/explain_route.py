@@ -142,7 +142,7 @@ async def _document(context: RequestContext, spec: RequestSpec, result: Result) 
             masks=explanation.masking.count,
             values=_rounded(heat),
             overlay=b64encode(heat.overlay).decode(),
-            warning="damaged" if result.damaged else None,
+            warning="damaged" if result.row.damaged else None,
         ),
     )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
+from gateway.inference.backend import Row
 from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
-from gateway.inference.record import ImageRecord
 from gateway.inference.request import NOT_SERVED, within
 from gateway.inference.result import Result
 from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_limit, shrunk_bytes
@@ -108,8 +108,8 @@ class MaskedCopies:
         except GatewayError as error:
             if isinstance(error, NOT_SERVED) and not image.begun:
                 raise
-            result = replace(image.file, error=error)
-        image.report(result, None)
+            result = image.result(Row(error=error))
+        image.report(image, result)
 
     async def _explained(self, image: ExpandedUpload) -> Result:
         masking = self.masking
@@ -138,16 +138,8 @@ class MaskedCopies:
         heat = await copies.draw(values)
         assert scores.class_id is not None
         explanation = Explanation(scores.class_id, float(values[0]), masking, heat)
-        file = image.file
-        return ExplainedResult(
-            file.index,
-            file.filename,
-            file.width,
-            file.height,
-            model_version=scores.model_version,
-            damaged=damaged,
-            explanation=explanation,
-        )
+        file = image.result(Row(damaged=damaged, model_version=scores.model_version))
+        return ExplainedResult(file.index, file.filename, file.width, file.height, file.row, explanation)
 
 
 class Copies:
@@ -220,14 +212,14 @@ class MaskScores:
         self._error: GatewayError | None = None
         self._changed = asyncio.Event()
         self.class_id = copies.class_id
-        self.model_version: str | None = None
+        self.model_version = ""
 
     def begin(self) -> Report:
         """What takes the result of the next image."""
         index = self._begun
         self._begun += 1
 
-        def take(result: Result, record: ImageRecord | None) -> None:  # noqa: ARG001
+        def take(_: ExpandedUpload, result: Result) -> None:
             try:
                 self._scores[index] = self._score_of(result)
             except GatewayError as error:
@@ -258,7 +250,7 @@ class MaskScores:
             raise UndecodableImage
         if self.class_id is None:
             self.class_id = int(result.scores.argmax())
-        self.model_version = self.model_version or result.model_version
+        self.model_version = self.model_version or result.row.model_version
         if self.class_id >= len(result.scores):
             raise InferenceFailed
         score = float(result.scores[self.class_id])

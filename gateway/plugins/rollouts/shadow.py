@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
-from gateway.inference.backend import Call, InferResult, Row
-from gateway.inference.observer import CallImage, Observer, Observers
+from gateway.inference.backend import Call, Row
+from gateway.inference.observer import Observer, Observers, ShadowClass
 from gateway.inference.prediction import Predictions
-from gateway.inference.record import ShadowClass
+from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.scope import Scope
 from gateway.inference.tools import Tools
@@ -56,8 +56,8 @@ class Shadows(Observer):
     def __len__(self) -> int:
         return len(self._scope)
 
-    def call_done(self, spec: RequestSpec, answer: InferResult, images: Sequence[CallImage]) -> None:
-        """Start calls to the shadow versions of a model, by their shares, for images with the rows of `answer`.
+    def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
+        """Start calls to the shadow versions of a model, by their shares, for images with their rows.
 
         Returns at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels.
         Images of the lowest priority, such as masked copies, are skipped as well.
@@ -70,9 +70,9 @@ class Shadows(Observer):
         if labelled or has_lowest_priority:
             return
         for version, percent in rollout.shadow.items():
-            if version == answer.model_version or 100 * self._chance() >= percent:
+            if 100 * self._chance() >= percent:
                 continue
-            comparable = [each for each in zip(images, answer.rows, strict=True) if _has_top(each[1])]
+            comparable = [each for each in images if each[1].model_version != version and _has_top(each[1])]
             chosen = comparable[: self.spare.images.most]  # part of a batch that exceeds the spare capacity
             if not chosen:
                 continue
@@ -82,44 +82,43 @@ class Shadows(Observer):
                 metrics.SHADOW_IMAGES.labels(SKIPPED, spec.model_name, version).inc(skipped)
             if lease is None:
                 continue
-            compared = _Compared(spec, version, *map(tuple, zip(*chosen, strict=True)))
             # In its own context: the request, with its trace and log fields, may end first.
-            task = Context().run(self._scope.start, self._run(compared, lease))
+            task = Context().run(self._scope.start, self._run(spec, version, chosen, lease))
             task.add_done_callback(partial(_release, lease))
 
     async def close(self) -> None:
         """Cancel running calls; calls that must not be cancelled are left to Uncancelled."""
         await self._scope.close()
 
-    async def _run(self, compared: "_Compared", lease: Lease) -> None:
-        key = (compared.model_name, compared.version)
+    async def _run(self, spec: RequestSpec, version: str, images: Sequence[tuple[Image, Row]], lease: Lease) -> None:
+        key = (spec.model_name, version)
         try:
-            result = await self._infer(compared, lease)
+            shadows = await self._infer(spec, version, [image for image, _ in images], lease)
             time_slice = TimeSlice()
-            for row, shadow, image in zip(compared.rows, result.rows, compared.images, strict=True):
+            for (image, row), shadow in zip(images, shadows, strict=True):
                 if (top := _compare(row, shadow, *key)) is not None:
                     for disagreed in self._others.disagreed:
-                        disagreed(compared.spec, image.result, image.record, top)
+                        disagreed(image, row, top)
                 await time_slice.pause_if_over()
         except GatewayError as error:
-            metrics.SHADOW_IMAGES.labels(error.code, *key).inc(len(compared.rows))
+            metrics.SHADOW_IMAGES.labels(error.code, *key).inc(len(images))
             self._log_failure(key, error)
         except Exception:  # must not affect anything else
-            metrics.SHADOW_IMAGES.labels("internal_error", *key).inc(len(compared.rows))
-            log.exception("shadow_fault", model=compared.model_name, version=compared.version)
+            metrics.SHADOW_IMAGES.labels("internal_error", *key).inc(len(images))
+            log.exception("shadow_fault", model=spec.model_name, version=version)
         else:
             self._log_success(key)
 
-    async def _infer(self, compared: "_Compared", lease: Lease) -> InferResult:
+    async def _infer(self, spec: RequestSpec, version: str, images: Sequence[Image], lease: Lease) -> Sequence[Row]:
         cancellable = self._backend.supports_cancellation
         call = Call(
-            [image.payload for image in compared.images],
-            compared.model_name,
-            compared.version,
+            [image.payload for image in images],
+            spec.model_name,
+            version,
             None,
             Deadline.after(TIMEOUT_SECONDS),
-            compared.request_id,
-            [image.seal for image in compared.images],
+            spec.request_id,
+            [image.seal for image in images],
             run_to_completion=not cancellable,
             best_effort=True,
         )
@@ -139,17 +138,6 @@ class Shadows(Observer):
         if key in self._failing:
             self._failing.discard(key)
             log.info("shadow_answers", model=key[0], version=key[1])
-
-
-class _Compared:
-    """Images of a request with the rows of their answer, and the version to compare with."""
-
-    __slots__ = ("images", "model_name", "request_id", "rows", "spec", "version")
-
-    def __init__(self, spec: RequestSpec, version: str, images: Sequence[CallImage], rows: Sequence[Row]) -> None:
-        self.spec, self.version = spec, version
-        self.model_name, self.request_id = spec.model_name, spec.request_id
-        self.images, self.rows = images, rows
 
 
 def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
@@ -180,13 +168,13 @@ def _release(lease: Lease, _: "asyncio.Task[None]") -> None:
 
 
 def _has_top(row: Row) -> bool:
-    return row.decoded and row.error is None and (row.scores is not None or len(row.predictions) > 0)
+    return row.error is None and (row.scores is not None or len(row.predictions) > 0)
 
 
-def _bytes_held(image: CallImage) -> int:
+def _bytes_held(image: Image) -> int:
     """The bytes of an image that is sent to a shadow version, and of its file if an observer may need that."""
-    record = image.record
-    return len(image.payload) + (0 if record is None or record.data is image.payload else len(record.data))
+    data = image.upload.data
+    return len(image.payload) + (0 if data is image.payload else len(data))
 
 
 def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> ShadowClass | None:

@@ -75,7 +75,7 @@ def frame_message(
     latency_seconds: float,
 ) -> bytes:
     """The result of one frame; `dropped` is the number of frames dropped since the previous result."""
-    warning = {"warning": "damaged"} if result.damaged else {}
+    warning = {"warning": "damaged"} if result.row.damaged else {}
     return to_json(
         {
             "type": "frame",

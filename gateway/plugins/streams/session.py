@@ -11,6 +11,7 @@ from typing import Any
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ImageError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
+from gateway.inference.backend import Row
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.result import Result
@@ -302,7 +303,7 @@ class StreamSession(WaitingClient):
             await self._service.run(upload(), spec, results.append, account=self._account)
             (outcome,) = results
         except Overloaded as error:
-            outcome = Result(0, "", error=error)
+            outcome = Result(0, "", row=Row(error=error))
         except Exception as error:  # raised again where the result is sent
             outcome = error
         frame.result.set_result(outcome)
@@ -331,7 +332,7 @@ class StreamSession(WaitingClient):
         if result.error is None:
             assert result.scores is not None
             labels = await self._labels_of(result.model_version)
-            predictions = predictions_of(result.scores, labels, self._selection, multi_label=result.multi_label)
+            predictions = predictions_of(result.scores, labels, self._selection, multi_label=result.row.multi_label)
             if self._parameters.smoothing is not Smoothing.NONE:
                 sequence = await self._sequence_member(result, labels)
             self.stats.answered += 1
@@ -371,7 +372,8 @@ class StreamSession(WaitingClient):
         except GatewayError as error:
             return sequence_member(None, [], error)
         margin = parameters.margin if parameters.smoothing is Smoothing.HOLD else 0.0
-        smoothed = self._held.predictions(state.scores, labels, self._selection, margin, multi_label=result.multi_label)
+        several = result.row.multi_label
+        smoothed = self._held.predictions(state.scores, labels, self._selection, margin, multi_label=several)
         return sequence_member(state, smoothed, None)
 
 

@@ -14,7 +14,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from gateway.errors import ContractBroken, InferenceFailed
-from gateway.inference.backend import Call, InferResult, Row
+from gateway.inference.backend import Call, Row
 from gateway.inference.model_info import ModelInfo
 from gateway.inference.prediction import Predictions
 from gateway.ingest.resizing import TensorInput
@@ -144,7 +144,7 @@ class TensorCodec:
 
     async def read(
         self, response: ModelInferResponse, *, rows: int, class_count: int | None, embeddings: bool
-    ) -> InferResult:
+    ) -> Sequence[Row]:
         """See Codec.read."""
         outputs = {
             output.name: (output.datatype, raw)
@@ -155,15 +155,15 @@ class TensorCodec:
             vectors = _rows(*outputs[self.model.embeddings], rows) if embeddings else None
         except (KeyError, ValueError) as exc:
             raise InferenceFailed from exc
-        answers, time_slice = [], TimeSlice()
+        answers, time_slice, version = [], TimeSlice(), response.model_version
         for number, each in enumerate(scores):
             vector = None if vectors is None else vectors[number]
             if class_count is None:
-                answers.append(Row(decoded=True, scores=each, embedding=vector))
+                answers.append(Row(scores=each, embedding=vector, model_version=version))
             else:
-                answers.append(Row(decoded=True, predictions=self._best(each, class_count), embedding=vector))
+                answers.append(Row(self._best(each, class_count), embedding=vector, model_version=version))
             await time_slice.pause_if_over()
-        return InferResult(response.model_name, response.model_version, tuple(answers))
+        return answers
 
     def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
         """What the model lacks, and what that costs."""

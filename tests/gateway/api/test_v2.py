@@ -10,7 +10,7 @@ from tritonclient.http import InferRequestedOutput
 
 from gateway import __version__
 from gateway.errors import InferenceFailed, InternalError, ModelNotFound, TritonUnreachable
-from gateway.inference.backend import Embeddings, InferResult
+from gateway.inference.backend import Embeddings
 from gateway.plugins.keys.key_file import add_key
 from gateway.plugins.oip.documents import InferenceBody, InferenceResponse
 from gateway.plugins.oip.routes.models import MAX_INDEX_BYTES
@@ -248,7 +248,7 @@ def test_missing_key_uses_the_protocols_format(tmp_path):
 def test_model_that_changes_its_classes_fails_only_later_images():
     """Another one with more classes takes its place in the middle of a request."""
     answers = (
-        InferResult("m", version, (row,)) for version, row in (("1", scored(*SCORES)), ("2", scored(0.1, 0.2, 0.7)))
+        replace(row, model_version=version) for version, row in (("1", scored(*SCORES)), ("2", scored(0.1, 0.2, 0.7)))
     )
     with client_of(scorer(answers), batch_max_images=1, request_max_calls=1) as client:
         read = result(ask(client, PNG, PNG))

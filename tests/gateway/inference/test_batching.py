@@ -20,13 +20,13 @@ from gateway.errors import (
     ModelUnavailable,
     UndecodableImage,
 )
-from gateway.inference.backend import CallLimits, Embeddings, InferResult, Row
-from gateway.inference.observer import CallImage, Observer
+from gateway.inference.backend import CallLimits, Embeddings, Row
+from gateway.inference.observer import Observer
 from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.queues import CALL_SECONDS, LIMITS_SECONDS
-from gateway.inference.record import ImageRecord
+from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.result import Answer, Result
+from gateway.inference.result import Result
 from gateway.inference.selection import Selection
 from gateway.limits.admission import COSTLY_SECONDS
 from tests.asking import encode
@@ -360,19 +360,19 @@ def test_shadow_gets_the_rows_of_each_request(loop):
 class Watching(Observer):
     """Asks for everything and keeps it; fails for the request "bad"."""
 
-    best_classes, keeps_records = 1, True
+    best_classes, keeps_files = 1, True
 
     def __init__(self) -> None:
-        self.records: dict[str, ImageRecord | None] = {}
-        self.calls: list[tuple[InferResult, Sequence[CallImage]]] = []
+        self.seen: dict[str, tuple[Image, Row]] = {}
+        self.calls: list[Sequence[tuple[Image, Row]]] = []
 
-    def done(self, spec: RequestSpec, result: Result, record: ImageRecord | None) -> None:
-        if spec.request_id == "bad":
+    def done(self, image: Image, row: Row) -> None:
+        if image.spec.request_id == "bad":
             raise KeyError
-        self.records[result.filename] = record
+        self.seen[image.upload.filename] = image, row
 
-    def call_done(self, spec: RequestSpec, answer: InferResult, images: Sequence[CallImage]) -> None:
-        self.calls.append((answer, images))
+    def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
+        self.calls.append(images)
 
 
 def test_observer_and_request_get_what_they_ask_for(loop):
@@ -382,25 +382,29 @@ def test_observer_and_request_get_what_they_ask_for(loop):
     request = on.send(*map(image, range(4)), embeddings=Embeddings.NEEDED)
     on.answer()
     assert (on.calls[1].call.embeddings, on.calls[1].call.least_classes) == (Embeddings.NEEDED, 1)
+    answered = {"model_version": "7", "multi_label": True, "drift_reference": "r1"}
     rows = (
-        Row(decoded=True, predictions=(cat, dog), scores=VECTOR, embedding=VECTOR),
-        Row(decoded=True, best=Predictions.of([dog, cat])),
-        Row(decoded=False),
-        Row(decoded=True, error=ImageCrashedModel()),
+        Row(predictions=(cat, dog), scores=VECTOR, embedding=VECTOR, **answered),
+        Row(best=Predictions.of([dog, cat]), **answered),
+        Row(error=UndecodableImage(), **answered),
+        Row(error=ImageCrashedModel()),
     )
-    on.pending[0].outcome.set_result(InferResult("m", "7", rows, multi_label=True, drift_reference="r1"))
+    on.pending[0].outcome.set_result(rows)
     results = on.results(request)
-    assert results[0] == Result(0, "0", 4, 4, Answer((cat, dog)), None, "7", multi_label=True)
+    assert [(each.index, each.filename, each.width, each.height) for each in results] == [
+        (number, f"{number}", 4, 4) for number in range(4)
+    ]
+    assert results[0].predictions == (cat, dog)
     assert results[0].scores is VECTOR
-    assert results[0].answer.embedding is VECTOR
+    assert results[0].embedding is VECTOR
     assert [type(result.error) for result in results[1:]] == [type(None), UndecodableImage, ImageCrashedModel]
     assert [result.model_version for result in results] == ["7", "7", "7", None]
-    records = [watching.records[f"{number}"] for number in range(4)]
-    assert [record.best for record in records] == [[cat], [dog, cat], [], []]
-    assert (records[0].seal, records[0].drift_reference) == (image(0), "r1")
-    answer, images = watching.calls[1]
-    assert (answer.rows, answer.model_version) == (rows, "7")
-    assert images == [CallImage(image(n), image(n), results[n], records[n]) for n in range(4)]
+    seen = [watching.seen[f"{number}"] for number in range(4)]
+    assert [row.best for _, row in seen] == [[cat], [dog, cat], [], []]
+    first, row = seen[0]
+    assert (first.upload.data, first.payload, first.seal, row) == (image(0), image(0), image(0), rows[0])
+    assert watching.calls[1] == seen
+    assert [row for _, row in seen] == list(rows)
 
 
 def test_observer_that_fails_costs_no_result(loop):

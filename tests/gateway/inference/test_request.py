@@ -21,7 +21,7 @@ MANY = Predictions.of(Prediction("x", number, 0.5) for number in range(MAX_UNREA
 
 
 def test_request_stops_reading_until_results_are_taken(loop):
-    row = Row(decoded=True, predictions=MANY)
+    row = Row(predictions=MANY)
     on, body = Scripted(loop, at_once=lambda call: call.answer(row=row)), body_of(*[PNG] * 50)
     may_take, taken = asyncio.Event(), []
 

@@ -149,7 +149,7 @@ def test_service_close_waits_a_limited_time_for_uncancelled_work(loop):
 def test_image_that_triton_reports_as_damaged(loop, strict, error, predictions):
     on = Scripted(loop, at_once=lambda call: call.answer(row=replace(CAT, damaged=True)))
     (result,) = on.classify(PNG, strict=strict)
-    assert result.damaged
+    assert result.row.damaged
     assert isinstance(result.error, error)
     assert len(result.predictions) == predictions
 
@@ -163,7 +163,7 @@ def test_image_that_a_decoder_reports_as_damaged(loop, strict):
     assert len(on.calls) == (0 if strict else 1)
     on.answer_all()
     (result,) = on.results(request)
-    assert result.damaged
+    assert result.row.damaged
     assert isinstance(result.error, DamagedImage) is strict
 
 

@@ -270,8 +270,8 @@ def test_lifespan_that_does_not_end_is_left(monkeypatch, plugin):
 class Broken(Observer):
     """Raises for each result, and does not end."""
 
-    def done(self, result: Result) -> None:  # type: ignore[override]
-        raise ValueError(result.filename)
+    def done(self, image: Image) -> None:  # type: ignore[override]
+        raise ValueError(image.upload.filename)
 
     async def close(self) -> None:
         await asyncio.Event().wait()

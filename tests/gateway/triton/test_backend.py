@@ -28,8 +28,8 @@ from tests.doubles.triton import KILLER, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, Fleet, call_of, fleet_of, wait_until
 
 
-def outcomes(result) -> list[str]:
-    return [row.error.code if row.error else "ok" for row in result.rows]
+def outcomes(rows) -> list[str]:
+    return [row.error.code if row.error else "ok" for row in rows]
 
 
 async def test_single_triton_that_returns_during_retries_answers():
@@ -196,8 +196,8 @@ async def test_held_calls_are_answered_once_a_triton_is_ready():
         assert not done, "no Triton was ready to answer"
         for triton in fleet.tritons.values():
             triton.away = False
-        for result in await asyncio.gather(*calls):
-            assert result.rows[0].error is None
+        for (row,) in await asyncio.gather(*calls):
+            assert row.error is None
 
 
 @pytest.mark.parametrize("hold_seconds", [0.0, 0.3])

@@ -97,29 +97,29 @@ def sent(triton: FakeTriton) -> list[list[int]]:
 
 
 async def test_images_of_different_length_are_sent_in_parts(triton):
-    result = await sender(triton).send(call_of(b"12345", b"123456", b"54321", b"654321"))
-    assert [row.decoded for row in result.rows] == [True] * 4
+    rows = await sender(triton).send(call_of(b"12345", b"123456", b"54321", b"654321"))
+    assert [row.error is None for row in rows] == [True] * 4
     assert sent(triton) == [[5, 5], [6, 6]]
 
 
 async def test_call_has_no_more_images_than_the_model_takes(triton):
-    result = await sender(triton).send(call_of(*[b"12345"] * 20))
-    assert len(result.rows) == 20
+    rows = await sender(triton).send(call_of(*[b"12345"] * 20))
+    assert len(rows) == 20
     assert sent(triton) == [[5] * 8, [5] * 8, [5] * 4]
 
 
 async def test_undecodable_image_leaves_the_others_their_answers(triton):
     good = b"x" * len(UNDECODABLE)
-    result = await sender(triton).send(call_of(good, UNDECODABLE, good))
-    assert [row.decoded for row in result.rows] == [True, False, True]
+    rows = await sender(triton).send(call_of(good, UNDECODABLE, good))
+    assert [row.error is None for row in rows] == [True, False, True]
     one = len(good)
     assert sent(triton) == [[one] * 3, [PROBE_BYTES], [one], [one], [one]]
 
 
 async def test_lone_undecodable_image_is_sent_twice(triton):
     """Its first call may have run together with the image of another client."""
-    result = await sender(triton).send(call_of(UNDECODABLE))
-    assert [row.decoded for row in result.rows] == [False]
+    rows = await sender(triton).send(call_of(UNDECODABLE))
+    assert [row.error is None for row in rows] == [False]
     assert sent(triton) == [[len(UNDECODABLE)], [PROBE_BYTES], [len(UNDECODABLE)]]
 
 
@@ -137,6 +137,6 @@ async def test_crash_is_reported_as_one(triton):
 
 async def test_complete_ensemble_reports_images_itself(triton):
     triton.minimal = False
-    result = await sender(triton).send(call_of(b"1", UNDECODABLE))
-    assert [row.decoded for row in result.rows] == [True, False]
+    rows = await sender(triton).send(call_of(b"1", UNDECODABLE))
+    assert [row.error is None for row in rows] == [True, False]
     assert len(triton.calls) == 1

@@ -96,18 +96,16 @@ async def recover(endpoint: TritonEndpoint, model: str) -> None:
 
 @pytest.mark.parametrize("class_count", [1, 2, 2**31 - 1])
 async def test_class_count_returns_the_best_classes_with_labels(endpoint, class_count):
-    result = await endpoint.infer(call(b"one", b"two"), class_count=class_count)
-    assert (result.model_name, result.model_version, len(result.rows)) == (MODEL, "1", 2)
-    for row in result.rows:
-        assert row.decoded
+    rows = await endpoint.infer(call(b"one", b"two"), class_count=class_count)
+    assert [(row.model_version, row.error) for row in rows] == [("1", None)] * 2
+    for row in rows:
         assert row.scores is None
         found = [(each.label, each.class_id, each.score) for each in row.predictions]
         assert found == [(LABELS[i], i, pytest.approx(SCORES[i])) for i in range(min(2, class_count))]
 
 
 async def test_class_count_none_returns_all_scores_without_labels(endpoint):
-    result = await endpoint.infer(call(b"one", b"two"), class_count=None)
-    for row in result.rows:
+    for row in await endpoint.infer(call(b"one", b"two"), class_count=None):
         assert not row.predictions
         assert row.scores is not None
         assert row.scores.dtype == np.float32
@@ -117,7 +115,7 @@ async def test_class_count_none_returns_all_scores_without_labels(endpoint):
 
 @pytest.mark.parametrize("class_count", [None, 1])
 async def test_embeddings_come_with_classes_and_scores(endpoint, class_count):
-    (row,) = (await endpoint.infer(call(), class_count=class_count, embeddings=True)).rows
+    (row,) = await endpoint.infer(call(), class_count=class_count, embeddings=True)
     assert row.embedding is not None
     assert (row.embedding.dtype, row.embedding.tolist()) == (np.float32, [1.0] * EMBEDDING_SIZE)
     assert (row.scores is None) == (class_count == 1)
@@ -126,8 +124,8 @@ async def test_embeddings_come_with_classes_and_scores(endpoint, class_count):
 @pytest.mark.parametrize("class_count", [None, 1])
 async def test_image_that_is_not_decoded_fails_alone(endpoint, class_count):
     images = (b"one", UNDECODABLE, b"two")
-    rows = (await endpoint.infer(call(*images), class_count=class_count, embeddings=True)).rows
-    assert [row.decoded for row in rows] == [True, False, True]
+    rows = await endpoint.infer(call(*images), class_count=class_count, embeddings=True)
+    assert [row.error is None for row in rows] == [True, False, True]
     assert (list(rows[1].predictions), rows[1].scores, rows[1].embedding) == ([], None, None)
 
 
@@ -151,7 +149,7 @@ async def test_failure_of_a_model_is_an_error(endpoint, images, class_count):
 async def test_call_ends_at_its_deadline(endpoint):
     with pytest.raises(DeadlineExceeded):
         await endpoint.infer(call(SLOW, seconds=0.2), class_count=1)
-    assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
+    assert (await endpoint.infer(call(), class_count=1))[0].error is None
 
 
 async def test_cancelled_call_ends_and_leaves_the_endpoint_usable(endpoint):
@@ -161,7 +159,7 @@ async def test_cancelled_call_ends_and_leaves_the_endpoint_usable(endpoint):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
+    assert (await endpoint.infer(call(), class_count=1))[0].error is None
 
 
 async def test_dead_process_names_its_model_until_a_reload(endpoint):
@@ -170,7 +168,7 @@ async def test_dead_process_names_its_model_until_a_reload(endpoint):
             await endpoint.infer(call(image), class_count=1)
         assert raised.value.step == "preprocessor"
     await recover(endpoint, "preprocessor")
-    assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
+    assert (await endpoint.infer(call(), class_count=1))[0].error is None
 
 
 async def test_unloaded_step_makes_its_ensemble_unavailable(endpoint):
@@ -183,7 +181,7 @@ async def test_unloaded_step_makes_its_ensemble_unavailable(endpoint):
     assert (state.version, state.state, state.reason) == ("1", "UNAVAILABLE", "unloaded")
     await endpoint.load("net")
     await endpoint.load(MODEL)
-    assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
+    assert (await endpoint.infer(call(), class_count=1))[0].error is None
 
 
 async def test_index_lists_the_models_with_their_states(endpoint):
@@ -218,7 +216,7 @@ async def test_statistics_count_the_answers_of_loaded_models(endpoint):
 
 async def test_force_reload_keeps_a_known_model_in_service(endpoint):
     await endpoint.force_reload("net")
-    assert (await endpoint.infer(call(), class_count=1)).rows[0].decoded
+    assert (await endpoint.infer(call(), class_count=1))[0].error is None
     with pytest.raises(InferenceFailed):
         await endpoint.load("unknown")
     with pytest.raises(ModelNotFound):

@@ -91,7 +91,7 @@ async def test_model_reports_its_input_tensor(data_type, tensor):
 )
 async def test_embeddings_are_requested_when_wanted_and_available(size, wanted, given):
     models = models_of(FakeTriton(embedding_size=size))
-    (row,) = (await models.infer(call(wanted))).rows
+    (row,) = await models.infer(call(wanted))
     assert (None if row.embedding is None else len(row.embedding)) == given
     (info,) = await models.all()
     assert info.embedding_size == size

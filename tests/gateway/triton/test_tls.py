@@ -61,7 +61,7 @@ async def infer(address: str, given: Settings) -> int:
     endpoint = connector(given)(address)
     try:
         call = Call((b"image",), MODEL, "", None, Deadline.after(10), "test")
-        return len((await endpoint.infer(call, class_count=1)).rows)
+        return len(await endpoint.infer(call, class_count=1))
     finally:
         await endpoint.close()
 

@@ -24,7 +24,7 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.inference.backend import Call, InferResult
+from gateway.inference.backend import Call, Row
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
 from gateway.triton.contract import (
@@ -51,13 +51,13 @@ def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:
     return response
 
 
-async def read(*rows: Sequence[bytes]) -> InferResult:
+async def read(*rows: Sequence[bytes]) -> Sequence[Row]:
     return await read_answer(answer_of(*rows), rows=len(rows), classified=True)
 
 
 async def test_classes_are_read_with_any_label():
-    result = await read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9t\xc3\xa9"])
-    assert [list(row.predictions) for row in result.rows] == [
+    rows = await read([b"0.750000:1:a: b", b"0.250000:0"], [b"0.500000:0:\xff", b"0.400000:12:\xc3\xa9t\xc3\xa9"])
+    assert [list(row.predictions) for row in rows] == [
         [Prediction("a: b", 1, 0.75), Prediction("0", 0, 0.25)],
         [Prediction("\ufffd", 0, 0.5), Prediction("\xe9t\xe9", 12, 0.4)],
     ]
@@ -66,8 +66,8 @@ async def test_classes_are_read_with_any_label():
 async def test_each_row_has_the_status_of_its_image():
     answer = answer_of(*[[b"0.7:1:cat"]] * 3)
     answer.raw_output_contents[1] = struct.pack("<3i", 0, DAMAGED, 3)
-    rows = (await read_answer(answer, rows=3, classified=True)).rows
-    found = [(row.decoded, row.damaged, len(row.predictions)) for row in rows]
+    rows = await read_answer(answer, rows=3, classified=True)
+    found = [(row.error is None, row.damaged, len(row.predictions)) for row in rows]
     assert found == [(True, False, 1), (True, True, 1), (False, False, 0)]
 
 
@@ -81,9 +81,9 @@ async def test_requested_embeddings_are_read():
     response = answer_of([b"0.7:1:cat"], [b"0.6:0:dog"])
     response.outputs.add(name=FEATURES, datatype="FP32", shape=[2, 3])
     response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
-    rows = (await read_answer(response, rows=2, classified=True, embeddings=True)).rows
+    rows = await read_answer(response, rows=2, classified=True, embeddings=True)
     assert [row.embedding.tolist() for row in rows] == [[0, 1, 2], [3, 4, 5]]
-    assert [row.embedding for row in (await read_answer(response, rows=2, classified=True)).rows] == [None, None]
+    assert [row.embedding for row in (await read_answer(response, rows=2, classified=True))] == [None, None]
 
 
 @pytest.mark.parametrize(("datatype", "shape"), [("FP16", [1, 3]), ("FP32", [3]), ("FP32", [2, 3]), ("", [])])
@@ -172,8 +172,8 @@ async def test_answer_without_statuses_has_every_row():
     response.outputs.add(name="SCORES", datatype="FP32", shape=[2, 3])
     response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
     tensors = ImageTensors("SCORES", lengths=False, status=False)
-    rows = (await read_answer(response, rows=2, classified=False, tensors=tensors)).rows
-    assert [(row.decoded, row.scores.tolist()) for row in rows] == [(True, [0, 1, 2]), (True, [3, 4, 5])]
+    rows = await read_answer(response, rows=2, classified=False, tensors=tensors)
+    assert [(row.error is None, row.scores.tolist()) for row in rows] == [(True, [0, 1, 2]), (True, [3, 4, 5])]
 
 
 def test_other_outputs_have_another_cache_key():

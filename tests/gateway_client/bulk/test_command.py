@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.json
@@ -17,7 +18,6 @@ import pyarrow.parquet
 import pytest
 
 from gateway.errors import ModelNotFound, Overloaded
-from gateway.inference.backend import InferResult
 from gateway.plugins.keys.key_file import add_key
 from gateway_cli import classify
 from gateway_cli.classify import Exit
@@ -167,7 +167,7 @@ def answered_by(version: str) -> StubBackend:
     """A service whose default version is this one, which also serves the others that a request names."""
 
     def answer(call):
-        return InferResult(call.model_name, call.model_version or version, (CAT,) * len(call.images), False, "")
+        return replace(CAT, model_version=call.model_version or version)
 
     return StubBackend(answer)
 

@@ -26,7 +26,7 @@ EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE
 def colours(image: bytes) -> Row:
     """The embedding of an image is its mean colour: blue, green and red."""
     pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
-    return Row(decoded=True, embedding=pixels.mean((0, 1)).astype(np.float32))
+    return Row(embedding=pixels.mean((0, 1)).astype(np.float32))
 
 
 @pytest.fixture(scope="module")

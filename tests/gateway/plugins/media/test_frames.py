@@ -29,7 +29,7 @@ async def shades(call: Call) -> list[Row]:
     levels = [brightness(image) for image in call.images]
     for _ in range(255 - round(255 * min(levels))):
         await asyncio.sleep(0)
-    return [Row(decoded=True, predictions=(Prediction("gray", 0, round(255 * level) / 255),)) for level in levels]
+    return [Row(predictions=(Prediction("gray", 0, round(255 * level) / 255),)) for level in levels]
 
 
 @pytest.fixture(scope="module")

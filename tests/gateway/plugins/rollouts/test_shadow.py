@@ -3,20 +3,28 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import structlog
 
-from gateway.errors import ContractBroken, GatewayError, ImageCrashedModel, ModelNotFound, TritonUnreachable
-from gateway.inference.backend import InferResult, Row
-from gateway.inference.observer import CallImage, Observers
+from gateway.errors import (
+    ContractBroken,
+    GatewayError,
+    ImageCrashedModel,
+    ModelNotFound,
+    TritonUnreachable,
+    UndecodableImage,
+)
+from gateway.inference.backend import Row
+from gateway.inference.observer import Observers
 from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.result import Result
 from gateway.inference.selection import Selection
 from gateway.ingest.masking import Masking
+from gateway.ingest.upload import Upload
 from gateway.plugins.media.explaining import MaskedCopies
 from gateway.plugins.rollouts import metrics
 from gateway.plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, difference
@@ -25,8 +33,13 @@ from tests.doubles.backend import CAT, PNG, scored
 from tests.doubles.scripted import Loop, PendingCall, Scripted, ScriptedBackend, query, service_of, start
 
 ALWAYS = {"m": {"2": 100}}
-IMAGES = [CallImage(PNG, b"seal", Result(0, "a.png"), None)]
-ANSWERED = InferResult("m", "1", (CAT,))
+ANSWERED = replace(CAT, model_version="1")
+
+
+def images_of(*rows: Row, payload: bytes = PNG) -> Any:
+    """Images of a call, with their rows."""
+    image = SimpleNamespace(payload=payload, seal=b"seal", upload=Upload(0, "a.png", payload))
+    return [(image, row) for row in rows]
 
 
 def shadowed(loop: Loop, **options: Any) -> Scripted:
@@ -41,7 +54,7 @@ def shadowed(loop: Loop, **options: Any) -> Scripted:
 
 def classes(scores: dict[int, float]) -> Row:
     """A row with some classes."""
-    return Row(decoded=True, predictions=tuple(Prediction(str(number), number, p) for number, p in scores.items()))
+    return Row(predictions=tuple(Prediction(str(number), number, p) for number, p in scores.items()))
 
 
 def looks(pending: PendingCall, *scores: float) -> None:
@@ -104,7 +117,7 @@ def test_shadows_get_their_shares(loop, shares, throws, versions):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend, {"m": shares}, throws, max_images=40)
     for _ in range(len(throws) // len(shares)):
-        loop.call_soon(shadows.call_done, query(), ANSWERED, IMAGES)
+        loop.call_soon(shadows.call_done, query(), images_of(ANSWERED))
     loop.settle()
     assert [pending.call.model_version for pending in backend.calls] == versions
     close(loop, shadows)
@@ -113,20 +126,20 @@ def test_shadows_get_their_shares(loop, shares, throws, versions):
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
-        (query(), InferResult("m", "2", (CAT,))),
+        (query(), replace(CAT, model_version="2")),
         (RequestSpec("other", "", None, 30, "r"), None),
         (RequestSpec("m", "", Selection(labels=("cat",)), 30, "r"), None),
         (RequestSpec("m", "", None, 30, "r", expansion=MaskedCopies(Masking(8, 5), 2**20)), None),
-        (query(), InferResult("m", "1", (Row(decoded=False),))),
-        (query(), InferResult("m", "1", (Row(decoded=True),))),
-        (query(), InferResult("m", "1", (Row(decoded=True, error=ImageCrashedModel()),))),
+        (query(), Row(error=UndecodableImage(), model_version="1")),
+        (query(), Row(model_version="1")),
+        (query(), Row(error=ImageCrashedModel())),
     ],
     ids=["the version that answered", "another model", "chosen labels", "explained", "undecoded", "no class", "failed"],
 )
 def test_incomparable_requests_are_not_sent_to_the_shadow(loop, asked, answer):
     backend = ScriptedBackend()
     shadows, spare = shadows_of(backend)
-    loop.call_soon(shadows.call_done, asked, answer or ANSWERED, IMAGES)
+    loop.call_soon(shadows.call_done, asked, images_of(answer or ANSWERED))
     loop.settle()
     assert not backend.calls
     assert spare.images.held == 0
@@ -135,8 +148,8 @@ def test_incomparable_requests_are_not_sent_to_the_shadow(loop, asked, answer):
 def test_only_answered_images_of_a_batch_are_sent(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend)
-    images = [replace(IMAGES[0], payload=b"broken"), *IMAGES]
-    loop.call_soon(shadows.call_done, query(), InferResult("m", "1", (Row(decoded=False), CAT)), images)
+    broken = images_of(Row(error=UndecodableImage(), model_version="1"), payload=b"broken")
+    loop.call_soon(shadows.call_done, query(), [*broken, *images_of(ANSWERED)])
     loop.settle()
     assert [list(pending.call.images) for pending in backend.calls] == [[PNG]]
     close(loop, shadows)
@@ -146,7 +159,7 @@ def test_part_of_a_batch_beyond_spare_capacity_is_sent(loop):
     backend = ScriptedBackend()
     shadows, _ = shadows_of(backend, max_images=8)
     with counted() as found:
-        loop.call_soon(shadows.call_done, query(), InferResult("m", "1", (CAT,) * 3), IMAGES * 3)
+        loop.call_soon(shadows.call_done, query(), images_of(*[ANSWERED] * 3))
         loop.settle()
     assert [len(pending.call.images) for pending in backend.calls] == [2]
     assert found == {"skipped": 1}
@@ -204,8 +217,8 @@ def test_slow_shadow_times_out_and_releases_its_lease(loop, supports_cancellatio
         (TritonUnreachable(), "triton_unreachable"),
         (ModelNotFound(), "model_not_found"),
         (RuntimeError("a bug"), "internal_error"),
-        (Row(decoded=False), "undecodable_image"),
-        (Row(decoded=True, error=ImageCrashedModel()), "image_crashed_model"),
+        (Row(error=UndecodableImage()), "undecodable_image"),
+        (Row(error=ImageCrashedModel()), "image_crashed_model"),
         (scored(np.nan, 0.1), "inference_failed"),
         (scored(), "contract_broken"),
     ],
@@ -289,7 +302,7 @@ def test_start_and_end_of_a_failure_are_logged_once(loop):
     outcomes: list[GatewayError | None] = [ModelNotFound(), ModelNotFound(), None, None]
     with structlog.testing.capture_logs() as captured:
         for outcome in outcomes:
-            loop.call_soon(shadows.call_done, query(), ANSWERED, IMAGES)
+            loop.call_soon(shadows.call_done, query(), images_of(ANSWERED))
             loop.settle()
             (pending,) = backend.pending
             if outcome is None:

@@ -18,7 +18,7 @@ from tests.processes import PROJECT
 from tests.services import Client, client_of, client_of_app
 from tests.settings import Settings
 
-ROW = Row(decoded=True, predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.7)))
+ROW = Row(predictions=(Prediction("cat", 0, 0.9), Prediction("dog", 1, 0.7)))
 TEXT = b"not an image"
 INPUTS = base64.b64encode(PNG).decode()
 

@@ -89,9 +89,9 @@ LOGITS = np.array([[0, 2, 1], [5, 5, 0]], np.float32)
 async def test_best_classes_come_first_with_their_labels(kind, shape):
     codec = TensorModel(TENSOR, labels=("a", "b", "c")).codec(config(INPUT, OUTPUT))
     response = answer(scores=LOGITS.astype(kind).reshape(shape))
-    result = await codec.read(response, rows=2, class_count=2, embeddings=False)
-    assert (result.model_name, result.model_version) == ("net", "2")
-    best = [[(each.label, each.class_id, each.score) for each in row.predictions] for row in result.rows]
+    rows = await codec.read(response, rows=2, class_count=2, embeddings=False)
+    assert [row.model_version for row in rows] == ["2", "2"]
+    best = [[(each.label, each.class_id, each.score) for each in row.predictions] for row in rows]
     assert best == [[("b", 1, 2), ("c", 2, 1)], [("a", 0, 5), ("b", 1, 5)]]
 
 
@@ -103,11 +103,11 @@ async def test_activations_make_probabilities():
     ):
         codec = TensorModel(TENSOR, activation=activation).codec(config(INPUT, OUTPUT))
         assert codec.multi_label == multi_label
-        rows = (await codec.read(answer(scores=LOGITS), rows=2, class_count=None, embeddings=False)).rows
+        rows = await codec.read(answer(scores=LOGITS), rows=2, class_count=None, embeddings=False)
         assert np.allclose([row.scores for row in rows], probabilities)
     large = np.array([[1_000, -1_000, 0]], np.float32)
     codec = TensorModel(TENSOR, activation="softmax").codec(config(INPUT, OUTPUT))
-    (row,) = (await codec.read(answer(scores=large), rows=1, class_count=None, embeddings=False)).rows
+    (row,) = await codec.read(answer(scores=large), rows=1, class_count=None, embeddings=False)
     assert row.scores.tolist() == [1, 0, 0]
 
 
@@ -117,7 +117,7 @@ async def test_embeddings_are_read_if_they_are_requested():
     request = ModelInferRequest.FromString(codec.request(call(bytes(96)), None, 1, embeddings=True))
     assert [output.name for output in request.outputs] == ["scores", "vector"]
     vectors = np.array([[[1, 2]], [[3, 4]]], np.float16)
-    rows = (await codec.read(answer(scores=LOGITS, vector=vectors), rows=2, class_count=1, embeddings=True)).rows
+    rows = await codec.read(answer(scores=LOGITS, vector=vectors), rows=2, class_count=1, embeddings=True)
     assert [row.embedding.tolist() for row in rows] == [[1, 2], [3, 4]]
 
 

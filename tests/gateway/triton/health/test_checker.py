@@ -308,7 +308,7 @@ async def test_other_versions_answer_during_a_rolling_reload():
         while "reloading" in checker.health().healing:
             assert checker.state.ready
             assert ready(checker) == {MODEL: True, f"{MODEL}.v1": True, f"{MODEL}.v2": False}
-            assert triton.answer(call_of(b"image"), 1).rows
+            assert triton.answer(call_of(b"image"), 1)
             await asyncio.sleep(0.005)
         await wait_until(lambda: ready(checker) == dict.fromkeys(VERSIONS, True))
     assert ("force_reload", "net") in triton.done
