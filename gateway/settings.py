@@ -157,7 +157,7 @@ class Section(BaseSettings):
         return 0
 
     def tensor_models(self) -> Mapping[str, Any]:
-        """Models of Triton that take tensors instead of files: by name, a gateway.triton.codec.DeclaredModel."""
+        """Models of Triton that take tensors instead of files: by name, a gateway.triton.wire.DeclaredModel."""
         return {}
 
     @classmethod

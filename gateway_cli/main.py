@@ -325,8 +325,8 @@ def triton_alive(
     """
     import asyncio
 
-    from gateway.triton.codec import Codecs
     from gateway.triton.opening import connector
+    from gateway.triton.wire import Codecs
     from gateway_local.liveness import reason_to_restart
 
     settings = load_settings()

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, Overloaded
 from gateway.inference.backend import Call
-from gateway.triton.codec import Codecs
-from gateway.triton.endpoint import TritonEndpoint
-from gateway.triton.health.expected import READY
+from gateway.triton.client import TritonEndpoint
+from gateway.triton.health.state import READY
+from gateway.triton.wire import Codecs
 
 PAUSE_SECONDS = 1.0
 

@@ -21,7 +21,7 @@ from gateway.server.serve import check_address
 from gateway.server.workers import Plan, Refused, Reloads, hung_up
 from gateway.settings import LocalTritonSettings, Settings, variable
 from gateway.triton.contract import CLASSIFIER
-from gateway.triton.health.expected import ALL
+from gateway.triton.health.state import ALL
 from gateway_local import elastic
 from gateway_local.api_process import ApiProcess
 from gateway_local.children import Child

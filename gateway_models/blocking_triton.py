@@ -13,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from gateway.errors import UserError
-from gateway.triton.client import channel_options
+from gateway.triton.client import channel_options, pause_seconds
 from gateway.triton.contract import (
     DAMAGED,
     FEATURES,
@@ -23,8 +23,7 @@ from gateway.triton.contract import (
     RAW_IMAGE,
     RAW_IMAGE_LENGTH,
 )
-from gateway.triton.endpoint import pause_seconds
-from gateway.triton.health.expected import READY
+from gateway.triton.health.state import READY
 
 TIMEOUT_SECONDS = 120.0
 LOAD_TIMEOUT_SECONDS = 600.0

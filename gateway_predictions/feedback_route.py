@@ -14,7 +14,7 @@ from gateway.api.route_table import traits
 from gateway.api.schemas import Problem, Schema
 from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RateLimited
 from gateway.inference.classes import named_class
-from gateway.inference.parameters import ModelName
+from gateway.inference.request_spec import ModelName
 from gateway.ingest import json_text
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import variable

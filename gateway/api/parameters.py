@@ -15,8 +15,7 @@ from gateway.api.request_context import RequestContext
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Embeddings
 from gateway.inference.expansion import Expansion
-from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
-from gateway.inference.request_spec import RequestSpec, timeout_within
+from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds, TopK, timeout_within
 from gateway.inference.selection import Selection
 from gateway.ingest.media_types import Uploads
 from gateway.limits.caller import ANYONE

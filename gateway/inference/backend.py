@@ -1,10 +1,10 @@
 """The interface of an inference server, and the types of its results."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +13,97 @@ from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
 from gateway.inference.selection import Selection
-from gateway.inference.sequence import FrameSequence, SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.values.rollout import Rollout
 
-if TYPE_CHECKING:
-    from gateway.inference.model_info import ModelInfo
+Parameters = Mapping[str, str | int | float]
+"""Parameters of the stateful model, by name, sent with each frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceStep:
+    """One request of a sequence to a stateful model: a frame's scores, fp32 [classes], or the end of the sequence."""
+
+    model_name: str
+    sequence_id: int
+    scores: NDArray[np.float32]
+    start: bool
+    end: bool
+    parameters: Parameters
+    deadline: Deadline
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceScores:
+    """The scores of a sequence so far."""
+
+    scores: NDArray[np.float32]
+    """fp32 [classes]."""
+    frames: int
+    """The number of frames so far."""
+    restarted: bool = False
+    """Whether the sequence begins with this frame, since the server that had the earlier ones has failed."""
+
+
+class FrameSequence(Protocol):
+    """The frames of one stream, in order; one call at a time. Every method raises errors of gateway.errors only."""
+
+    async def add(
+        self, scores: NDArray[np.float32], parameters: Parameters, deadline: Deadline, request_id: str
+    ) -> SequenceScores:
+        """Add the next frame's scores, fp32 [classes]; raises what `Backend.infer` raises."""
+        ...
+
+    async def close(self) -> None:
+        """End the sequence and release its state; raises nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model that classifies images."""
+
+    name: str
+    versions: tuple[str, ...]
+    """The versions that clients can request."""
+    ready: bool
+    classes: int
+    version: str = ""
+    """The version in use: it answers requests without a version, or has the largest share of them."""
+    rollout: Rollout | None = None
+    """Which versions answer, if its record says so."""
+    precision: str | None = None
+    """fp32, bf16 or fp16; None if the model does not specify it."""
+    multi_label: bool = False
+    """Whether each class has a probability of its own."""
+    decode: str = "exact"
+    """How large JPEGs are decoded: exact, or fast if the model specifies it."""
+    tensor: str | None = None
+    """Input type of the network: fp32 (normalised) or uint8 (pixels); None for any other."""
+    labels: tuple[str, ...] = ()
+    input_height: int | None = None
+    input_width: int | None = None
+    resize_size: tuple[int, ...] = ()
+    """Pixels to which the preprocessor resizes: height and width, or the shorter side; () if not specified."""
+    crop_size: tuple[int, ...] = ()
+    """Pixels of the centre crop: height and width, or one number for both; () if not specified."""
+    reason: str | None = None
+    """Why the model is not ready, if Triton gives a reason."""
+    embedding_size: int = 0
+    """Size of the embeddings in FEATURES; 0 if the model has none."""
+    runtime: str | None = None
+    """What runs the network, such as onnxruntime or torchscript; None if that is unknown."""
+    steps: tuple[str, ...] = field(default=())
+    """The models that the ensemble runs, in order."""
+    limitations: tuple[str, ...] = ()
+    """What the model lacks, and what that costs: one sentence each."""
+    after: str | None = None
+    """What the step after the network does, in words; None if there is none."""
+    description: str | None = None
+    """What the model is, in a sentence; None if its record does not say."""
+    loaded: bool = True
+    """Whether any server has loaded it; if not, a request for it does."""
 
 
 class Embeddings(Enum):

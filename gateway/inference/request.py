@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import anyio
 
+from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
@@ -22,16 +23,15 @@ from gateway.errors import (
     LoadFailed,
     ModelUnavailable,
     Overloaded,
+    ServiceError,
     TritonUnreachable,
 )
 from gateway.inference.backend import Row
-from gateway.inference.counts import count
 from gateway.inference.expansion import ImageSource, OpenedImage, Report
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.request_stats import Stage
 from gateway.inference.result import Result
-from gateway.inference.scope import Scope
-from gateway.inference.tools import Tools
+from gateway.inference.tools import Scope, Tools
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import DecodePolicy
@@ -39,6 +39,7 @@ from gateway.ingest.media_types import Uploads
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit
+from gateway.limits.caller import ANYONE
 from gateway.time_slices import TimeSlice
 
 if TYPE_CHECKING:
@@ -489,3 +490,26 @@ def _drop_tracebacks(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
+
+
+def count(spec: RequestSpec, result: Result) -> None:
+    """Count each image of a file in the statistics of the request, the metrics, and the account of the API key."""
+    caller, stats = spec.caller, spec.stats
+    for row in result.rows:
+        error, version = row.error, row.model_version
+        stats.model_version = stats.model_version or version or None
+        if error is None:
+            stats.images_ok += 1
+        else:
+            stats.errors[error.code] = stats.errors.get(error.code, 0) + 1
+            if isinstance(error, ServiceError):
+                stats.fault = stats.fault or error
+        if caller is not ANYONE:
+            caller.count(error)
+        # A name that a client made up must not become a label, so a model counts by name once it has answered.
+        model = spec.model_name if version else ""
+        metrics.series(metrics.IMAGES, "ok" if error is None else error.code, model, version).inc()
+        if row.damaged:
+            metrics.DAMAGED_IMAGES.inc()
+        if error is None and (score := row.top_score) is not None:
+            metrics.series(metrics.TOP_SCORE, model, version).observe(score)

@@ -1,6 +1,9 @@
 """The parameters of a request."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import Field, WithJsonSchema
 
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Embeddings
@@ -8,6 +11,7 @@ from gateway.inference.expansion import Expansion
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.selection import Selection
 from gateway.limits.caller import ANYONE, Caller
+from gateway.values.validation import VERSION_PATTERN
 
 MIN_TIMEOUT_SECONDS = 0.001
 """Shortest timeout that a client may request; any network takes longer."""
@@ -57,3 +61,13 @@ class RequestSpec:
     """Whom the images are charged to."""
     paid: bool = False
     """Whether the next image is charged already."""
+
+
+TopK = Annotated[int | None, Field(ge=1)]
+ModelName = Annotated[str | None, Field(min_length=1, max_length=256)]
+ModelVersion = Annotated[str | None, Field(pattern=VERSION_PATTERN)]
+TimeoutSeconds = (
+    Annotated[float, Field(allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": MIN_TIMEOUT_SECONDS})]
+    | None
+)
+"""Its limits are those of gateway.inference.request_spec.timeout_within."""

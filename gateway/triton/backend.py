@@ -31,17 +31,17 @@ from gateway.inference.backend import (
     EndpointHealth,
     ModelLoader,
     Row,
+    SequenceScores,
+    SequenceStep,
 )
-from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize
-from gateway.machine.memory import usable_memory
-from gateway.triton.endpoint import NOT_LOADED, SequenceLost, StubDied
+from gateway.triton.client import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.triton.wire import RecentCodes, Seal
 from gateway.values.rollout import Rollout
 
 if TYPE_CHECKING:
-    from gateway.inference.model_info import ModelInfo
+    from gateway.inference.backend import ModelInfo
     from gateway.triton.sequence import TritonSequence
 
 
@@ -187,6 +187,7 @@ class PoolModels:
     async def load(self, name: str) -> None:
         """Load or reload a model on every Triton, one after the other; see Backend.load."""
         if self._repository is not None:
+            from gateway.machine.memory import usable_memory
             from gateway.triton.footprint import check_load
 
             if warning := await asyncio.to_thread(check_load, name, self._repository, usable_memory()):

@@ -15,10 +15,9 @@ from tritonclient.utils import InferenceServerException
 
 from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
-from gateway.inference.backend import Call
-from gateway.inference.model_info import ModelInfo
+from gateway.inference.backend import Call, ModelInfo
 from gateway.ingest.resizing import Resize, resize_of, sizes
-from gateway.triton.codec import Codecs
+from gateway.triton.client import ALL_CLASSES, METADATA_TIMEOUT_SECONDS, NOT_LOADED, TritonEndpoint, pause_seconds
 from gateway.triton.contract import (
     AFTER_PARAMETER,
     DECODE_PARAMETER,
@@ -38,10 +37,9 @@ from gateway.triton.contract import (
     rollout,
     steps,
 )
-from gateway.triton.endpoint import ALL_CLASSES, METADATA_TIMEOUT_SECONDS, NOT_LOADED, TritonEndpoint, pause_seconds
-from gateway.triton.health.expected import READY
-from gateway.triton.health.state import HealthState
+from gateway.triton.health.state import READY, HealthState
 from gateway.triton.model_calls import REMEMBERED_SECONDS, ModelCalls, Remembered
+from gateway.triton.wire import Codecs
 
 
 async def describe(

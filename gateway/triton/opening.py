@@ -1,7 +1,8 @@
-"""Builds the backend from the settings: the Tritons, TLS to them, and the secret of the seal."""
+"""Builds the backend from the settings: the Tritons with their health checkers, TLS, and the secret of the seal."""
 
 import secrets
 import ssl
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +13,54 @@ from gateway.hooks import Plugins
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses, is_address
 from gateway.triton.backend import BackendOptions, TritonBackend
-from gateway.triton.client import Connect, GrpcEndpoint, Tls
-from gateway.triton.codec import Codecs
-from gateway.triton.health.checker import watcher
-from gateway.triton.health.state import Schedule
-from gateway.triton.pool import ReplicaFactory, TritonPool
-from gateway.triton.wire import Seal
+from gateway.triton.client import Connect, GrpcEndpoint, Tls, TritonEndpoint
+from gateway.triton.health.checker import Watch, watcher
+from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
+from gateway.triton.models import Models
+from gateway.triton.pool import Replica, TritonLoad, TritonPool
+from gateway.triton.wire import Codecs, Seal
+
+
+class Replicas:
+    """Makes the replicas of a pool: see gateway.triton.pool.ReplicaFactory.
+
+    `watch` makes a health checker, see gateway.triton.health.checker.watcher. `load` are the models that should be
+    loaded, with `on_demand` besides those that requests load; `codecs` are those of the models, `connect` makes the
+    endpoint of an address.
+    """
+
+    def __init__(
+        self,
+        *,
+        model_name: str,
+        schedule: Schedule,
+        watch: Watch,
+        load: Collection[str] = (),
+        on_demand: bool = False,
+        codecs: Codecs | None = None,
+        connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
+    ) -> None:
+        self.schedule = schedule
+        self.codecs = codecs or Codecs()
+        self._model_name = model_name
+        self._watch = watch
+        self._load, self._on_demand = load, on_demand
+        self._connect = connect
+
+    def replica(self, address: str, model_changed: Callable[[str], None]) -> Replica:
+        """The replica at an address host:port, whose health checker is not started yet.
+
+        `model_changed` is called with a model whose readiness or rollout may have changed.
+        """
+        endpoint = self._connect(address)
+        expected = ExpectedModels(self._model_name, load=self._load, on_demand=self._on_demand)
+        health = HealthState(address, expected, self.schedule)
+        checker = self._watch(endpoint, health, model_changed, self.codecs)
+        return Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), TritonLoad())
+
+    def want(self, name: str) -> None:
+        """Have a model loaded by every replica that is made later, as if `load` had named it."""
+        self._load = {*self._load, name}
 
 
 def create_backend(settings: Settings, connect: Connect | None = None, plugins: Plugins | None = None) -> TritonBackend:
@@ -32,7 +75,7 @@ def open_pool(
 ) -> TritonPool:
     """The Tritons of the settings."""
     schedule = Schedule(settings.ready_interval_seconds, settings.ready_timeout_seconds)
-    factory = ReplicaFactory(
+    factory = Replicas(
         model_name=settings.model,
         schedule=schedule,
         watch=watcher(plugins.repair()),

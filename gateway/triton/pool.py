@@ -6,20 +6,20 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import structlog
 
 from gateway import metrics
-from gateway.triton.addresses import Addresses
-from gateway.triton.client import GrpcEndpoint
-from gateway.triton.codec import Codecs
-from gateway.triton.endpoint import TritonEndpoint
-from gateway.triton.health.checker import HealthChecker, Watch
-from gateway.triton.health.expected import ExpectedModels
+from gateway.triton.client import TritonEndpoint
 from gateway.triton.health.state import HealthState, Schedule
-from gateway.triton.models import Models
+from gateway.triton.wire import Codecs
 from gateway.values.rollout import Rollout, newest
+
+if TYPE_CHECKING:
+    from gateway.triton.addresses import Addresses
+    from gateway.triton.health.checker import HealthChecker
+    from gateway.triton.models import Models
 
 HALF_LIFE_SECONDS = 5.0
 """Half-life of the measured latency: a slow Triton gets calls again, and one that becomes slow is detected."""
@@ -67,8 +67,8 @@ class Replica:
     address: str
     endpoint: TritonEndpoint
     health: HealthState
-    checker: HealthChecker
-    models: Models
+    checker: "HealthChecker"
+    models: "Models"
     load: TritonLoad
     task: asyncio.Task[None] | None = None
 
@@ -109,46 +109,22 @@ def rendezvous_order(addresses: Iterable[str], key: str) -> list[str]:
     return sorted(addresses, key=lambda address: hashlib.blake2b(f"{key}|{address}".encode()).digest())
 
 
-class ReplicaFactory:
-    """Makes the replicas of a pool, with what they all have in common.
+class ReplicaFactory(Protocol):
+    """Makes the replicas of a pool; see gateway.triton.opening.Replicas."""
 
-    `watch` makes a health checker, see gateway.triton.health.checker.watcher. `load` are the models that should be
-    loaded, with `on_demand` besides those that requests load; `codecs` are those of the models, `connect` makes the
-    endpoint of an address.
-    """
-
-    def __init__(
-        self,
-        *,
-        model_name: str,
-        schedule: Schedule,
-        watch: Watch,
-        load: Collection[str] = (),
-        on_demand: bool = False,
-        codecs: Codecs | None = None,
-        connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
-    ) -> None:
-        self.schedule = schedule
-        self.codecs = codecs or Codecs()
-        self._model_name = model_name
-        self._watch = watch
-        self._load, self._on_demand = load, on_demand
-        self._connect = connect
+    schedule: Schedule
+    codecs: Codecs
 
     def replica(self, address: str, model_changed: Callable[[str], None]) -> Replica:
         """The replica at an address host:port, whose health checker is not started yet.
 
         `model_changed` is called with a model whose readiness or rollout may have changed.
         """
-        endpoint = self._connect(address)
-        expected = ExpectedModels(self._model_name, load=self._load, on_demand=self._on_demand)
-        health = HealthState(address, expected, self.schedule)
-        checker = self._watch(endpoint, health, model_changed, self.codecs)
-        return Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), TritonLoad())
+        ...
 
     def want(self, name: str) -> None:
-        """Have a model loaded by every replica that is made later, as if `load` had named it."""
-        self._load = {*self._load, name}
+        """Have a model loaded by every replica that is made later."""
+        ...
 
 
 log = structlog.get_logger("gateway")
@@ -165,7 +141,7 @@ class TritonPool:
     `factory` makes the replica of an address.
     """
 
-    def __init__(self, addresses: Addresses, factory: ReplicaFactory) -> None:
+    def __init__(self, addresses: "Addresses", factory: ReplicaFactory) -> None:
         self._addresses = addresses
         self._factory = factory
         self.codecs = factory.codecs
@@ -314,7 +290,7 @@ class TritonPool:
         log.info("rollout", model=model, shares=rollout.shares, shadow=rollout.shadow, since=since, by=rollout.by)
 
 
-async def _run_checker(checker: HealthChecker) -> None:
+async def _run_checker(checker: "HealthChecker") -> None:
     """Run a health checker; one that ends by itself is counted, logged and restarted."""
     while True:
         try:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from gateway import metrics
 from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, InferenceFailed, ModelUnavailable, TritonUnreachable
-from gateway.inference.sequence import Parameters, SequenceScores, SequenceStep
-from gateway.triton.endpoint import SequenceLost, StubDied
+from gateway.inference.backend import Parameters, SequenceScores, SequenceStep
+from gateway.triton.client import SequenceLost, StubDied
 from gateway.triton.pool import Replica, power_of_two_choice
 
 END_SECONDS = 2.0
@@ -23,7 +23,7 @@ ID_BITS = 63
 
 
 class TritonSequence:
-    """The frames of one stream on the Triton that keeps their state; see gateway.inference.sequence.Sequence.
+    """The frames of one stream on the Triton that keeps their state; see gateway.inference.backend.Sequence.
 
     `ready` returns the Tritons that are ready for the stream's model, except some addresses; a frame is sent again to
     one of them only. While none is ready, one of `candidates` gets the first attempt: see TritonPool.

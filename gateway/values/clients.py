@@ -19,3 +19,9 @@ def client_of(key: str, address: str) -> str:
 def address_of(scope: Mapping[str, Any]) -> str:
     """The address from which a request came, in its ASGI scope; "" for a Unix socket."""
     return str((scope.get("client") or ("",))[0])
+
+
+def is_loopback(address: str) -> bool:
+    """Whether `host:port` is on this machine, by its name or number alone."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host in {"localhost", "::1"} or host.startswith("127.")

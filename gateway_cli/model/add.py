@@ -9,7 +9,7 @@ import typer
 from gateway.environment import load_settings
 from gateway.errors import LoadFailed, UserError
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, SEQUENCE_MODEL
-from gateway.values.addresses import is_loopback
+from gateway.values.clients import is_loopback
 from gateway_cli.addresses import Triton
 from gateway_cli.model.group import asked_for_trust, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket

@@ -6,7 +6,6 @@ from pathlib import Path
 from gateway.errors import ContractBroken
 from gateway.findings import Finding, fail, ok, warn
 from gateway.machine.capacity import Plan
-from gateway.triton.codec import Codecs
 from gateway.triton.contract import (
     CLASSIFIER,
     HOLDS_BACK,
@@ -16,6 +15,7 @@ from gateway.triton.contract import (
     read_model_config,
     steps,
 )
+from gateway.triton.wire import Codecs
 from gateway.values.labels import LabelsError, label_text
 from gateway.values.safe_path import SafePath, UnsafePath, safe_name
 

@@ -7,11 +7,10 @@ from gateway.inference.backend import Call
 from gateway.plugin_loading import hooks
 from gateway.settings import Settings, variable
 from gateway.triton.addresses import Addresses
-from gateway.triton.client import CANCELLATION_SINCE, version_numbers
-from gateway.triton.codec import Codecs
+from gateway.triton.client import CANCELLATION_SINCE, TritonEndpoint, step_configs, version_numbers
 from gateway.triton.contract import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
-from gateway.triton.endpoint import TritonEndpoint, step_configs
 from gateway.triton.opening import TlsError, connector
+from gateway.triton.wire import Codecs
 from gateway_local.devices import arguments, pool_bytes
 from gateway_local.doctor.repository import LIMITED
 from gateway_local.runtime.wheel import TRITON_VERSION

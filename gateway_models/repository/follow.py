@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from gateway.errors import UserError
-from gateway.triton.endpoint import pause_seconds
+from gateway.triton.client import pause_seconds
 from gateway.values.files import whole_file
 from gateway.values.rollout import FOLLOW_SECONDS
 from gateway.values.safe_path import SafePath

@@ -7,8 +7,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from gateway.inference.backend import Call, Row
-from gateway.inference.model_info import ModelInfo
+from gateway.inference.backend import Call, ModelInfo, Row
 from gateway.values.rollout import Rollout
 from tests.asking import encode
 from tests.doubles.backend import StubBackend, ranked

@@ -16,7 +16,7 @@ from gateway.machine.capacity import (
     plan,
 )
 from gateway.settings import variable
-from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS
+from gateway.triton.client import LOAD_TIMEOUT_SECONDS
 from gateway_local.server import EXIT_TIMEOUT_SECONDS
 from tests.deploy.conftest import SETS
 from tests.deploy.kubernetes_schemas import container, find, pod

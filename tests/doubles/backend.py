@@ -13,10 +13,18 @@ from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, SequenceUnknown, no_features
-from gateway.inference.backend import Call, CallLimits, Embeddings, EndpointHealth, ModelLoader, Row
-from gateway.inference.model_info import ModelInfo
+from gateway.inference.backend import (
+    Call,
+    CallLimits,
+    Embeddings,
+    EndpointHealth,
+    ModelInfo,
+    ModelLoader,
+    Row,
+    SequenceScores,
+    SequenceStep,
+)
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.ingest.resizing import Resize
 from gateway.values.rollout import Rollout
 from tests.asking import encode

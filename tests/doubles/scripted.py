@@ -19,8 +19,7 @@ from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.service import InferenceService
-from gateway.inference.tools import BatchLimits, Tools
-from gateway.inference.uncancelled import Uncancelled
+from gateway.inference.tools import BatchLimits, Tools, Uncancelled
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.pool import Decoded
 from gateway.ingest.frames import FrameSelection

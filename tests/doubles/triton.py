@@ -18,10 +18,9 @@ from gateway.errors import (
     TritonUnreachable,
     UndecodableImage,
 )
-from gateway.inference.backend import Call, Row
+from gateway.inference.backend import Call, Row, SequenceScores, SequenceStep
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.sequence import SequenceScores, SequenceStep
-from gateway.triton.codec import CONTRACT, Codec
+from gateway.triton.client import SequenceLost, StubDied, translate
 from gateway.triton.contract import (
     DESCRIPTION_PARAMETER,
     DIMS,
@@ -35,8 +34,8 @@ from gateway.triton.contract import (
     SEQUENCE_MODEL,
     SEQUENCE_PREDICTION,
 )
-from gateway.triton.endpoint import SequenceLost, StubDied, translate
 from gateway.triton.health.state import NEWEST
+from gateway.triton.wire import CONTRACT, Codec
 
 READY, UNAVAILABLE = "READY", "UNAVAILABLE"
 KILLER = b"kills the process"

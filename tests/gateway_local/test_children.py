@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from gateway.values.addresses import is_loopback
+from gateway.values.clients import is_loopback
 from gateway_local.children import end, get, is_ok, wait_answering
 from gateway_local.hosts import LOOPBACK, authority, free_port, reachable
 from tests.doubles.http import Reply, http_server

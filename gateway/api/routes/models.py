@@ -11,7 +11,7 @@ from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.schemas import Problem, Schema
 from gateway.errors import GatewayError, InvalidParameter, LoadFailed, ModelInUse, NotFound
-from gateway.inference.model_info import ModelInfo
+from gateway.inference.backend import ModelInfo
 from gateway.values.rollout import Rollout
 from gateway.values.setting_values import listed
 from gateway.values.variables import variable

@@ -6,11 +6,10 @@ from typing import Unpack
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
-from gateway.inference.backend import Call, Row
-from gateway.inference.model_info import ModelInfo
+from gateway.inference.backend import Call, ModelInfo, Row
 from gateway.plugins.demand.loader import DemandLoader
 from gateway.triton.backend import LIST_HINT, BackendOptions, TritonBackend
-from gateway.triton.endpoint import LOAD_TIMEOUT_SECONDS, StubDied
+from gateway.triton.client import LOAD_TIMEOUT_SECONDS, StubDied
 from gateway.triton.models import NOT_SERVED
 from gateway.triton.pool import TritonPool
 from gateway.triton.sequence import TritonSequence

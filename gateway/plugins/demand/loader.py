@@ -25,14 +25,14 @@ from gateway.errors import (
     ModelUnavailable,
     TritonUnreachable,
 )
-from gateway.inference.uncancelled import Uncancelled
+from gateway.inference.tools import Uncancelled
 from gateway.limits.lease import Bound
 from gateway.metrics import series
 from gateway.plugins.demand import metrics
 from gateway.plugins.demand.memory import HOST, Budget, ModelDescriptions, to_unload, total
 from gateway.plugins.demand.models import Models, in_state
 from gateway.settings import MIB
-from gateway.triton.health.expected import READY, UNLOADING
+from gateway.triton.health.state import READY, UNLOADING
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.values.files import machine_lock
 from gateway.values.quantities import size

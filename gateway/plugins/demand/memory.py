@@ -11,7 +11,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.errors import GatewayError
 from gateway.triton.contract import MODEL_PARAMETER, ModelConfig, breaches, parameters, read_model_configs, steps
 from gateway.triton.footprint import Files, Footprint, footprint, need, records
-from gateway.triton.health.expected import READY
+from gateway.triton.health.state import READY
 from gateway.triton.pool import Replica
 
 HOST, GPU = "host", "GPU"

@@ -13,7 +13,7 @@ from gateway.metrics import forget
 from gateway.plugins.demand import metrics
 from gateway.plugins.demand.memory import HOST, Amounts, Described, LoadedModel, ModelDescriptions
 from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, pinned, pinned_versions
-from gateway.triton.health.expected import LOADING, READY, UNLOADING
+from gateway.triton.health.state import LOADING, READY, UNLOADING
 from gateway.triton.pool import Replica, TritonPool
 
 

@@ -19,8 +19,7 @@ from gateway.api.shapes import Native
 from gateway.errors import GatewayError
 from gateway.hooks import AnswerShape
 from gateway.inference.foreign_shape import Foreign
-from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
-from gateway.inference.request_spec import RequestSpec
+from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds, TopK
 from gateway.inference.result import Result
 
 

@@ -20,8 +20,7 @@ from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY, ModelOut
 from gateway.errors import InternalError, InvalidParameter, TooManyFiles
 from gateway.inference.classes import named_class
-from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds
-from gateway.inference.request_spec import RequestSpec
+from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds
 from gateway.inference.result import Result
 from gateway.ingest.masking import DEFAULT_GRID, DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking
 from gateway.ingest.media_types import Uploads

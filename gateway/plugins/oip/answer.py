@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from gateway.errors import InvalidParameter, ModelUnavailable, no_features
+from gateway.inference.backend import SequenceScores
 from gateway.inference.result import Result
-from gateway.inference.sequence import SequenceScores
 from gateway.plugins.oip.documents import FEATURES, PREDICTION, SEQUENCE_FRAMES, SEQUENCE_PREDICTION, STATUS
 from gateway.plugins.oip.members import InferenceRequest, RequestedOutput
 from gateway.plugins.oip.reader import LENGTH_BYTES

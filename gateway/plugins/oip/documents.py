@@ -23,7 +23,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import to_json
 
 from gateway.hooks import ErrorFormat
-from gateway.inference.model_info import ModelInfo
+from gateway.inference.backend import ModelInfo
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header with the bytes of JSON at the start of a binary body."""

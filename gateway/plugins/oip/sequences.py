@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, Overloaded, SequenceUnknown
-from gateway.inference.backend import Backend
+from gateway.inference.backend import Backend, SequenceScores, SequenceStep
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.sequence import SequenceScores, SequenceStep
 
 ID_BITS = 63
 IDLE_SECONDS = 5.0

@@ -7,8 +7,8 @@ from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.plugins.recovery.recovery import ModelRecovery
-    from gateway.triton.endpoint import TritonEndpoint
-    from gateway.triton.health.probes import Probes
+    from gateway.triton.client import TritonEndpoint
+    from gateway.triton.health.checker import Probes
     from gateway.triton.health.state import HealthState
 
 

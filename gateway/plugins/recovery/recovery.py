@@ -5,10 +5,9 @@ from collections.abc import Collection
 
 from gateway.errors import DeadlineExceeded, GatewayError
 from gateway.plugins.recovery.reloading import ModelReloader, ReloadOutcome
-from gateway.triton.endpoint import LoadNotAllowed
-from gateway.triton.health.expected import NOT_LISTED, UNLOADED, has_failed
-from gateway.triton.health.probes import Probes
-from gateway.triton.health.state import NEVER, HealthState, ModelHealthState, Step
+from gateway.triton.client import LoadNotAllowed
+from gateway.triton.health.checker import Probes
+from gateway.triton.health.state import NEVER, NOT_LISTED, UNLOADED, HealthState, ModelHealthState, Step, has_failed
 
 FRESH_SECONDS = 1.0
 """A death seen within this time is confirmed by a probe that fails, or has no answer within QUICK_SECONDS."""

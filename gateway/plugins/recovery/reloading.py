@@ -12,8 +12,8 @@ import structlog
 from gateway.errors import GatewayError
 from gateway.inference.backend import ModelState
 from gateway.plugins.recovery import metrics
-from gateway.triton.endpoint import LoadNotAllowed, TritonEndpoint
-from gateway.triton.health.expected import LOADING, READY, faults
+from gateway.triton.client import LoadNotAllowed, TritonEndpoint
+from gateway.triton.health.state import LOADING, READY, faults
 from gateway.values.files import machine_lock
 
 log = structlog.get_logger("gateway")

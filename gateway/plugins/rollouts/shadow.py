@@ -18,8 +18,7 @@ from gateway.inference.observer import Observer, Observers, ShadowClass
 from gateway.inference.prediction import Predictions
 from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.scope import Scope
-from gateway.inference.tools import Tools
+from gateway.inference.tools import Scope, Tools
 from gateway.limits.lease import Lease
 from gateway.plugins.rollouts import metrics
 from gateway.plugins.rollouts.spare_capacity import SpareCapacity

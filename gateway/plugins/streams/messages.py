@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from gateway.errors import GatewayError
+from gateway.inference.backend import SequenceScores
 from gateway.inference.prediction import Prediction
 from gateway.inference.result import Result
 from gateway.inference.selection import Selection
-from gateway.inference.sequence import SequenceScores
 
 
 def predictions_of(

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gateway.api.parameters import reading
-from gateway.inference.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
-from gateway.inference.request_spec import timeout_within
+from gateway.inference.backend import Parameters
+from gateway.inference.request_spec import ModelName, ModelVersion, TimeoutSeconds, TopK, timeout_within
 from gateway.inference.selection import Selection
-from gateway.inference.sequence import Parameters
 from gateway.settings import Settings
 
 

@@ -11,13 +11,12 @@ from typing import Any
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ImageError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
-from gateway.inference.backend import Row
+from gateway.inference.backend import FrameSequence, Row, SequenceScores
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.result import Result
-from gateway.inference.scope import Scope
-from gateway.inference.sequence import FrameSequence, SequenceScores
 from gateway.inference.service import InferenceService
+from gateway.inference.tools import Scope
 from gateway.ingest import json_text
 from gateway.ingest.json_text import JsonError
 from gateway.ingest.upload import Upload

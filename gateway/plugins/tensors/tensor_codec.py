@@ -14,8 +14,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from gateway.errors import ContractBroken, InferenceFailed
-from gateway.inference.backend import Call, Row
-from gateway.inference.model_info import ModelInfo
+from gateway.inference.backend import Call, ModelInfo, Row
 from gateway.inference.prediction import Predictions
 from gateway.ingest.resizing import TensorInput
 from gateway.time_slices import TimeSlice
@@ -95,7 +94,7 @@ class TensorModel:
 
 @dataclass(frozen=True, slots=True)
 class TensorCodec:
-    """See gateway.triton.codec.Codec. The images of a call are tensors that a decoder has made."""
+    """See gateway.triton.wire.Codec. The images of a call are tensors that a decoder has made."""
 
     model: TensorModel
     input: str

@@ -21,9 +21,9 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.backend import CallLimits, Embeddings, Row
+from gateway.inference.batching import CALL_SECONDS, LIMITS_SECONDS
 from gateway.inference.observer import Observer
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.queues import CALL_SECONDS, LIMITS_SECONDS
 from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result

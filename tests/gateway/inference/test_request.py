@@ -8,9 +8,9 @@ import pytest
 from gateway.errors import EmptyFile
 from gateway.inference.backend import Row
 from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.ready_results import MAX_UNREAD_PREDICTIONS
 from gateway.inference.request_stats import Stage
-from gateway.inference.scope import AGAIN_SECONDS, Scope
+from gateway.inference.service import MAX_UNREAD_PREDICTIONS
+from gateway.inference.tools import AGAIN_SECONDS, Scope
 from tests.doubles.backend import PNG
 from tests.doubles.clock import Clock
 from tests.doubles.scripted import Scripted, body_of, query, start

@@ -11,9 +11,13 @@ from gateway.ingest.multipart import (
     MAX_PARAMETERS,
     MAX_PART_HEADERS,
     MAX_READ_AHEAD_BYTES,
+    PLAIN_PART,
+    PLAIN_TYPE,
+    boundary_of,
+    names_of,
+    parse_header,
     read_multipart,
 )
-from gateway.ingest.part_headers import PLAIN_PART, PLAIN_TYPE, boundary_of, names_of, parse_header
 from gateway.ingest.upload import Parameter, Upload, clean_filename
 from tests.gateway.ingest.reading import (
     BOUNDARY,

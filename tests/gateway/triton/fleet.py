@@ -14,9 +14,9 @@ from gateway.plugins.recovery.reloading import ModelReloader
 from gateway.triton.addresses import Addresses
 from gateway.triton.backend import TritonBackend
 from gateway.triton.health.checker import HealthChecker, watcher
-from gateway.triton.health.expected import ExpectedModels
-from gateway.triton.health.state import HealthState, Schedule
-from gateway.triton.pool import ReplicaFactory, TritonPool
+from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
+from gateway.triton.opening import Replicas
+from gateway.triton.pool import TritonPool
 from gateway.triton.wire import Seal
 from gateway.values.files import machine_lock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
@@ -86,7 +86,7 @@ class Fleet:
         self.addresses = list(tritons)
         self.endpoints: list[FakeEndpoint] = []
         watch = watcher(repair if heal else None)
-        factory = ReplicaFactory(model_name=MODEL, schedule=SCHEDULE, watch=watch, connect=self._connect)
+        factory = Replicas(model_name=MODEL, schedule=SCHEDULE, watch=watch, connect=self._connect)
         addresses = Addresses(["triton:8001"], self._look_up)
         self.pool = TritonPool(addresses, factory)
         self.backend = TritonBackend(self.pool, model_name=MODEL, seal=SEAL, hold_seconds=hold_seconds)

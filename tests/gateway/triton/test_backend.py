@@ -18,11 +18,10 @@ from gateway.errors import (
     SequenceUnknown,
     TritonUnreachable,
 )
-from gateway.inference.backend import Call
-from gateway.inference.sequence import SequenceStep
+from gateway.inference.backend import Call, SequenceStep
 from gateway.triton.backend import RetryBudget
+from gateway.triton.client import StubDied
 from gateway.triton.contract import SEQUENCE_MODEL
-from gateway.triton.endpoint import StubDied
 from gateway.triton.models import Models
 from tests.doubles.triton import KILLER, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, Fleet, call_of, fleet_of, wait_until

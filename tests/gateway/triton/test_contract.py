@@ -5,10 +5,10 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from gateway.errors import ContractBroken, InferenceFailed
-from gateway.triton.codec import Codecs, random_image
+from gateway.triton.client import StubDied
 from gateway.triton.contract import ImageTensors, breaches, image_tensors
-from gateway.triton.endpoint import StubDied
 from gateway.triton.model_calls import Sender
+from gateway.triton.wire import Codecs, random_image
 from tests.doubles.triton import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import call_of
 

@@ -17,11 +17,9 @@ from gateway.errors import (
     ModelUnavailable,
     TritonUnreachable,
 )
-from gateway.inference.backend import Call
-from gateway.inference.sequence import SequenceStep
-from gateway.triton.client import GrpcEndpoint
+from gateway.inference.backend import Call, SequenceStep
+from gateway.triton.client import GrpcEndpoint, SequenceLost, StubDied, TritonEndpoint
 from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, steps
-from gateway.triton.endpoint import SequenceLost, StubDied, TritonEndpoint
 from gateway_local.runtime.base import TritonRuntime
 from tests.doubles.triton import (
     EMBEDDING_SIZE,

@@ -15,8 +15,7 @@ from gateway.errors import ContractBroken, GatewayError, InferenceFailed, LoadFa
 from gateway.inference.backend import Call, Embeddings, ProbeResult
 from gateway.triton import models
 from gateway.triton.contract import SEQUENCE_MODEL
-from gateway.triton.health.expected import ExpectedModels
-from gateway.triton.health.state import HealthState, Schedule
+from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.model_calls import Remembered
 from gateway.triton.models import Models
 from tests.doubles.triton import FakeEndpoint, FakeTriton

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gateway.deadline import Deadline
-from gateway.triton.client import GrpcEndpoint
-from gateway.triton.endpoint import StubDied
+from gateway.triton.client import GrpcEndpoint, StubDied
 from gateway.triton.pool import TritonLoad
 from gateway.triton.sequence import ID_BITS, TritonSequence
 from tests.doubles.triton import FakeEndpoint, FakeTriton

@@ -5,7 +5,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
 from gateway.inference.backend import CallLimits
-from gateway.triton.traits import StepWorkload, Workload, has_cache
+from gateway.triton.model_calls import StepWorkload, Workload, has_cache
 from gateway.triton.wire import RecentCodes
 from tests.doubles.triton import FakeTriton
 from tests.gateway.triton.fleet import MODEL, call_of, fleet_of

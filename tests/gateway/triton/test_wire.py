@@ -27,6 +27,7 @@ from gateway.errors import (
 from gateway.inference.backend import Call, Row
 from gateway.inference.prediction import Prediction
 from gateway.inference.selection import Selection
+from gateway.triton.client import BY_STATUS, StubDied, translate
 from gateway.triton.contract import (
     DAMAGED,
     FEATURES,
@@ -36,7 +37,6 @@ from gateway.triton.contract import (
     RAW_IMAGE_LENGTH,
     ImageTensors,
 )
-from gateway.triton.endpoint import BY_STATUS, StubDied, translate
 from gateway.triton.wire import SEAL_BYTES, Seal, infer_request, read_answer
 from gateway_models.blocking_triton import pad
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
 from gateway.api.parameters import PredictParameters
-from gateway.inference.parameters import ModelVersion
+from gateway.inference.request_spec import ModelVersion
 from gateway.plugins.embed.embeddings import EmbeddingParameters
 from gateway.plugins.streams.options import StreamParameters
 from gateway.values.quantities import pixels, pixels_beyond, size

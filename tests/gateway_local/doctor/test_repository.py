@@ -8,8 +8,8 @@ import pytest
 
 from gateway.findings import Finding, Level
 from gateway.machine.capacity import plan
-from gateway.triton.codec import Codecs
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
+from gateway.triton.wire import Codecs
 from gateway_local.doctor import repository
 
 

@@ -21,7 +21,7 @@ from gateway.api.route_table import Access, traits
 from gateway.api.routes.health import is_ready
 from gateway.deadline import Deadline
 from gateway.errors import InvalidBody, InvalidParameter, ModelNotFound, NotFound
-from gateway.inference.model_info import ModelInfo
+from gateway.inference.backend import ModelInfo
 from gateway.ingest.json_text import JsonError, decode, invalid
 from gateway.plugins.oip.documents import ModelMetadata, ServerMetadata, V2Error
 from gateway.plugins.oip.triton_json import as_document

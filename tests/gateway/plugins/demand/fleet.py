@@ -13,7 +13,8 @@ from gateway.plugins.demand.memory import HOST, Budget, Described, ModelDescript
 from gateway.plugins.recovery.plugin import repair
 from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import watcher
-from gateway.triton.pool import Replica, ReplicaFactory, TritonPool
+from gateway.triton.opening import Replicas
+from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.wire import Seal
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, wait_until
@@ -82,7 +83,7 @@ class DemandGateway:
         self.endpoints: list[FakeEndpoint] = []
         self.dns = list(tritons)
         """The addresses of the name by which the gateway finds its Tritons."""
-        factory = ReplicaFactory(
+        factory = Replicas(
             model_name=MODEL,
             schedule=SCHEDULE,
             watch=watcher(repair),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gateway.errors import Overloaded, SequenceUnknown, TritonUnreachable
+from gateway.inference.backend import SequenceScores, SequenceStep
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.sequence import SequenceScores, SequenceStep
 from gateway.plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, ClientSequence, OpenSequences
 from tests.doubles.backend import StubBackend
 

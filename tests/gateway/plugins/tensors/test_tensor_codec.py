@@ -13,7 +13,7 @@ from gateway.inference.backend import Call
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.plugins.tensors.model_file import ModelFileError, read_models
 from gateway.plugins.tensors.tensor_codec import MOST_IMAGES, TensorModel
-from gateway.triton.codec import Codecs
+from gateway.triton.wire import Codecs
 from tests.settings import Settings
 
 TENSOR = TensorInput(Resize((4,), "bilinear"), (2, 4), (0.5,) * 3, (0.5,) * 3)

@@ -13,7 +13,7 @@ from gateway.errors import InferenceFailed, ModelUnavailable, TritonUnreachable
 from gateway.plugins.recovery import reloading
 from gateway.plugins.recovery.metrics import HEALINGS
 from gateway.plugins.recovery.recovery import FRESH_SECONDS
-from gateway.triton.endpoint import StubDied
+from gateway.triton.client import StubDied
 from gateway.triton.health.checker import HealthChecker
 from tests.doubles.clock import Clock
 from tests.doubles.triton import FakeEndpoint, FakeTriton

@@ -7,8 +7,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway import metrics
 from gateway.errors import ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.triton.health.checker import HealthChecker
-from gateway.triton.health.expected import NOT_LISTED, ExpectedModels
-from gateway.triton.health.state import HealthState
+from gateway.triton.health.state import NOT_LISTED, ExpectedModels, HealthState
 from gateway.values.rollout import Rollout
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, call_of, checker_of, fleet_of, running, wait_until
