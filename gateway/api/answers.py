@@ -113,8 +113,8 @@ class AnswerSize:
 
     def take(self, result: Result) -> None:
         """Count one result; raises AnswerTooLarge, and Overloaded if the response buffer is full."""
-        predictions = result.prediction_count
-        nbytes = RESULT_BYTES * result.parts + PREDICTION_BYTES * predictions
+        predictions, results = result.size
+        nbytes = RESULT_BYTES * results + PREDICTION_BYTES * predictions
         for numbers in (result.row.scores, result.row.embedding):
             if numbers is not None:
                 self._scores += len(numbers)

@@ -75,29 +75,35 @@ class ModelQueue:
         self.costly -= call.costly
         call.counted = call.costly = False
 
+    def most_images(self, request: Request, lane: Lane, backend: Backend, most: BatchLimits) -> int:
+        """How many images a call may have that begins with a lane of a request; 0 if none may leave now."""
+        if request.calls >= most.max_calls:
+            return 0
+        now = asyncio.get_running_loop().time()
+        if (limits := self.limits) is None or now >= self._limits_until:
+            limits = self.limits = backend.call_limits(self.name, request.spec.model_version, most.max_images)
+            self._limits_until = now + LIMITS_SECONDS
+        if lane is ALONE:
+            return 1
+        if limits is None:
+            return most.max_images
+        is_busy = self.counted >= limits.calls
+        if is_busy or (lane.costly and self.costly >= max(1, int(limits.calls * COSTLY_SHARE))):
+            return 0
+        return min(most.max_images, limits.images)
+
     def next(self, backend: Backend, most: BatchLimits) -> list[Image]:
         """Take the images of the next call; none if none may leave now."""
         for request in self.waiting:
-            if request.calls >= most.max_calls:
-                continue
-            now = asyncio.get_running_loop().time()
-            if (limits := self.limits) is None or now >= self._limits_until:
-                limits = self.limits = backend.call_limits(self.name, request.spec.model_version, most.max_images)
-                self._limits_until = now + LIMITS_SECONDS
             for lane in request.lanes:
-                if lane is ALONE or limits is None:
-                    return self._take(request, lane, most.max_images, most)
-                costly_calls = max(1, int(limits.calls * COSTLY_SHARE))
-                if self.counted < limits.calls and not (lane.costly and self.costly >= costly_calls):
-                    return self._take(request, lane, min(most.max_images, limits.images), most)
+                if max_images := self.most_images(request, lane, backend, most):
+                    return self._take(request, lane, max_images, most)
         return []
 
     def _take(self, first: Request, lane: Lane, max_images: int, most: BatchLimits) -> list[Image]:
         """Take images of one lane, one of each request in turn, beginning with `first`, until the call is full."""
         turns = deque((first,))
-        if lane is ALONE:
-            max_images = 1
-        elif len(self.waiting) > 1:
+        if len(self.waiting) > 1 and max_images > 1:
             turns.extend(
                 request
                 for request in self.waiting
@@ -164,6 +170,9 @@ class Batcher:
             return
         if model is None:
             model = self._models[name] = ModelQueue(name)
+        if not model.waiting and model.most_images(request, image.lane, backend, self._limits):
+            self._send(model, [image])
+            return
         model.add(image)
         self._send_waiting(model)
         if image.call is None and image in request.images:

@@ -15,6 +15,7 @@ class Prediction:
     score: float
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Predictions(Sequence[Prediction]):
     """Predictions of one image in a fifth of the memory, without objects that the garbage collector tracks.
 
@@ -22,12 +23,9 @@ class Predictions(Sequence[Prediction]):
     event loop for 0.1 s. `labels`, `class_ids` and `scores` are parallel; images share the texts of labels.
     """
 
-    __slots__ = ("class_ids", "labels", "scores")
-
-    def __init__(self, labels: tuple[str, ...], class_ids: "array[int]", scores: "array[float]") -> None:
-        self.labels = labels
-        self.class_ids = class_ids
-        self.scores = scores
+    labels: tuple[str, ...]
+    class_ids: "array[int]"
+    scores: "array[float]"
 
     @classmethod
     def of(cls, predictions: Iterable[Prediction]) -> Self:

@@ -422,7 +422,10 @@ class Request:
             self.batcher.drop(image)
 
     async def _read(self, uploads: Uploads) -> None:
-        """Start each upload as soon as it has arrived; the next one is read once this one has its permit."""
+        """Take each upload through the steps as soon as it has arrived; an error of the file becomes its result.
+
+        The next one is read once this one has its permit.
+        """
         read = self.stages["read"]
         over: TimeSlice | None = None
         try:
@@ -435,21 +438,18 @@ class Request:
                 if over is not None:  # the header alone may take 20 ms
                     await over.pause()
                 time_slice = TimeSlice()
-                await self._process(Image(self, upload))
+                image = Image(self, upload)
+                try:
+                    for step in self._steps:
+                        if await step(image):
+                            break
+                except (ImageError, DeadlineExceeded, *NOT_SERVED) as error:
+                    if isinstance(error, NOT_SERVED) and not self.begun:
+                        raise
+                    image.fail(error)
                 over = time_slice if time_slice.is_over else None
         finally:
             await uploads.aclose()
-
-    async def _process(self, image: Image) -> None:
-        """Take an image through the steps; an error of the file becomes its result."""
-        try:
-            for step in self._steps:
-                if await step(image):
-                    return
-        except (ImageError, DeadlineExceeded, *NOT_SERVED) as error:
-            if isinstance(error, NOT_SERVED) and not self.begun:
-                raise
-            image.fail(error)
 
     def _watch(self, disconnected: DisconnectWatcher) -> None:
         self._watched = True

@@ -53,7 +53,7 @@ class Result:
     def extent(self) -> int:
         """Size of the response in predictions; ten numbers of an embedding count as one."""
         embedding = self.row.embedding
-        return self.prediction_count + (0 if embedding is None else len(embedding) // 10)
+        return self.size[0] + (0 if embedding is None else len(embedding) // 10)
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -61,14 +61,9 @@ class Result:
         return (self.row,)
 
     @property
-    def prediction_count(self) -> int:
-        """The number of predictions, of all images."""
-        return len(self.row.predictions)
-
-    @property
-    def parts(self) -> int:
-        """How many results it has in the native format: its own, and those of its images."""
-        return 1
+    def size(self) -> tuple[int, int]:
+        """How many predictions and how many results it has in the native format: its own, and those of its images."""
+        return len(self.row.predictions), 1
 
     def members(self) -> dict[str, object]:
         """The members of the native format beside those of every result, as plain data."""

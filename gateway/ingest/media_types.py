@@ -102,13 +102,22 @@ async def open_uploads(
         raise file_too_large(limits)
     if announced_bytes > limits.max_request_bytes:
         raise request_too_large(limits)
+    parts: AsyncIterator[Upload | UploadReference | Parameter]
     if raw:
-        return await _split(read_raw(chunks, limits, hold), names)
-    if reader is not None:
+        parts = read_raw(chunks, limits, hold)
+    elif reader is not None:
         names = (*names, *reader.parameters) if settles else names
-        form, images = await _split(reader.read(chunks, limits, names, hold, urls=fetch is not None), names)
-        return form, cast("Uploads", images) if fetch is None else fetch(images)
-    return await _split(read_multipart(chunks, content_type, limits, hold, announced_bytes), names)
+        parts = reader.read(chunks, limits, names, hold, urls=fetch is not None)
+    else:
+        parts = read_multipart(chunks, content_type, limits, hold, announced_bytes)
+    parameters: Form = {}
+    async for part in parts:
+        if not isinstance(part, Parameter):
+            images = uploads_from(part, parts, names)
+            return parameters, cast("Uploads", images) if fetch is None or reader is None else fetch(images)
+        _check_known(part, names)
+        parameters.setdefault(part.name, []).append(part.value)
+    raise NoFiles(NO_FILES)
 
 
 FORM = "application/x-www-form-urlencoded"
@@ -125,16 +134,6 @@ async def read_raw(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = un
         hold(len(body))
     yield Upload(0, "", bytes(body))
     hold(0)
-
-
-async def _split(parts: AsyncIterator[U | Parameter], names: Sequence[str]) -> tuple[Form, AsyncGenerator[U, None]]:
-    parameters: Form = {}
-    async for part in parts:
-        if not isinstance(part, Parameter):
-            return parameters, uploads_from(part, parts, names)
-        _check_known(part, names)
-        parameters.setdefault(part.name, []).append(part.value)
-    raise NoFiles(NO_FILES)
 
 
 def _check_known(part: Parameter, names: Sequence[str]) -> None:

@@ -121,43 +121,6 @@ COMPLETE = ImageTensors()
 """The tensors of an ensemble with the whole contract."""
 
 
-def infer_request(
-    call: Call,
-    class_count: int | None,
-    timeout_seconds: float,
-    *,
-    embeddings: bool = False,
-    tensors: ImageTensors = COMPLETE,
-) -> bytes:
-    """The request for the `class_count` best classes of each image, or for all scores if None.
-
-    With `embeddings` it also requests those. It may wait in Triton's queues for `timeout_seconds`. RAW_IMAGE is
-    zero-padded to the longest image, and each row ends in the image's seal, if any; with embeddings, another seal.
-    """
-    images = call.images
-    rows, seals = len(images), call.seals
-    if not (tensors.sealed and seals):
-        seals = (b"",) * rows
-    elif embeddings:
-        seals = [embedding_code(code) for code in seals]
-    width = max(map(len, images)) + len(seals[0])
-    request = ModelInferRequest(id=call.request_id)
-    request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # Triton's unit is the microsecond
-    request.inputs.add(name=RAW_IMAGE, datatype="UINT8", shape=(rows, width))
-    if tensors.lengths:
-        request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))
-    parts = [
-        _model_and_outputs(call.model_name, call.model_version, class_count, embeddings, tensors),
-        request.SerializeToString(),
-        tensor_head(rows * width),
-    ]
-    for image, seal in zip(images, seals, strict=True):
-        parts += (image, bytes(width - len(image) - len(seal)), seal)
-    if tensors.lengths:
-        parts += (tensor_head(4 * rows), struct.pack(f"<{rows}i", *map(len, images)))
-    return b"".join(parts)
-
-
 @lru_cache(256)
 def _model_and_outputs(
     model_name: str,
@@ -196,44 +159,6 @@ def tensor_head(nbytes: int) -> bytes:
 def label_text(raw: bytes) -> str:
     """A label in UTF-8 as text, which images share."""
     return raw.decode("utf-8", "replace")
-
-
-async def read_answer(
-    response: ModelInferResponse,
-    *,
-    rows: int,
-    classified: bool,
-    embeddings: bool = False,
-    tensors: ImageTensors = COMPLETE,
-) -> Sequence[Row]:
-    """Read IMAGE_STATUS, INT32 [N, 1], PREDICTION, and with `embeddings` FEATURES, FP32 [N, size].
-
-    PREDICTION is FP32 [N, classes], or if `classified` BYTES [N, k] of "score:class id:label".
-    """
-    outputs = {}
-    for output, content in zip(response.outputs, response.raw_output_contents, strict=False):
-        outputs[output.name] = output.datatype, list(output.shape), content
-    nothing: tuple[str, list[int], bytes] = ("", [], b"")
-    datatype, shape, raw = outputs.get(tensors.prediction, nothing)
-    if (datatype, shape[:1], len(shape)) != ("BYTES" if classified else "FP32", [rows], 2):
-        raise InferenceFailed from ValueError(f"the response lacks {tensors.prediction}, or its rows differ")
-    try:
-        codes = _statuses(*outputs.get(IMAGE_STATUS, nothing), rows) if tensors.status else (0,) * rows
-        if classified:
-            answers = await _classes(raw, rows, shape[1])
-        else:
-            answers = [Row(scores=scores) for scores in np.frombuffer(raw, np.float32).reshape(shape)]
-        if embeddings:
-            for row, each in zip(answers, _embeddings(*outputs.get(FEATURES, nothing), rows), strict=True):
-                row.embedding = each
-    except (ValueError, OverflowError, struct.error) as exc:
-        raise InferenceFailed from exc
-    for number, code in enumerate(codes):
-        if code not in {0, DAMAGED}:
-            answers[number] = Row(error=UndecodableImage())
-        answers[number].damaged = code == DAMAGED
-        answers[number].model_version = response.model_version
-    return answers
 
 
 def _statuses(datatype: str, shape: list[int], raw: bytes, rows: int) -> tuple[int, ...]:
@@ -352,7 +277,10 @@ class Codec(Protocol):
         ...
 
     def request(self, call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool) -> bytes:
-        """The serialised ModelInferRequest; see gateway.triton.wire.infer_request."""
+        """The ModelInferRequest for the `class_count` best classes of each image, or for all scores if None.
+
+        With `embeddings` it also requests those. It may wait in Triton's queues for `timeout_seconds`.
+        """
         ...
 
     async def read(
@@ -412,18 +340,70 @@ class ImageCodec:
         """One random image as PPM."""
         return random_image()
 
-    def request(self, call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool) -> bytes:
-        """See Codec.request."""
-        return infer_request(call, class_count, timeout_seconds, embeddings=embeddings, tensors=self.tensors)
+    def request(
+        self, call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool = False
+    ) -> bytes:
+        """See Codec.request.
+
+        RAW_IMAGE is zero-padded to the longest image, and each row ends in the image's seal, if any; with embeddings,
+        another seal.
+        """
+        images, tensors = call.images, self.tensors
+        rows, seals = len(images), call.seals
+        if not (tensors.sealed and seals):
+            seals = (b"",) * rows
+        elif embeddings:
+            seals = [embedding_code(code) for code in seals]
+        width = max(map(len, images)) + len(seals[0])
+        request = ModelInferRequest(id=call.request_id)
+        request.parameters["timeout"].int64_param = max(
+            1, int(timeout_seconds * 1e6)
+        )  # Triton's unit is the microsecond
+        request.inputs.add(name=RAW_IMAGE, datatype="UINT8", shape=(rows, width))
+        if tensors.lengths:
+            request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))
+        parts = [
+            _model_and_outputs(call.model_name, call.model_version, class_count, embeddings, tensors),
+            request.SerializeToString(),
+            tensor_head(rows * width),
+        ]
+        for image, seal in zip(images, seals, strict=True):
+            parts += (image, bytes(width - len(image) - len(seal)), seal)
+        if tensors.lengths:
+            parts += (tensor_head(4 * rows), struct.pack(f"<{rows}i", *map(len, images)))
+        return b"".join(parts)
 
     async def read(
-        self, response: ModelInferResponse, *, rows: int, class_count: int | None, embeddings: bool
+        self, response: ModelInferResponse, *, rows: int, class_count: int | None, embeddings: bool = False
     ) -> Sequence[Row]:
-        """See Codec.read."""
-        classified = class_count is not None
-        return await read_answer(
-            response, rows=rows, classified=classified, embeddings=embeddings, tensors=self.tensors
-        )
+        """Read IMAGE_STATUS, INT32 [N, 1], PREDICTION, and with `embeddings` FEATURES, FP32 [N, size].
+
+        PREDICTION is FP32 [N, classes], or with a `class_count` BYTES [N, k] of "score:class id:label".
+        """
+        outputs, tensors, classified = {}, self.tensors, class_count is not None
+        for output, content in zip(response.outputs, response.raw_output_contents, strict=False):
+            outputs[output.name] = output.datatype, list(output.shape), content
+        nothing: tuple[str, list[int], bytes] = ("", [], b"")
+        datatype, shape, raw = outputs.get(tensors.prediction, nothing)
+        if (datatype, shape[:1], len(shape)) != ("BYTES" if classified else "FP32", [rows], 2):
+            raise InferenceFailed from ValueError(f"the response lacks {tensors.prediction}, or its rows differ")
+        try:
+            codes = _statuses(*outputs.get(IMAGE_STATUS, nothing), rows) if tensors.status else (0,) * rows
+            if classified:
+                answers = await _classes(raw, rows, shape[1])
+            else:
+                answers = [Row(scores=scores) for scores in np.frombuffer(raw, np.float32).reshape(shape)]
+            if embeddings:
+                for row, each in zip(answers, _embeddings(*outputs.get(FEATURES, nothing), rows), strict=True):
+                    row.embedding = each
+        except (ValueError, OverflowError, struct.error) as exc:
+            raise InferenceFailed from exc
+        for number, code in enumerate(codes):
+            if code not in {0, DAMAGED}:
+                answers[number] = Row(error=UndecodableImage())
+            answers[number].damaged = code == DAMAGED
+            answers[number].model_version = response.model_version
+        return answers
 
     def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
         """See gateway.triton.contract.limitations."""
@@ -439,7 +419,7 @@ def random_image() -> bytes:
     return b"P6\n%d %d\n255\n" % (PROBE_SIDE, PROBE_SIDE) + os.urandom(PROBE_SIDE * PROBE_SIDE * 3)
 
 
-CONTRACT: Codec = ImageCodec(ModelConfig())
+CONTRACT = ImageCodec(ModelConfig())
 """The codec of an ensemble with the whole contract."""
 
 

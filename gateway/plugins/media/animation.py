@@ -58,14 +58,9 @@ class AnimationResult(Result):
         return [replace(row, predictions=each.predictions, error=each.error) for each in self.frames]
 
     @property
-    def prediction_count(self) -> int:
-        """The number of predictions, including those of the frames."""
-        return len(self.predictions) + sum(len(frame.predictions) for frame in self.frames)
-
-    @property
-    def parts(self) -> int:
-        """Its own result, and those of the frames."""
-        return 1 + len(self.frames)
+    def size(self) -> tuple[int, int]:
+        """See Result.size: its own, and those of the frames."""
+        return len(self.predictions) + sum(len(frame.predictions) for frame in self.frames), 1 + len(self.frames)
 
     def members(self) -> dict[str, object]:
         """The member `frames`."""

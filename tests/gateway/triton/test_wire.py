@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc._utils import _get_inference_request
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from tritonclient.utils import InferenceServerException
 
@@ -37,7 +38,7 @@ from gateway.triton.contract import (
     RAW_IMAGE_LENGTH,
     ImageTensors,
 )
-from gateway.triton.wire import SEAL_BYTES, Seal, infer_request, read_answer
+from gateway.triton.wire import CONTRACT, SEAL_BYTES, ImageCodec, Seal
 from gateway_models.blocking_triton import pad
 
 
@@ -52,7 +53,7 @@ def answer_of(*rows: Sequence[bytes]) -> ModelInferResponse:
 
 
 async def read(*rows: Sequence[bytes]) -> Sequence[Row]:
-    return await read_answer(answer_of(*rows), rows=len(rows), classified=True)
+    return await CONTRACT.read(answer_of(*rows), rows=len(rows), class_count=5)
 
 
 async def test_classes_are_read_with_any_label():
@@ -66,7 +67,7 @@ async def test_classes_are_read_with_any_label():
 async def test_each_row_has_the_status_of_its_image():
     answer = answer_of(*[[b"0.7:1:cat"]] * 3)
     answer.raw_output_contents[1] = struct.pack("<3i", 0, DAMAGED, 3)
-    rows = await read_answer(answer, rows=3, classified=True)
+    rows = await CONTRACT.read(answer, rows=3, class_count=5)
     found = [(row.error is None, row.damaged, len(row.predictions)) for row in rows]
     assert found == [(True, False, 1), (True, True, 1), (False, False, 0)]
 
@@ -81,9 +82,9 @@ async def test_requested_embeddings_are_read():
     response = answer_of([b"0.7:1:cat"], [b"0.6:0:dog"])
     response.outputs.add(name=FEATURES, datatype="FP32", shape=[2, 3])
     response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
-    rows = await read_answer(response, rows=2, classified=True, embeddings=True)
+    rows = await CONTRACT.read(response, rows=2, class_count=5, embeddings=True)
     assert [row.embedding.tolist() for row in rows] == [[0, 1, 2], [3, 4, 5]]
-    assert [row.embedding for row in (await read_answer(response, rows=2, classified=True))] == [None, None]
+    assert [row.embedding for row in await CONTRACT.read(response, rows=2, class_count=5)] == [None, None]
 
 
 @pytest.mark.parametrize(("datatype", "shape"), [("FP16", [1, 3]), ("FP32", [3]), ("FP32", [2, 3]), ("", [])])
@@ -93,7 +94,7 @@ async def test_response_without_requested_embeddings_is_an_error(datatype, shape
         response.outputs.add(name=FEATURES, datatype=datatype, shape=shape)
         response.raw_output_contents.append(bytes(4 * int(np.prod(shape))))
     with pytest.raises(InferenceFailed):
-        await read_answer(response, rows=1, classified=True, embeddings=True)
+        await CONTRACT.read(response, rows=1, class_count=5, embeddings=True)
 
 
 TENSORS = {RAW_IMAGE: "UINT8", RAW_IMAGE_LENGTH: "INT32"}
@@ -108,7 +109,7 @@ def parsed(
     embeddings: bool = False,
 ) -> ModelInferRequest:
     call = Call(images, "flowers", version, Selection(), Deadline.after(1), "an id", seals)
-    return ModelInferRequest.FromString(infer_request(call, class_count, 1.5, embeddings=embeddings))
+    return ModelInferRequest.FromString(CONTRACT.request(call, class_count, 1.5, embeddings=embeddings))
 
 
 def rows_of(request: ModelInferRequest) -> np.ndarray:
@@ -158,9 +159,9 @@ def test_ensemble_with_images_alone_gets_padded_rows(sealed):
     """The seal is sent only where a response cache may answer: without lengths the preprocessor sees it, too."""
     images = [b"one", b"another"]
     codes = [Seal(b"secret of a test").code(image) for image in images]
-    tensors = ImageTensors("SCORES", lengths=False, status=False, sealed=sealed)
+    codec = ImageCodec(ModelConfig(), ImageTensors("SCORES", lengths=False, status=False, sealed=sealed))
     call = Call(images, "flowers", "", Selection(), Deadline.after(1), "an id", codes)
-    request = ModelInferRequest.FromString(infer_request(call, None, 1.0, tensors=tensors))
+    request = ModelInferRequest.FromString(codec.request(call, None, 1.0))
     assert [tensor.name for tensor in request.inputs] == [RAW_IMAGE]
     assert [tensor.name for tensor in request.outputs] == ["SCORES"]
     first, second = codes if sealed else (b"", b"")
@@ -171,8 +172,8 @@ async def test_answer_without_statuses_has_every_row():
     response = ModelInferResponse(model_name="flowers", model_version="1")
     response.outputs.add(name="SCORES", datatype="FP32", shape=[2, 3])
     response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
-    tensors = ImageTensors("SCORES", lengths=False, status=False)
-    rows = await read_answer(response, rows=2, classified=False, tensors=tensors)
+    codec = ImageCodec(ModelConfig(), ImageTensors("SCORES", lengths=False, status=False))
+    rows = await codec.read(response, rows=2, class_count=None)
     assert [(row.error is None, row.scores.tolist()) for row in rows] == [(True, [0, 1, 2]), (True, [3, 4, 5])]
 
 
