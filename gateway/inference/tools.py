@@ -68,8 +68,6 @@ class Scope:
         self._tasks.discard(task)
 
 
-T = TypeVar("T")
-
 CLOSING_SECONDS = 5.0
 """How long `close` waits for such work."""
 

@@ -105,8 +105,8 @@ async def test_description_is_that_of_the_record(text):
 @pytest.mark.parametrize("text", ["", '{"images": 500}'])
 async def test_answers_have_the_reference_of_their_version(text):
     """The gateway does not read it: the prediction log does."""
-    result = await models_of(FakeTriton(drift_reference=text)).infer(call(Embeddings.NONE))
-    assert result.drift_reference == text
+    (row,) = await models_of(FakeTriton(drift_reference=text)).infer(call(Embeddings.NONE))
+    assert row.drift_reference == text
 
 
 async def test_model_without_embeddings_raises_an_error_with_the_command():

@@ -34,10 +34,13 @@ from tests.settings import Settings
 
 
 async def classify(gateway: DemandGateway, model: str, *, seconds: float = 20, client: str = "") -> str:
-    """Take an image through the two steps of InferenceService: wait for its model, then the call."""
+    """Take an image through the two steps of a request: wait for its model, then the call; the model that answered."""
     await gateway.loader.loaded(model, "", Deadline.after(seconds), client)
-    result = await gateway.backend.infer(call_of(b"image", model=model, seconds=seconds))
-    return result.model_name
+    asked = call_of(b"image", model=model, seconds=seconds)
+    (row,) = await gateway.backend.infer(asked)
+    assert row.error is None
+    calls = [call for triton in gateway.tritons.values() for call in triton.calls]
+    return next(call.model_name for call in calls if call.deadline == asked.deadline)
 
 
 def loads(gateway: DemandGateway) -> list[str]:
@@ -260,8 +263,8 @@ async def test_call_loads_a_model_that_was_unloaded_since_its_wait_and_none_for_
             await gateway.backend.infer(call_of(b"image", model="m0", version="7"))
         assert loads(gateway) == ["m0"]
         gateway.triton.unloaded |= {"m0", *gateway.triton.ensembles["m0"]}
-        result = await gateway.backend.infer(call_of(b"image", model="m0"))
-        assert result.model_name == "m0"
+        (row,) = await gateway.backend.infer(call_of(b"image", model="m0"))
+        assert row.error is None
         assert loaded(gateway.triton) == {MODEL, "m0"}
 
 
