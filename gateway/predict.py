@@ -6,7 +6,7 @@
     4  ingest/multipart.py, media_types.py        each file of the form is an upload as soon as its last byte is there
     5  inference/request.py                       takes one upload after the other through the steps
     6  `image_steps` below                        charge, recognise, plan, wait for a permit, decode or pass on
-    7  inference/batching.py                      similar images of all requests share calls; their seals
+    7  inference/batching.py                      similar images of all requests share calls; their signatures
     8  triton/backend.py, model_calls.py          which Triton, which ensemble; retries; errors translated
     9  triton/wire.py, client.py                  padding, the gRPC call, and its answer as rows
    10  inference/batching.py, request.py          each row becomes the result of its image, and permits are released
@@ -118,7 +118,7 @@ def image_steps(
     """The steps of an image, in their order, for all routes that take images.
 
     An image that waits for a model or a plug-in has no permit yet: images of other requests pass it. The last step
-    gives it to inference/batching.py: it is sealed, shares a call, and gets its result.
+    gives it to inference/batching.py: it is signed, shares a call, and gets its result.
     """
     return (
         *((charge,) if has_keys else ()),

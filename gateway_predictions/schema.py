@@ -33,7 +33,7 @@ PREDICTIONS = pa.schema(
         ("bytes", pa.int64()),
         ("sha256", pa.string()),
         ("image", pa.string()),
-        ("seal", pa.string()),
+        ("signature", pa.string()),
         ("key", pa.string()),
         ("shadow_version", pa.string()),
         ("shadow_class_id", pa.int32()),

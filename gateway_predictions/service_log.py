@@ -133,7 +133,7 @@ def _of_image(image: Image) -> dict[str, object]:
         "height": None if header is None else header.height,
         "format": "" if header is None else header.format.value,
         "bytes": len(image.upload.data),
-        "seal": image.seal.hex(),
+        "signature": image.signature.hex(),
         "key": spec.key,
     }
 

@@ -128,8 +128,8 @@ class Call:
     """Which classes to return for each image; None for the model's score of every class, without labels."""
     deadline: Deadline
     request_id: str
-    seals: Sequence[bytes] = ()
-    """A code for each image, see Backend.seal; only probes have none."""
+    signatures: Sequence[bytes] = ()
+    """A code for each image, see Backend.sign; only probes have none."""
     run_to_completion: bool = False
     """For a call that must not be cancelled: return when it has ended, even after the deadline."""
     embeddings: Embeddings = Embeddings.NONE
@@ -141,8 +141,8 @@ class Call:
 
     def of(self, numbers: Sequence[int]) -> "Call":
         """The same call for some of its images."""
-        seals = [self.seals[number] for number in numbers] if self.seals else ()
-        return replace(self, images=[self.images[number] for number in numbers], seals=seals)
+        signatures = [self.signatures[number] for number in numbers] if self.signatures else ()
+        return replace(self, images=[self.images[number] for number in numbers], signatures=signatures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,11 +285,11 @@ class Backend(Protocol):
         """The last known health of each server, without a call."""
         ...
 
-    def seal(self, image: bytes) -> bytes:
+    def sign(self, image: bytes) -> bytes:
         """A code that identifies an image; may be called on any thread."""
         ...
 
-    def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
+    def needs_own_call(self, signature: bytes, model_name: str, model_version: str) -> bool:
         """Whether an image must have a call of its own.
 
         That is so if a response cache may hold its result, whose key is the whole call, or if it may crash a process.

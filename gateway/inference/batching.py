@@ -130,8 +130,8 @@ class ModelQueue:
         return items
 
 
-SEALED_INLINE_BYTES = 4 * 2**20
-"""A larger image is sealed on a thread, so that it does not block the event loop; this one takes 0.6 ms."""
+SIGNED_INLINE_BYTES = 4 * 2**20
+"""A larger image is signed on a thread, so that it does not block the event loop; this one takes 0.6 ms."""
 
 
 class Batcher:
@@ -150,17 +150,17 @@ class Batcher:
     async def add(self, image: Image) -> None:
         """Send an image, or let it wait for a call."""
         request, payload, backend = image.request, image.payload, self._backend
-        if len(payload) > SEALED_INLINE_BYTES:
-            image.seal = await asyncio.to_thread(backend.seal, payload)
+        if len(payload) > SIGNED_INLINE_BYTES:
+            image.signature = await asyncio.to_thread(backend.sign, payload)
         else:
-            image.seal = backend.seal(payload)
+            image.signature = backend.sign(payload)
         if request.closed:
             return  # its permit ends with the request
         name, version = request.spec.model_name, request.spec.model_version
         model = self._models.get(name)
         mixes_lengths = model is None or model.limits is None or model.limits.mixed_lengths
         size = len(payload).bit_length() if mixes_lengths else len(payload)
-        alone = backend.needs_own_call(image.seal, name, version)
+        alone = backend.needs_own_call(image.signature, name, version)
         image.lane = ALONE if alone else Lane(size, image.decode_seconds >= COSTLY_SECONDS)
         request.images.add(image)
         left_seconds = image.deadline.left_seconds
@@ -188,13 +188,13 @@ class Batcher:
 
     def _send(self, model: ModelQueue, images: list[Image]) -> None:
         requests: dict[Request, None] = {}
-        payloads, seals, deadline = [], [], images[0].deadline
+        payloads, signatures, deadline = [], [], images[0].deadline
         cancellable, lane = self._backend.supports_cancellation, images[0].lane
         batch_call = BatchCall(images, requests, cancellable, counted=lane is not ALONE, costly=lane.costly)
         for image in images:
             requests[image.request] = None
             payloads.append(image.payload)
-            seals.append(image.seal)
+            signatures.append(image.signature)
             deadline = max(deadline, image.deadline)
             image.call = batch_call
             if image.stage is not None:
@@ -220,7 +220,7 @@ class Batcher:
             spec.selection,
             deadline,
             request_id,
-            seals,
+            signatures,
             run_to_completion=not cancellable,
             embeddings=spec.embeddings,
             least_classes=self._observers.best_classes,

@@ -94,7 +94,7 @@ class Image:
         "permit",
         "report",
         "request",
-        "seal",
+        "signature",
         "size",
         "stage",
         "timer",
@@ -121,7 +121,7 @@ class Image:
         """Expected processor time of decoding in the preprocessor."""
         self.payload = b""
         """What is sent to Triton."""
-        self.seal = b""
+        self.signature = b""
         self.timer: asyncio.TimerHandle | None = None
         self.call: BatchCall | None = None
         """The call that the image is in; None before."""

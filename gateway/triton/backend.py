@@ -37,7 +37,7 @@ from gateway.inference.backend import (
 from gateway.ingest.resizing import Resize
 from gateway.triton.client import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
-from gateway.triton.wire import RecentCodes, Seal
+from gateway.triton.wire import RecentCodes, Signer
 from gateway.values.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class BackendOptions(TypedDict):
     """The options of a TritonBackend."""
 
     model_name: str
-    seal: Seal
+    signer: Signer
     hold_seconds: NotRequired[float]
     """While no Triton is ready, a call waits up to this long for one; by default it does not wait."""
     repository: NotRequired[Path | None]
@@ -232,8 +232,8 @@ class TritonBackend(PoolModels):
     def __init__(self, pool: TritonPool, **options: Unpack[BackendOptions]) -> None:
         super().__init__(pool, options["model_name"], options.get("repository"))
         self._hold_seconds = options.get("hold_seconds", 0.0)
-        self.seal = options["seal"].code
-        """The seal of an image; see gateway.triton.wire."""
+        self.sign = options["signer"].sign
+        """The signature of an image; see gateway.triton.wire."""
         self.tensor_input = pool.codecs.tensor_input
         """See Backend.tensor_input."""
         self._recent = RecentCodes()
@@ -262,9 +262,9 @@ class TritonBackend(PoolModels):
         """The health of each Triton in use."""
         return [replica.checker.health() for replica in self._pool.replicas]
 
-    def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
+    def needs_own_call(self, signature: bytes, model_name: str, model_version: str) -> bool:
         """Whether an image may be in the response cache; see Backend.needs_own_call."""
-        if self._recent.add(seal):
+        if self._recent.add(signature):
             for replica in self._pool.serving(model_name, model_version):
                 if replica.models.may_cache(model_name, model_version):
                     return True
@@ -289,8 +289,8 @@ class TritonBackend(PoolModels):
         on the same one: inference has no side effects, so a retry is safe. A full queue is not retried. Images whose
         call ended a process are retried once, each alone, on one other Triton.
         """
-        if len(call.seals) != len(call.images):
-            msg = "an image without a seal could get the cached answer of another one"
+        if len(call.signatures) != len(call.images):
+            msg = "an image without a signature could get the cached answer of another one"
             raise ValueError(msg)
         if call.best_effort:
             return await self._infer_best_effort(call)
@@ -356,7 +356,7 @@ class TritonBackend(PoolModels):
         try:
             return await self._infer_at(replica, call)  # not cancelled: that crashes a Triton before 2.53
         except StubDied as exc:
-            event = {"triton": replica.address, "model": exc.step, "image": call.seals[0].hex()[:16]}
+            event = {"triton": replica.address, "model": exc.step, "image": call.signatures[0].hex()[:16]}
             log.warning("image_crashed_model", **event, request_id=call.request_id)
             raise ImageCrashedModel from exc
 

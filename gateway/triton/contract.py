@@ -119,8 +119,8 @@ class ImageTensors:
     """Whether it has IMAGE_STATUS."""
     padded: bool = True
     """Whether images of different length may share a call, zero-padded."""
-    sealed: bool = True
-    """Whether each row ends in the image's seal."""
+    signed: bool = True
+    """Whether each row ends in the image's signature."""
 
 
 def image_tensors(config: ModelConfig) -> ImageTensors:
@@ -132,8 +132,8 @@ def image_tensors(config: ModelConfig) -> ImageTensors:
         lengths=lengths,
         status=any(each.name == IMAGE_STATUS for each in config.output),
         padded=lengths or padding == ZEROS,
-        # Without lengths the preprocessor sees the seal as well; it is worth that only where a cache may answer.
-        sealed=lengths or config.response_cache.enable,
+        # Without lengths the preprocessor sees the signature as well; it is worth that only where a cache may answer.
+        signed=lengths or config.response_cache.enable,
     )
 
 

@@ -203,7 +203,7 @@ class Sender:
         may have run its first call together with another client's image.
         """
         try:
-            (proof,) = await self._infer(replace(call, images=[self.codec.probe()], seals=()))
+            (proof,) = await self._infer(replace(call, images=[self.codec.probe()], signatures=()))
         except GatewayError:
             raise failure from failure.__cause__
         rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""Builds the backend from the settings: the Tritons with their health checkers, TLS, and the secret of the seal."""
+"""Builds the backend from the settings: Tritons with their health checkers, TLS, the secret of signatures."""
 
 import secrets
 import ssl
@@ -18,7 +18,7 @@ from gateway.triton.health.checker import Watch, watcher
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.models import Models
 from gateway.triton.pool import Replica, TritonLoad, TritonPool
-from gateway.triton.wire import Codecs, Seal
+from gateway.triton.wire import Codecs, Signer
 
 
 class Replicas:
@@ -91,7 +91,7 @@ def options(settings: Settings) -> BackendOptions:
     """The options of the settings for a TritonBackend."""
     return {
         "model_name": settings.model,
-        "seal": Seal(_cache_secret(settings)),
+        "signer": Signer(_cache_secret(settings)),
         "hold_seconds": settings.max_wait_seconds if settings.hold_without_triton else 0.0,
         "repository": settings.model_repository,
     }

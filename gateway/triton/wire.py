@@ -1,15 +1,15 @@
-"""What goes over the wire to Triton: images, zero-padded and sealed, as gRPC messages, and the answers.
+"""What goes over the wire to Triton: images, zero-padded and signed, as gRPC messages, and the answers.
 
 A request with images is encoded here, since protobuf's own message would copy every image three times on its way to the
 socket. In protobuf's encoding, two concatenated messages are one message with the fields of both, so the constant part
 is encoded once, and the tensors are appended without a copy.
 
-Each row of RAW_IMAGE ends in a seal, so that Triton's response cache never returns the answer of another image. The
-cache's key is an unkeyed 64-bit hash of the inputs' bytes, and a hit compares nothing (Triton core, cache_manager.cc):
-two images with equal keys are found in a second, and the second would get the first one's answer. So each row ends in a
-code that cannot be computed without the secret, after the bytes that decoders read. Equal images have equal codes and
-still hit. Clients that call Triton directly, for example for other outputs, cannot store an answer under the gateway's
-keys either.
+Each row of RAW_IMAGE ends in a signature, so that Triton's response cache never returns the answer of another image.
+The cache's key is an unkeyed 64-bit hash of the inputs' bytes, and a hit compares nothing (Triton core,
+cache_manager.cc): two images with equal keys are found in a second, and the second would get the first one's answer. So
+each row ends in a code that cannot be computed without the secret, after the bytes that decoders read. Equal images
+have equal codes and still hit. Clients that call Triton directly, for example for other outputs, cannot store an answer
+under the gateway's keys either.
 """
 
 import hmac
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from gateway.inference.backend import ModelInfo
     from gateway.settings import Section
 
-SEAL_BYTES = 16
+SIGNATURE_BYTES = 16
 RECENT_CODES = 100_000
 """Codes that RecentCodes keeps, in 10 MB of memory."""
 PURPOSE = b"RAW_IMAGE seal 4"
@@ -67,14 +67,14 @@ EMBEDDING_PURPOSE = b"and FEATURES 1"
 
 
 def embedding_code(code: bytes) -> bytes:
-    """The seal of an image in a call that also requests FEATURES: a different answer needs a different key.
+    """The signature of an image in a call that also requests FEATURES: a different answer needs a different key.
 
     It is as hard to guess as the code; the code still identifies the image.
     """
-    return hmac.digest(code, EMBEDDING_PURPOSE, "sha256")[:SEAL_BYTES]
+    return hmac.digest(code, EMBEDDING_PURPOSE, "sha256")[:SIGNATURE_BYTES]
 
 
-class Seal:
+class Signer:
     """Makes a message authentication code of each image, the end of its row: BLAKE3's `keyed_hash`.
 
     Source: O'Connor, Aumasson, Neves, Wilcox-O'Hearn, "BLAKE3: one function, fast everywhere" (2020).
@@ -83,9 +83,9 @@ class Seal:
     def __init__(self, secret: bytes) -> None:
         self._key = hmac.digest(secret, PURPOSE, "sha256")
 
-    def code(self, image: bytes) -> bytes:
-        """The code of one image."""
-        return blake3(image, key=self._key).digest(SEAL_BYTES)
+    def sign(self, image: bytes) -> bytes:
+        """The signature of one image."""
+        return blake3(image, key=self._key).digest(SIGNATURE_BYTES)
 
 
 class RecentCodes:
@@ -345,16 +345,16 @@ class ImageCodec:
     ) -> bytes:
         """See Codec.request.
 
-        RAW_IMAGE is zero-padded to the longest image, and each row ends in the image's seal, if any; with embeddings,
-        another seal.
+        RAW_IMAGE is zero-padded to the longest image, and each row ends in the image's signature, if any; with
+        embeddings, in another one.
         """
         images, tensors = call.images, self.tensors
-        rows, seals = len(images), call.seals
-        if not (tensors.sealed and seals):
-            seals = (b"",) * rows
+        rows, signatures = len(images), call.signatures
+        if not (tensors.signed and signatures):
+            signatures = (b"",) * rows
         elif embeddings:
-            seals = [embedding_code(code) for code in seals]
-        width = max(map(len, images)) + len(seals[0])
+            signatures = [embedding_code(code) for code in signatures]
+        width = max(map(len, images)) + len(signatures[0])
         request = ModelInferRequest(id=call.request_id)
         request.parameters["timeout"].int64_param = max(
             1, int(timeout_seconds * 1e6)
@@ -367,8 +367,8 @@ class ImageCodec:
             request.SerializeToString(),
             tensor_head(rows * width),
         ]
-        for image, seal in zip(images, seals, strict=True):
-            parts += (image, bytes(width - len(image) - len(seal)), seal)
+        for image, signature in zip(images, signatures, strict=True):
+            parts += (image, bytes(width - len(image) - len(signature)), signature)
         if tensors.lengths:
             parts += (tensor_head(4 * rows), struct.pack(f"<{rows}i", *map(len, images)))
         return b"".join(parts)

@@ -93,10 +93,10 @@ class StubBackend:
     def health(self) -> Sequence[EndpointHealth]:
         return [EndpointHealth("127.0.0.1:8001", ready=self.ready, last_probe=None)]
 
-    def seal(self, image: bytes) -> bytes:
+    def sign(self, image: bytes) -> bytes:
         return image
 
-    def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
+    def needs_own_call(self, signature: bytes, model_name: str, model_version: str) -> bool:
         return False
 
     def rollout(self, model_name: str) -> Rollout | None:

@@ -145,8 +145,8 @@ class ScriptedBackend(StubBackend):
             pending.cancelled = True
             raise
 
-    def needs_own_call(self, seal: bytes, model_name: str, model_version: str) -> bool:
-        return (seal, model_name, model_version) in self.alone
+    def needs_own_call(self, signature: bytes, model_name: str, model_version: str) -> bool:
+        return (signature, model_name, model_version) in self.alone
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         self.limited.add((model_name, model_version, max_images))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.triton
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[bytes, bytes]:
-    """Two photographs with one key in the cache of Triton, without the gateway's seal but with its room."""
+    """Two photographs with one key in the cache of Triton, without the gateway's signature but with its room."""
     cat, coffee = (shrunk(photo(name)) for name in ("cat", "coffee"))
     return colliding_jpegs(cat, coffee, start(ENSEMBLE_MODEL, 1, RAW_IMAGE))
 
@@ -47,7 +47,7 @@ def label(gateway, encoded: bytes) -> str:
 
 
 def test_triton_alone_confuses_images_with_equal_cache_keys(triton_client, pair):
-    # The reason for the seal. If this fails, Triton has fixed its cache.
+    # The reason for the signature. If this fails, Triton has fixed its cache.
     from tests.asking import ask_for_labels
 
     before = hits(triton_client)

@@ -117,7 +117,7 @@ class Shadows(Observer):
             None,
             Deadline.after(TIMEOUT_SECONDS),
             spec.request_id,
-            [image.seal for image in images],
+            [image.signature for image in images],
             run_to_completion=not cancellable,
             best_effort=True,
         )

@@ -402,7 +402,7 @@ def test_observer_and_request_get_what_they_ask_for(loop):
     seen = [watching.seen[f"{number}"] for number in range(4)]
     assert [row.best for _, row in seen] == [[cat], [dog, cat], [], []]
     first, row = seen[0]
-    assert (first.upload.data, first.payload, first.seal, row) == (image(0), image(0), image(0), rows[0])
+    assert (first.upload.data, first.payload, first.signature, row) == (image(0), image(0), image(0), rows[0])
     assert watching.calls[1] == seen
     assert [row for _, row in seen] == list(rows)
 
@@ -437,14 +437,14 @@ def test_image_decoded_when_its_request_has_failed_is_not_sent(loop, monkeypatch
 
 
 @pytest.mark.parametrize("over", [0, 1])
-def test_large_image_is_sealed_on_a_thread(loop, monkeypatch, over):
-    monkeypatch.setattr("gateway.inference.batching.SEALED_INLINE_BYTES", len(image(1)) - over)
+def test_large_image_is_signed_on_a_thread(loop, monkeypatch, over):
+    monkeypatch.setattr("gateway.inference.batching.SIGNED_INLINE_BYTES", len(image(1)) - over)
     on, threads = service(loop), []
-    on.backend.seal = lambda data: threads.append(threading.current_thread()) or b"seal of " + data
+    on.backend.sign = lambda data: threads.append(threading.current_thread()) or b"signature of " + data
     request = on.send(image(1))
     wait_for(lambda: loop.settle() or on.calls)
     assert (threads[0] is not threading.main_thread()) == over
-    assert on.calls[0].call.seals == [b"seal of " + image(1)]
+    assert on.calls[0].call.signatures == [b"signature of " + image(1)]
     on.answer()
     assert labels(on, request) == [label_of(image(1))]
 

@@ -17,12 +17,12 @@ from gateway.triton.health.checker import HealthChecker, watcher
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.opening import Replicas
 from gateway.triton.pool import TritonPool
-from gateway.triton.wire import Seal
+from gateway.triton.wire import Signer
 from gateway.values.files import machine_lock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 MODEL = "ensemble_model"
-SEAL = Seal(b"secret of a test")
+SIGNER = Signer(b"secret of a test")
 SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, starting_seconds=0.0, orphaned_seconds=0.1)
 
 
@@ -34,7 +34,7 @@ def call_of(*images: bytes, model: str = MODEL, version: str = "", seconds: floa
         Selection(),
         Deadline.after(seconds),
         "test",
-        [SEAL.code(image) for image in images],
+        [SIGNER.sign(image) for image in images],
     )
 
 
@@ -89,7 +89,7 @@ class Fleet:
         factory = Replicas(model_name=MODEL, schedule=SCHEDULE, watch=watch, connect=self._connect)
         addresses = Addresses(["triton:8001"], self._look_up)
         self.pool = TritonPool(addresses, factory)
-        self.backend = TritonBackend(self.pool, model_name=MODEL, seal=SEAL, hold_seconds=hold_seconds)
+        self.backend = TritonBackend(self.pool, model_name=MODEL, signer=SIGNER, hold_seconds=hold_seconds)
 
     def _connect(self, address: str) -> FakeEndpoint:
         self.endpoints.append(FakeEndpoint(address, self.tritons[address]))

@@ -34,12 +34,12 @@ def config(*parts: str) -> ModelConfig:
     [
         ((IMAGE, LENGTH, SCORES, STATUS), ImageTensors()),
         ((IMAGE, LENGTH, SCORES), ImageTensors(status=False)),
-        ((IMAGE, SCORES, STATUS), ImageTensors(lengths=False, padded=False, sealed=False)),
-        ((IMAGE, SCORES, STATUS, PADDED), ImageTensors(lengths=False, sealed=False)),
+        ((IMAGE, SCORES, STATUS), ImageTensors(lengths=False, padded=False, signed=False)),
+        ((IMAGE, SCORES, STATUS, PADDED), ImageTensors(lengths=False, signed=False)),
         ((IMAGE, SCORES, STATUS, CACHED), ImageTensors(lengths=False, padded=False)),
         (
             (IMAGE, OTHER, FEATURES),
-            ImageTensors("output__0", lengths=False, status=False, padded=False, sealed=False),
+            ImageTensors("output__0", lengths=False, status=False, padded=False, signed=False),
         ),
     ],
 )

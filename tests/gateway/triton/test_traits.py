@@ -103,7 +103,7 @@ async def test_limits_are_known_after_the_first_call_and_added_over_tritons():
 async def test_image_sent_before_has_a_call_of_its_own_where_there_may_be_a_cache():
     async with fleet_of(1) as fleet:
         backend = fleet.backend
-        first = backend.seal(b"one")
+        first = backend.sign(b"one")
         assert not backend.needs_own_call(first, MODEL, "")
         assert backend.needs_own_call(first, MODEL, "")  # nothing is known before the first call
         await backend.infer(call_of(b"image"))

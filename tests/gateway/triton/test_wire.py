@@ -1,4 +1,4 @@
-"""Requests and responses of Triton: their encoding, their seal, and their errors."""
+"""Requests and responses of Triton: their encoding, their signature, and their errors."""
 
 import struct
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ from gateway.triton.contract import (
     RAW_IMAGE_LENGTH,
     ImageTensors,
 )
-from gateway.triton.wire import CONTRACT, SEAL_BYTES, ImageCodec, Seal
+from gateway.triton.wire import CONTRACT, SIGNATURE_BYTES, ImageCodec, Signer
 from gateway_models.blocking_triton import pad
 
 
@@ -102,13 +102,13 @@ TENSORS = {RAW_IMAGE: "UINT8", RAW_IMAGE_LENGTH: "INT32"}
 
 def parsed(
     images: Sequence[bytes],
-    seals: Sequence[bytes] = (),
+    signatures: Sequence[bytes] = (),
     version: str = "",
     class_count: int | None = 5,
     *,
     embeddings: bool = False,
 ) -> ModelInferRequest:
-    call = Call(images, "flowers", version, Selection(), Deadline.after(1), "an id", seals)
+    call = Call(images, "flowers", version, Selection(), Deadline.after(1), "an id", signatures)
     return ModelInferRequest.FromString(CONTRACT.request(call, class_count, 1.5, embeddings=embeddings))
 
 
@@ -141,30 +141,30 @@ def test_request_equals_that_of_the_triton_client(images, version, class_count):
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=9))
-def test_seal_is_at_the_end_of_its_row(images):
-    codes = [Seal(b"secret of a test").code(image) for image in images]
+def test_signature_is_at_the_end_of_its_row(images):
+    codes = [Signer(b"secret of a test").sign(image) for image in images]
     request = parsed(images, codes)
 
     rows = rows_of(request)
-    assert rows.shape[1] == max(map(len, images)) + SEAL_BYTES
-    assert [row[-SEAL_BYTES:].tobytes() for row in rows] == codes
+    assert rows.shape[1] == max(map(len, images)) + SIGNATURE_BYTES
+    assert [row[-SIGNATURE_BYTES:].tobytes() for row in rows] == codes
     for row, image in zip(rows, images, strict=True):
         assert row[: len(image)].tobytes() == image
-        assert not row[len(image) : -SEAL_BYTES].any()
+        assert not row[len(image) : -SIGNATURE_BYTES].any()
     assert struct.unpack(f"<{len(images)}i", request.raw_input_contents[1]) == tuple(map(len, images))
 
 
-@pytest.mark.parametrize("sealed", [False, True])
-def test_ensemble_with_images_alone_gets_padded_rows(sealed):
-    """The seal is sent only where a response cache may answer: without lengths the preprocessor sees it, too."""
+@pytest.mark.parametrize("signed", [False, True])
+def test_ensemble_with_images_alone_gets_padded_rows(signed):
+    """The signature is sent only where a response cache may answer: without lengths the preprocessor sees it, too."""
     images = [b"one", b"another"]
-    codes = [Seal(b"secret of a test").code(image) for image in images]
-    codec = ImageCodec(ModelConfig(), ImageTensors("SCORES", lengths=False, status=False, sealed=sealed))
+    codes = [Signer(b"secret of a test").sign(image) for image in images]
+    codec = ImageCodec(ModelConfig(), ImageTensors("SCORES", lengths=False, status=False, signed=signed))
     call = Call(images, "flowers", "", Selection(), Deadline.after(1), "an id", codes)
     request = ModelInferRequest.FromString(codec.request(call, None, 1.0))
     assert [tensor.name for tensor in request.inputs] == [RAW_IMAGE]
     assert [tensor.name for tensor in request.outputs] == ["SCORES"]
-    first, second = codes if sealed else (b"", b"")
+    first, second = codes if signed else (b"", b"")
     assert request.raw_input_contents == [b"one" + bytes(4) + first + b"another" + second]
 
 
@@ -178,26 +178,26 @@ async def test_answer_without_statuses_has_every_row():
 
 
 def test_other_outputs_have_another_cache_key():
-    """Triton's cache ignores which outputs are requested: with another seal it cannot find the other answer."""
+    """Triton's cache ignores which outputs are requested: with another signature it cannot find the other answer."""
     images = [b"one", b"another"]
-    codes = [Seal(b"secret of a test").code(image) for image in images]
+    codes = [Signer(b"secret of a test").sign(image) for image in images]
     classes, both = (parsed(images, codes, embeddings=embeddings) for embeddings in (False, True))
     assert [output.name for output in classes.outputs] == [PREDICTION, IMAGE_STATUS]
     assert [output.name for output in both.outputs] == [PREDICTION, IMAGE_STATUS, FEATURES]
     for one, other in zip(rows_of(classes), rows_of(both), strict=True):
-        assert (one[:-SEAL_BYTES] == other[:-SEAL_BYTES]).all()
-        assert (one[-SEAL_BYTES:] != other[-SEAL_BYTES:]).any()
+        assert (one[:-SIGNATURE_BYTES] == other[:-SIGNATURE_BYTES]).all()
+        assert (one[-SIGNATURE_BYTES:] != other[-SIGNATURE_BYTES:]).any()
 
 
-def sealed(*payloads: bytes, secret: bytes = b"secret of a test") -> list[bytes]:
-    return [Seal(secret).code(each) for each in payloads]
+def signed(*payloads: bytes, secret: bytes = b"secret of a test") -> list[bytes]:
+    return [Signer(secret).sign(each) for each in payloads]
 
 
 def test_codes_depend_on_the_image_and_the_secret():
-    codes = sealed(b"one", b"another one")
-    assert codes == sealed(b"one", b"another one")
-    assert len({*codes, *sealed(b"one", secret=b"another secret..")}) == 3
-    assert {len(code) for code in codes} == {SEAL_BYTES}
+    codes = signed(b"one", b"another one")
+    assert codes == signed(b"one", b"another one")
+    assert len({*codes, *signed(b"one", secret=b"another secret..")}) == 3
+    assert {len(code) for code in codes} == {SIGNATURE_BYTES}
 
 
 @pytest.mark.parametrize("status", grpc.StatusCode)

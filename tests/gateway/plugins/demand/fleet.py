@@ -15,7 +15,7 @@ from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import watcher
 from gateway.triton.opening import Replicas
 from gateway.triton.pool import Replica, TritonPool
-from gateway.triton.wire import Seal
+from gateway.triton.wire import Signer
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, wait_until
 
@@ -99,7 +99,7 @@ class DemandGateway:
             descriptions=descriptions,
             **{"kept_seconds": 0.0, **policy},
         )
-        self.backend = DemandBackend(self.pool, self.loader, model_name=MODEL, seal=Seal(b"secret of a test"))
+        self.backend = DemandBackend(self.pool, self.loader, model_name=MODEL, signer=Signer(b"secret of a test"))
 
     @property
     def triton(self) -> FakeTriton:

@@ -38,7 +38,7 @@ ANSWERED = replace(CAT, model_version="1")
 
 def images_of(*rows: Row, payload: bytes = PNG) -> Any:
     """Images of a call, with their rows."""
-    image = SimpleNamespace(payload=payload, seal=b"seal", upload=Upload(0, "a.png", payload))
+    image = SimpleNamespace(payload=payload, signature=b"signature", upload=Upload(0, "a.png", payload))
     return [(image, row) for row in rows]
 
 
