@@ -89,8 +89,8 @@ def router(plugins: "Plugins") -> APIRouter:
         parameters = query_parameters(known, request.scope["query_string"])
         with context.stats.stages["read"]:
             body = Body(request, context)
-            form, uploads = await body.open_uploads(service.tools.policy.limits, names, settles=True)
-        check = body.reader.settle(form, parameters.model_fields_set) if form and body.reader is not None else None
+            form, uploads = await body.open_uploads(service.tools.policy.limits, names, with_own=True)
+        check = body.reader.remove_own(form, parameters.model_fields_set) if form and body.reader is not None else None
         if form:
             parameters = with_form(parameters, form)
         if parameters.frames is not None and "frames" not in expansions:

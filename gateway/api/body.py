@@ -96,7 +96,7 @@ class Body(UploadingClient):
         return self._readers.get(media_type_of(self._content_type))
 
     async def open_uploads(
-        self, limits: Limits, names: Sequence[str], *, settles: bool = False
+        self, limits: Limits, names: Sequence[str], *, with_own: bool = False
     ) -> tuple[Form, Uploads]:
         """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
         return await open_uploads(
@@ -108,7 +108,7 @@ class Body(UploadingClient):
             self.hold,
             self._fetch,
             self._readers,
-            settles=settles,
+            with_own=with_own,
         )
 
     async def read_whole(self, most: int, limit: str) -> bytes:

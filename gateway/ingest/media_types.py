@@ -36,7 +36,7 @@ class BodyReader(ABC):
     """Reads the bodies of a further media type, for all routes that take images."""
 
     parameters: ClassVar[Sequence[str]] = ()
-    """Parameters that a body of POST /predict may have in addition to the route's; `settle` removes them."""
+    """Parameters that a body of POST /predict may have in addition to the route's; `remove_own` removes them."""
 
     @abstractmethod
     def read(
@@ -47,7 +47,7 @@ class BodyReader(ABC):
         `urls` is whether images may be URLs. Raises NoFiles, and other errors of the request.
         """
 
-    def settle(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
+    def remove_own(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
         """Remove from the parameters of a body those that POST /predict does not have.
 
         `query` are the names of the parameters in the query. Returns a check of the removed ones, or None; it gets the
@@ -75,14 +75,14 @@ async def open_uploads(
     fetch: Fetch | None = None,
     readers: Mapping[str, BodyReader] = NO_READERS,
     *,
-    settles: bool = False,
+    with_own: bool = False,
 ) -> tuple[Form, Uploads]:
     """Read a body up to its first file: its parameters, which must be among `names`, and the uploads as they arrive.
 
-    Without `fetch`, images cannot be URLs. `readers` are for further media types, by those; with `settles` their bodies
-    may also have parameters of theirs, and the caller calls `BodyReader.settle`. Raises UnsupportedMediaType, NoFiles,
-    and what the reader of the media type raises; so do the uploads. A body is not read if its Content-Length exceeds a
-    limit.
+    Without `fetch`, images cannot be URLs. `readers` are for further media types, by those; with `with_own` their
+    bodies may also have parameters of theirs, and the caller calls `BodyReader.remove_own`. Raises
+    UnsupportedMediaType, NoFiles, and what the reader of the media type raises; so do the uploads. A body is not read
+    if its Content-Length exceeds a limit.
     """
     media_type = media_type_of(content_type)
     # A body without a type is an image, too: clients that send bytes or an open file often add none.
@@ -106,7 +106,7 @@ async def open_uploads(
     if raw:
         parts = read_raw(chunks, limits, hold)
     elif reader is not None:
-        names = (*names, *reader.parameters) if settles else names
+        names = (*names, *reader.parameters) if with_own else names
         parts = reader.read(chunks, limits, names, hold, urls=fetch is not None)
     else:
         parts = read_multipart(chunks, content_type, limits, hold, announced_bytes)

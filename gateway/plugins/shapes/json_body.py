@@ -81,10 +81,10 @@ class JsonBody(BodyReader):
             yield Upload(index, filename, *await read_base64(image.pop("b64"), limits, hold, left))
             hold(left)
 
-    def settle(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
+    def remove_own(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
         """Remove `function_to_apply`, which must be what the model ends in, and the format if the query has one.
 
-        The format that the body implies is only a default. Returns a check of the function; see BodyReader.settle.
+        The format that the body implies is only a default. Returns a check of the function; see BodyReader.remove_own.
         """
         if form.get("format", [])[-1:] == [HUGGING_FACE] and "format" in query:
             del form["format"]
