@@ -407,6 +407,20 @@ def test_observer_and_request_get_what_they_ask_for(loop):
     assert [row for _, row in seen] == list(rows)
 
 
+@pytest.mark.parametrize("kept", [b"", GIF], ids=["released", "kept"])
+def test_file_of_a_decoded_image_is_kept_only_for_observers_that_need_it(loop, kept):
+    watching = Watching()
+    watching.keeps_files = bool(kept)
+    on = Scripted(loop, observers=[watching])
+    request = on.send(GIF)
+    on.decode()
+    held = on.service.admission.bytes.held
+    on.answer()
+    ((seen, row),) = watching.seen.values()
+    assert (seen.upload.data, row.error, len(on.results(request))) == (kept, None, 1)
+    assert held == (len(kept) or len(seen.payload))
+
+
 def test_observer_that_fails_costs_no_result(loop):
     on = busy(loop, observers=[Watching()])
     bad, good = on.send(image(1), asked=RequestSpec("m", "", None, 30, "bad")), on.send(image(2))
