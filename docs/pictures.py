@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import cv2
 import numpy as np
 from PIL import Image
-from playwright.sync_api import BrowserContext, FilePayload, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, FilePayload, FloatRect, Page, expect, sync_playwright
 from skimage import data
 
 FOLDER = Path(__file__).with_name("images")
@@ -62,9 +62,10 @@ def film(path: Path) -> None:
             file.write(b"FRAME\n" + cv2.cvtColor(np.asarray(frame), cv2.COLOR_RGB2YUV_I420).tobytes())
 
 
-def save(page: Page, name: str) -> None:
-    """What the window shows, in few bytes."""
-    picture = Image.open(io.BytesIO(page.screenshot(animations="disabled")))
+def save(page: Page, name: str, clip: FloatRect | None = None) -> None:
+    """What the window shows, or a part of the page, in few bytes."""
+    taken = page.screenshot(animations="disabled", clip=clip, full_page=clip is not None)
+    picture = Image.open(io.BytesIO(taken))
     few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
     few.save(FOLDER / name, optimize=True)
 
@@ -118,13 +119,13 @@ def take(address: str, film_path: Path) -> None:
         answer = page.locator(".live-responses-table .highlight-code").first
         expect(answer).to_contain_text("Egyptian cat")
         page.mouse.move(0, 0)
-        box = answer.bounding_box()
-        assert box is not None
-        page.set_viewport_size(
-            {"width": 1240, "height": round(box["y"] + page.evaluate("scrollY") + box["height"] + 24)}
-        )
         page.evaluate("scrollTo(0, 0)")
-        save(page, "docs.png")
+        form = page.locator("#operations-classify-predict .opblock-section-request-body").bounding_box()
+        box = answer.bounding_box()
+        assert form is not None
+        assert box is not None
+        bottom = box["y"] + box["height"] + 24
+        save(page, "docs.png", {"x": 0, "y": form["y"], "width": 1240, "height": bottom - form["y"]})
         browser.close()
 
 
