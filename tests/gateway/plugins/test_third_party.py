@@ -1,5 +1,6 @@
 """The core without plug-ins, and plug-ins of others: those of docs/guides/plugins.md, installed from a folder."""
 
+import inspect
 import os
 import re
 from importlib import import_module
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway import __version__
+from gateway import __version__, hooks
 from gateway.app import create_app
 from gateway.environment import load_settings
 from gateway.hooks import Plugin, PluginFailed
@@ -213,6 +214,10 @@ def test_public_names_exist():
     assert [name for name in public if not any(hasattr(module, name) for module in modules)] == []
     used = re.findall(r"^from (gateway\S*) import (.*)$", GUIDE, re.MULTILINE)
     assert {name for module, names in used if module != "gateway.errors" for name in names.split(", ")} <= public
+    named = re.findall(r"^ *from (gateway\S*) import (.*)$", inspect.getsource(hooks), re.MULTILINE)
+    assert {
+        name for module, names in named if module != "gateway.errors" for name in re.findall(r"[A-Z]\w+", names)
+    } <= public
 
 
 def test_plug_in_of_the_guide_checks_signed_tokens(tmp_path):
