@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO, cast
@@ -12,7 +12,7 @@ import typer
 from gateway import __version__
 from gateway.environment import load_settings
 from gateway.errors import UserError
-from gateway.hooks import PluginFailed
+from gateway.hooks import Plugin, PluginFailed
 from gateway.logs import LogStream, lost_as_text
 from gateway.plugin_loading import commands_of, environment_of, hooks, installed, listings
 from gateway.settings import LogFormat, Settings
@@ -46,9 +46,15 @@ triton_app = typer.Typer(help="The Triton server of a PyPI wheel.", no_args_is_h
 app.add_typer(model_app, name="model")
 app.add_typer(triton_app, name="triton")
 app.add_typer(predictions_app, name="predictions")
+_plugins: Sequence[type[Plugin]] = ()
 with suppress(PluginFailed):  # reported by every command that reads the settings
-    for _commands in commands_of(installed()):
-        app.add_typer(_commands.app)
+    _plugins = installed()
+for _plugin in _plugins:
+    try:
+        for _commands in commands_of((_plugin,)):
+            app.add_typer(_commands.app)
+    except PluginFailed as _exc:
+        typer.secho(f"warning: {visible(str(_exc))}", err=True, fg="yellow")
 
 LAST_PORT = 65_535
 

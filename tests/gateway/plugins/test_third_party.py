@@ -245,6 +245,13 @@ def test_broken_plug_in_stops_the_start_with_its_name(tmp_path, code, reason):
     assert "Traceback" not in printed
 
 
+def test_commands_that_cannot_be_loaded_cost_no_other_command(tmp_path):
+    code = "from gateway.hooks import Plugin\nclass Broken(Plugin):\n    commands = 'nothing_of_that_name'"
+    install(tmp_path, "broken", "Broken", code)
+    program = "import sys; sys.argv = ['gateway', 'key', '--help']; from gateway_cli.main import main; main()"
+    assert "the plug-in 'broken' failed: its commands, nothing_of_that_name, cannot be" in run(program, tmp_path)
+
+
 def test_setting_of_a_plug_in_is_checked_like_others(tmp_path):
     install(tmp_path, "result_lines", "ResultLines", CODE["result_lines"])
     program = "from gateway.environment import load_settings; load_settings()"
