@@ -219,7 +219,10 @@ class Admission:
         image.place = image.share.start(self._place), next(self._numbers)
         queues.setdefault(image.share, deque()).append(image)
         self.waiting.add(1)
-        return await admission(image.admitted, lambda: self._give_up(image))
+        try:
+            return await admission(image.admitted, lambda: self._give_up(image))
+        finally:
+            del image.admitted  # its result is the image: they would be garbage that only a collection finds
 
     def admit(self) -> None:
         """Give permits to the images that fit now."""
