@@ -220,16 +220,6 @@ def forget(metric: Gauge, *labels: str) -> None:
             metric.remove(*labels)
 
 
-def forget_triton(address: str) -> None:
-    """Remove the metrics of a Triton whose address is no longer in DNS."""
-    forget(TRITON_READY, address)
-
-
-def forget_model(name: str) -> None:
-    """Remove the metrics of an unloaded model."""
-    forget(MODEL_READY, name)
-
-
 def show_rollout(model: str, before: Rollout | None, rollout: Rollout | None) -> None:
     """Show which versions of a model answer, instead of `before`; None for a model that no longer has several."""
     for version in before.versions if before else ():
@@ -243,11 +233,6 @@ def show_rollout(model: str, before: Rollout | None, rollout: Rollout | None) ->
     for version, percent in rollout.shadow.items():
         SHADOW_SHARE.labels(model, version).set(percent / 100)
     ROLLOUT_SINCE.labels(model).set(rollout.since.timestamp() if rollout.since else 0.0)
-
-
-def forget_missing(address: str, model: str) -> None:
-    """Remove the metric of a missing model at a Triton that is no longer used."""
-    forget(MODEL_MISSING, address, model)
 
 
 def exposition() -> bytes:

@@ -278,7 +278,7 @@ class TritonPool:
         if serving:
             metrics.MODEL_READY.labels(model).set(any(health.answers(model) for health in serving))
         elif rollout == before:
-            metrics.forget_model(model)
+            metrics.forget(metrics.MODEL_READY, model)
         if rollout == before:
             return
         metrics.show_rollout(model, before, rollout)

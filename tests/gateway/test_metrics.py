@@ -34,9 +34,9 @@ def test_metrics_have_the_version_and_no_creation_times():
 def test_metrics_of_a_removed_triton_are_removed():
     metrics.TRITON_READY.labels("triton-that-goes:8001").set(0)
     assert "triton-that-goes" in metrics.exposition().decode()
-    metrics.forget_triton("triton-that-goes:8001")
+    metrics.forget(metrics.TRITON_READY, "triton-that-goes:8001")
     assert "triton-that-goes" not in metrics.exposition().decode()
-    metrics.forget_triton("triton-that-goes:8001")
+    metrics.forget(metrics.TRITON_READY, "triton-that-goes:8001")
 
 
 WORKER = """
@@ -46,7 +46,7 @@ metrics.IMAGES_IN_FLIGHT.set(3)
 metrics.REQUESTS.labels("/predict", "200", "").inc(5)
 metrics.TRITON_READY.labels("a:1").set(0)
 metrics.TRITON_READY.labels("b:1").set(0)
-metrics.forget_triton("b:1")
+metrics.forget(metrics.TRITON_READY, "b:1")
 print(metrics.exposition().decode(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -225,9 +225,9 @@ class HealthChecker:
 
     def forget_metrics(self) -> None:
         """Remove the metrics of this Triton."""
-        metrics.forget_triton(self.state.address)
+        metrics.forget(metrics.TRITON_READY, self.state.address)
         for name, _ in self._reported_missing:
-            metrics.forget_missing(self.state.address, name)
+            metrics.forget(metrics.MODEL_MISSING, self.state.address, name)
 
     async def _repeat(
         self, action: Callable[[], Awaitable[None]], wake: asyncio.Event, interval_seconds: float = 0.0
