@@ -19,8 +19,7 @@ from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.ingest.media_types import Uploads
-from gateway.limits.pool_clients import NeverEvicted
-from gateway.limits.pools import PoolLease
+from gateway.limits.pools import NeverEvicted, PoolLease
 
 SCORES_PER_PREDICTION = 10
 """A score without a label, or a number of an embedding, counts as a tenth of a prediction, in bytes and in time."""

@@ -24,8 +24,7 @@ from gateway.ingest.media_types import BodyReader, Form, Uploads, UploadsOrUrls,
 from gateway.ingest.upload import Limits, Upload
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
-from gateway.limits.pool_clients import UploadingClient
-from gateway.limits.pools import PoolLease
+from gateway.limits.pools import PoolLease, UploadingClient
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 

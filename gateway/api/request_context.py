@@ -14,8 +14,7 @@ from gateway.errors import GatewayError
 from gateway.inference.request_stats import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.caller import ANYONE, Caller
-from gateway.limits.pool_clients import PoolClient
-from gateway.limits.pools import Pool, PoolLease
+from gateway.limits.pools import Pool, PoolClient, PoolLease
 
 if TYPE_CHECKING:
     from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketProtocolOf

@@ -11,7 +11,7 @@ from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
-from gateway.limits.pool_clients import IDLE_SECONDS
+from gateway.limits.pools import IDLE_SECONDS
 from gateway.limits.turns import Participant, Turns
 
 FIRST_REQUESTS, NEXT_REQUESTS, PIPELINED_REQUESTS = 2, 4, 1

@@ -15,7 +15,7 @@ from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
 from gateway.errors import GatewayError, InternalError, clear_frames
 from gateway.inference.request_spec import RequestSpec
-from gateway.limits.pool_clients import NeverEvicted
+from gateway.limits.pools import NeverEvicted
 from gateway.plugins.streams.errors import UpgradeRequired
 from gateway.plugins.streams.messages import error_message
 from gateway.plugins.streams.options import StreamParameters, read_parameters

@@ -20,8 +20,7 @@ from gateway.inference.tools import Scope
 from gateway.ingest import json_text
 from gateway.ingest.json_text import JsonError
 from gateway.ingest.upload import Upload
-from gateway.limits.pool_clients import WaitingClient
-from gateway.limits.pools import PoolLease
+from gateway.limits.pools import PoolLease, WaitingClient
 from gateway.metrics import STREAMS_STOPPED
 from gateway.plugins.streams import metrics
 from gateway.plugins.streams.messages import HeldLabel, frame_message, predictions_of, sequence_member

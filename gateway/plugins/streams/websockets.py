@@ -12,8 +12,7 @@ from websockets.protocol import CONNECTING, OPEN, State
 from websockets.server import ServerProtocol
 
 from gateway.errors import MAX_MESSAGE_BYTES, Overloaded
-from gateway.limits.pool_clients import UploadingClient
-from gateway.limits.pools import PoolLease
+from gateway.limits.pools import PoolLease, UploadingClient
 from gateway.server.handler import Needs, Phase, ServedConnection
 from gateway.server.refusals import error_response
 from gateway.values.validation import shortened

@@ -19,8 +19,7 @@ from gateway.ingest.media_types import Uploads, UploadsOrUrls
 from gateway.ingest.upload import Limits, Upload, UploadReference, clean_filename, file_too_large, request_too_large
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
-from gateway.limits.pool_clients import UploadingClient
-from gateway.limits.pools import Pool
+from gateway.limits.pools import Pool, UploadingClient
 from gateway.limits.round_robin import RoundRobin
 from gateway.plugins.urls import metrics
 from gateway.plugins.urls.addresses import AddressRule, Resolver

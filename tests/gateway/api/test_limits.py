@@ -22,8 +22,7 @@ from gateway.api.pieces import PiecedAnswer
 from gateway.api.schemas import PredictResponse
 from gateway.errors import Overloaded
 from gateway.limits.admission import Admission
-from gateway.limits.pool_clients import NeverEvicted
-from gateway.limits.pools import response_buffer
+from gateway.limits.pools import NeverEvicted, response_buffer
 from gateway.plugins.keys.limits_route import FIXED
 from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.gateway.api.tensors import INFER, in_json

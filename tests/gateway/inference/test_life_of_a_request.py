@@ -25,8 +25,7 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.backend import CallLimits
-from gateway.limits.pool_clients import NeverEvicted
-from gateway.limits.pools import PoolLease, upload_buffer
+from gateway.limits.pools import NeverEvicted, PoolLease, upload_buffer
 from tests.asking import encode
 from tests.doubles.scripted import (
     Body,

@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
 from gateway.limits.connections import FIRST_REQUESTS, Connections
-from gateway.limits.pool_clients import IDLE_SECONDS
+from gateway.limits.pools import IDLE_SECONDS
 from gateway.limits.turns import Turns
 from tests.doubles.clock import Clock
 

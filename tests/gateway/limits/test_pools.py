@@ -8,8 +8,16 @@ from prometheus_client import REGISTRY
 from gateway.errors import Overloaded
 from gateway.limits.lease import Bound
 from gateway.limits.pace import Pace
-from gateway.limits.pool_clients import NeverEvicted, UploadingClient, WaitingClient
-from gateway.limits.pools import Pool, PoolLease, response_buffer, streams, upload_buffer
+from gateway.limits.pools import (
+    NeverEvicted,
+    Pool,
+    PoolLease,
+    UploadingClient,
+    WaitingClient,
+    response_buffer,
+    streams,
+    upload_buffer,
+)
 from tests.doubles.clock import Clock
 
 MAX = 100

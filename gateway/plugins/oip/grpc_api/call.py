@@ -10,8 +10,7 @@ import grpc
 from gateway import metrics
 from gateway.errors import HeadersTooLarge, InvalidBody, Overloaded, UploadTimeout
 from gateway.limits.lease import Bound
-from gateway.limits.pool_clients import PoolClient
-from gateway.limits.pools import Pool
+from gateway.limits.pools import Pool, PoolClient
 from gateway.plugins.oip.grpc_api.status import failure_of
 from gateway.settings import Settings
 from gateway.values.quantities import size
