@@ -10,9 +10,7 @@ from gateway.settings import FixedLimits, Section, Settings, variable
 MAX_CALLS = 256
 """gRPC calls of one process at once, with open streams. More need more processes."""
 MAX_SEQUENCES = 256
-"""Sequences under /v2 of one client (API key, or address without one) in one process.
-
-Another one ends the one that has been idle for longest, after 5 s without an image; if none is idle, it is refused."""
+"""Sequences under /v2 of one client (API key, or address without one) in one process."""
 
 
 class ProtocolSettings(Section):

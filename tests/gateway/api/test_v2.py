@@ -442,21 +442,6 @@ def test_client_has_as_many_sequences_as_the_limit(backend, monkeypatch):
     assert len(backend.frames) == 3
 
 
-def test_idle_sequence_makes_room_for_the_next_one(backend, monkeypatch):
-    monkeypatch.setattr("gateway.plugins.oip.sequences.IDLE_SECONDS", 0.0)
-    monkeypatch.setattr("gateway.plugins.oip.settings.MAX_SEQUENCES", 2)
-    with client_of(backend) as client:
-        assert [start(client, sequence_id).status_code for sequence_id in (1, 2)] == [200, 200]
-        assert ask(client, PNG, sequence_id=1).status_code == 200
-        assert start(client, 3).status_code == 200
-        ends = [step for step in backend.steps if step.end]
-        assert len(ends) == 1
-        assert not ends[0].scores.any()
-        assert len(ends[0].scores) == len(SCORES)
-        assert ask(client, PNG, sequence_id=2).status_code == 409
-        assert ask(client, PNG, sequence_id=1).status_code == 200
-
-
 def test_sequences_of_two_keys_are_two(backend, tmp_path, monkeypatch):
     """Each key has its own sequences, and as many as the limit."""
     keys = tmp_path / "keys"

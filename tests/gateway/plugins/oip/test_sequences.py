@@ -15,16 +15,6 @@ SPEC = RequestSpec("flowers", "", None, 10.0, "request")
 SCORES = [np.ones(2, np.float32)]
 
 
-class LostAtTheEnd(StubBackend):
-    """A backend that cannot be reached when a sequence ends."""
-
-    async def add_to_sequence(self, model_name: str, model_version: str, step: SequenceStep) -> SequenceScores:
-        scores = await super().add_to_sequence(model_name, model_version, step)
-        if step.end:
-            raise TritonUnreachable
-        return scores
-
-
 @pytest.fixture
 def backend() -> StubBackend:
     return StubBackend()
@@ -34,18 +24,16 @@ async def add(sequences, backend, number, client="a", **flags):
     await sequences.add_images(backend, client, ClientSequence(number, **flags), SPEC, "", SCORES)
 
 
-@pytest.mark.parametrize("kind", [StubBackend, LostAtTheEnd])
-async def test_sequence_makes_room_once_it_is_idle(clock, kind):
-    """It makes room even if its end fails."""
-    backend = kind()
+async def test_sequence_counts_until_it_ends_or_its_state_is_gone(clock, backend):
     sequences = OpenSequences(1, clock)
     await add(sequences, backend, 1, start=True)
-    clock.seconds += IDLE_SECONDS - 0.001
+    clock.seconds += FORGET_SECONDS
     with pytest.raises(Overloaded):
         await add(sequences, backend, 2, start=True)
     clock.seconds += 0.001
     await add(sequences, backend, 2, start=True)
-    assert [step.end for step in backend.steps] == [False, True, False]
+    await add(sequences, backend, 2, end=True)
+    await add(sequences, backend, 3, start=True)
 
 
 async def test_client_that_is_dropped_during_its_request(clock, backend):
@@ -81,4 +69,4 @@ async def test_nothing_is_kept_of_clients_that_are_gone(clock, backend):
     assert list(sequences._clients) == ["a"]
     await add(sequences, backend, 1, end=True)
     await add(sequences, backend, 1, "b", start=True, end=True)
-    assert not any(sequences._clients.values())
+    assert not sequences._clients
