@@ -38,10 +38,6 @@ class Exported:
     attributes: dict[str, Any]
     failed: bool
 
-    @property
-    def seconds(self) -> float:
-        return (self.ended - self.started) / 1e9
-
 
 @dataclass
 class Collector:

@@ -113,12 +113,6 @@ class RawClient:
             self.read()
         return self.ended[stream]
 
-    def until_closed(self) -> None:
-        """Read until the service closes the connection."""
-        with suppress(EOFError, ConnectionError):
-            while True:
-                self.read()
-
 
 @contextmanager
 def client(port: int, *, timeout_seconds: float = 30.0, window: int = 65_535) -> Iterator[RawClient]:
