@@ -81,9 +81,7 @@ def classify(
     labels: Annotated[
         str | None, typer.Option(help="Report only these classes, separated by commas.", show_default=False)
     ] = None,
-    concurrency: Annotated[
-        int, typer.Option(help="Maximum number of concurrent requests; fewer while the service is busy.", min=1, max=64)
-    ] = 4,
+    concurrency: Annotated[int, typer.Option(help="Maximum number of concurrent requests.", min=1, max=64)] = 4,
     shard: Annotated[
         str | None,
         typer.Option(

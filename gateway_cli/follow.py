@@ -15,15 +15,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from gateway.errors import UserError
 from gateway_cli.capture import VideoFrame
-from gateway_client.documents import (
-    Malformed,
-    integer,
-    number,
-    objects,
-    optional_object,
-    parsed,
-    text,
-)
+from gateway_client.documents import Malformed, parsed, reading
 
 OPEN_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
@@ -129,12 +121,13 @@ def _answers(stream: ClientConnection, sent: deque[tuple[int, float]]) -> Iterat
     deadline = time.monotonic() + ANSWER_SECONDS
     while True:
         try:
-            message = parsed(_bytes(stream.recv(max(0, deadline - time.monotonic()))))
-            kind = text(message, "type")
-            if kind == "error":
-                fault = _fault(message)
-            elif kind == "frame":
-                yield _answer(message, _seconds(sent, integer(message, "frame")))
+            message = parsed(stream.recv(max(0, deadline - time.monotonic())))
+            with reading():
+                if message["type"] == "error":
+                    fault = message["error"]["message"][:MAX_FAULT_CHARACTERS]
+                answer = _answer(message, sent) if message["type"] == "frame" else None
+            if answer is not None:
+                yield answer
                 deadline = time.monotonic() + ANSWER_SECONDS
         except TimeoutError:
             raise StreamRefused(f"no answer came within {ANSWER_SECONDS:g} s") from None
@@ -146,36 +139,22 @@ def _answers(stream: ClientConnection, sent: deque[tuple[int, float]]) -> Iterat
             raise StreamRefused(f"the service has ended the stream: {fault or _reason_of(exc)}") from exc
 
 
-def _bytes(message: str | bytes | bytearray) -> bytes:
-    return message.encode() if isinstance(message, str) else bytes(message)
-
-
-def _seconds(sent: deque[tuple[int, float]], frame: int) -> float:
-    """The time of a frame; earlier frames, which the service dropped, are removed from `sent`."""
-    while sent and sent[0][0] <= frame:
-        found, seconds = sent.popleft()
-        if found == frame:
-            return seconds
-    raise Malformed(f"it has a result for frame {frame}, which was not sent or has an answer")
-
-
-def _answer(message: dict[str, Any], seconds: float) -> FrameAnswer:
+def _answer(message: dict[str, Any], sent: deque[tuple[int, float]]) -> FrameAnswer:
+    number = message["frame"]
+    while sent and sent[0][0] < number:  # the service dropped them
+        sent.popleft()
+    if not sent or sent[0][0] != number:
+        raise Malformed(f"it has a result for frame {number}, which was not sent or has an answer")
+    _, seconds = sent.popleft()
     frame_label, frame_score = _best(message)
-    sequence = optional_object(message, "sequence")
-    label, score = _best(sequence) if sequence else (frame_label, frame_score)
-    fault = optional_object(message, "error")
-    error = text(fault, "code")[:MAX_FAULT_CHARACTERS] if fault else ""
-    dropped = integer(message, "dropped")
-    return FrameAnswer(integer(message, "frame"), seconds, label, score, frame_label, frame_score, dropped, error)
+    label, score = _best(message["sequence"]) if message["sequence"] else (frame_label, frame_score)
+    error = message["error"]["code"][:MAX_FAULT_CHARACTERS] if message["error"] else ""
+    return FrameAnswer(number, seconds, label, score, frame_label, frame_score, message["dropped"], error)
 
 
 def _best(answer: dict[str, Any]) -> tuple[str, float]:
-    predictions = objects(answer, "predictions")
-    return (text(predictions[0], "label"), number(predictions[0], "score")) if predictions else ("", 0.0)
-
-
-def _fault(message: dict[str, Any]) -> str:
-    return text(optional_object(message, "error") or {}, "message")[:MAX_FAULT_CHARACTERS]
+    best = next(iter(answer["predictions"]), {"label": "", "score": 0.0})
+    return str(best["label"]), float(best["score"])
 
 
 def _reason_of(closed: ConnectionClosed) -> str:
@@ -187,6 +166,6 @@ def _reason_of(closed: ConnectionClosed) -> str:
 
 
 def _reason(exc: InvalidStatus) -> str:
-    with suppress(Malformed):
-        return text(parsed(_bytes(exc.response.body or b"")), "detail")[:MAX_FAULT_CHARACTERS]
+    with suppress(Malformed), reading():
+        return str(parsed(bytes(exc.response.body or b""))["detail"][:MAX_FAULT_CHARACTERS])
     return f"it answers {exc.response.status_code}"

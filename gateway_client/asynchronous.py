@@ -16,18 +16,14 @@ from gateway_client.documents import (
     MAX_PROBLEM_BYTES,
     Malformed,
     body_of,
-    integer,
-    objects,
-    optional_text,
     parsed,
-    text,
-    texts,
+    reading,
 )
 from gateway_client.errors import GatewayError, RequestError, ServiceError, unexpected_answer
 from gateway_client.files import MAX_FILE_BYTES
 from gateway_client.images import Source, images_of, images_of_async
 from gateway_client.results import Model, Result
-from gateway_client.sending import OnWait, Sending, SendOptions, Throttle
+from gateway_client.sending import OnWait, Sending, SendOptions
 from gateway_client.wire import ProgressTimeout, error_of, not_a_gateway
 
 USER_AGENT = "triton-image-gateway-client"
@@ -39,7 +35,7 @@ class Options(TypedDict, total=False):
     """How the client sends images."""
 
     concurrency: int
-    """Maximum number of concurrent requests, by default 4; fewer while the service is overloaded."""
+    """Maximum number of concurrent requests, by default 4."""
     batch_images: int
     """Maximum number of images in one request, by default 64."""
     batch_bytes: int
@@ -148,14 +144,14 @@ class AsyncGateway:
         with self._checked("models"):
             return [
                 Model(
-                    text(each, "name"),
-                    optional_text(each, "version"),
-                    texts(each, "versions"),
+                    each["name"],
+                    each.get("version"),
+                    tuple(map(str, each["versions"])),
                     each.get("ready") is True,
-                    texts(each, "labels"),
+                    tuple(map(str, each["labels"])),
                     each["name"] == document.get("default"),
                 )
-                for each in objects(document, "models")
+                for each in document.get("models", ())
             ]
 
     async def version_in_use(self, model: str | None = None) -> str:
@@ -180,8 +176,8 @@ class AsyncGateway:
             else:
                 with self._checked("limits"):
                     known = ServiceLimits.__dataclass_fields__
-                    given = [each for each in objects(document, "limits") if text(each, "name") in known]
-                    self._limits = ServiceLimits(**{each["name"]: max(1, integer(each, "value")) for each in given})
+                    given = [each for each in document["limits"] if each["name"] in known]
+                    self._limits = ServiceLimits(**{each["name"]: max(1, int(each["value"])) for each in given})
                 most = min(self._limits.max_file_bytes, MAX_FILE_BYTES)
                 self._limits = replace(self._limits, max_file_bytes=most)
         return self._limits
@@ -189,7 +185,8 @@ class AsyncGateway:
     @contextmanager
     def _checked(self, path: str) -> Iterator[None]:
         try:
-            yield
+            with reading():
+                yield
         except Malformed as exc:
             raise unexpected_answer(f"{self._http.base_url}{path} is not a gateway's response: {exc}.") from exc
 
@@ -235,6 +232,6 @@ class AsyncGateway:
         most = limits.max_file_bytes
         named = images_of_async(images, most) if isinstance(images, AsyncIterable) else images_of(images, most)
         batches = Batches(named, limits, most_images=self.batch_images, most_bytes=self.batch_bytes)
-        async with aclosing(Sending(self._http, batches, options, Throttle(self.concurrency)).results()) as lists:
+        async with aclosing(Sending(self._http, batches, options, self.concurrency).results()) as lists:
             async for ready in lists:
                 yield ready

@@ -1,8 +1,8 @@
-"""Checks of responses: their size is bounded, and members have the types that the gateway documents."""
+"""Responses: their size is bounded, and a document that does not have the gateway's form is an error."""
 
 import json
-import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -54,10 +54,10 @@ class Malformed(ValueError):
     """A document does not have the form that the gateway documents."""
 
 
-def parsed(data: bytes) -> dict[str, Any]:
-    """Parse a JSON object; raises Malformed, also for NaN and infinities, which are not JSON."""
+def parsed(data: str | bytes) -> dict[str, Any]:
+    """Parse a JSON object; raises Malformed."""
     try:
-        document = json.loads(data.decode(), parse_constant=_refuse, parse_float=_finite)
+        document = json.loads(data)
     except (ValueError, RecursionError) as exc:
         raise Malformed(f"it is not JSON: {exc}") from exc
     if not isinstance(document, dict):
@@ -65,71 +65,10 @@ def parsed(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _refuse(name: str) -> float:
-    raise Malformed(f"{name} is not a number")
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(value := float(text)):
-        raise Malformed("a number is too large")
-    return value
-
-
-def text(document: dict[str, Any], name: str) -> str:
-    """A text member, with lone surrogates escaped, since no output format allows them; raises Malformed."""
-    value = document.get(name)
-    if not isinstance(value, str):
-        raise Malformed(f"{name!r} is not a text")
-    return value.encode(errors="backslashreplace").decode()
-
-
-def optional_text(document: dict[str, Any], name: str) -> str | None:
-    """A text, or None; raises Malformed."""
-    return None if document.get(name) is None else text(document, name)
-
-
-def integer(document: dict[str, Any], name: str) -> int:
-    """A member that is a whole number of at least 0; raises Malformed."""
-    value = document.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
-        raise Malformed(f"{name!r} is not a whole number")
-    return value
-
-
-def optional_integer(document: dict[str, Any], name: str) -> int | None:
-    """A whole number, or None; raises Malformed."""
-    return None if document.get(name) is None else integer(document, name)
-
-
-def number(document: dict[str, Any], name: str) -> float:
-    """A member that is a number; raises Malformed."""
-    value = document.get(name)
-    if not isinstance(value, int | float) or isinstance(value, bool) or abs(value) > 1e300:
-        raise Malformed(f"{name!r} is not a number")
-    return value
-
-
-def objects(document: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """A member that is a list of objects, empty where it is missing; raises Malformed."""
-    value = document.get(name)
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise Malformed(f"{name!r} is not a list of objects")
-    return value
-
-
-def texts(document: dict[str, Any], name: str) -> tuple[str, ...]:
-    """A member that is a list of texts; raises Malformed."""
-    value = document.get(name)
-    if not isinstance(value, list):
-        raise Malformed(f"{name!r} is not a list")
-    return tuple(text({name: each}, name) for each in value)
-
-
-def optional_object(document: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """A member that is an object, or None; raises Malformed."""
-    value = document.get(name)
-    if value is not None and not isinstance(value, dict):
-        raise Malformed(f"{name!r} is not an object")
-    return value
+@contextmanager
+def reading() -> Iterator[None]:
+    """Convert what the members of a document of another form raise to Malformed."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as exc:
+        raise Malformed(f"it has another form: {type(exc).__name__} {exc}") from exc

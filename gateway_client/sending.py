@@ -14,16 +14,7 @@ from typing import Any
 import httpx
 
 from gateway_client.batches import Batches, Loaded
-from gateway_client.documents import (
-    Malformed,
-    integer,
-    number,
-    objects,
-    optional_integer,
-    optional_object,
-    optional_text,
-    text,
-)
+from gateway_client.documents import Malformed, reading
 from gateway_client.errors import GatewayError, RequestError, ServiceError, connection_lost, unexpected_answer
 from gateway_client.results import Prediction, Result
 from gateway_client.wire import ProgressTimeout, error_from, lines
@@ -73,45 +64,14 @@ class _RetryBudget:
         return min(left, wait * (1 + random.random() / 2))  # noqa: S311  # no secret
 
 
-class Throttle:
-    """Additive increase, multiplicative decrease, as TCP does (RFC 5681); starts at `most`."""
-
-    def __init__(self, most: int) -> None:
-        self.most = max(1, most)
-        self.limit = float(self.most)
-        self._out = 0
-        self._changed = asyncio.Event()
-
-    async def acquire(self) -> None:
-        """Wait for a slot."""
-        while self._out >= int(self.limit):
-            self._changed.clear()
-            await self._changed.wait()
-        self._out += 1
-
-    def release(self) -> None:
-        """Return a slot."""
-        self._out -= 1
-        self._changed.set()
-
-    def succeeded(self) -> None:
-        """Count a successful request: the limit grows."""
-        self.limit = min(float(self.most), self.limit + 1 / self.limit)
-        self._changed.set()
-
-    def refused(self) -> None:
-        """Count a refusal by an overloaded service: the limit is halved."""
-        self.limit = max(1.0, self.limit / 2)
-
-
 class Sending:
     """Sends batches concurrently. `results` yields what is ready; all tasks end with it."""
 
-    def __init__(self, http: httpx.AsyncClient, batches: Batches, options: SendOptions, throttle: Throttle) -> None:
+    def __init__(self, http: httpx.AsyncClient, batches: Batches, options: SendOptions, concurrency: int) -> None:
         self._http = http
         self._batches = batches
         self._options = options
-        self._throttle = throttle
+        self._slots = asyncio.Semaphore(max(1, concurrency))
         self._tasks: set[asyncio.Task[None]] = set()
         self._ready: list[Result] = []
         self._changed = asyncio.Event()
@@ -155,7 +115,7 @@ class Sending:
 
     async def _feed(self) -> None:
         while batch := await self._batches.take():
-            await self._throttle.acquire()
+            await self._slots.acquire()
             if self._options.one_version and "version" not in self._options.parameters:
                 await self._deliver_and_release(batch)  # the others wait for the version that answers
             else:
@@ -168,7 +128,7 @@ class Sending:
                     await self._fail(loaded, loaded.error)
             await self._deliver([loaded for loaded in batch if loaded.error is None])
         finally:
-            self._throttle.release()
+            self._slots.release()
 
     async def _deliver(self, waiting: list[Loaded], budget: _RetryBudget | None = None) -> None:
         """Send images until each of them has a result; raises errors that no retry can change.
@@ -180,7 +140,6 @@ class Sending:
             before = len(waiting)
             waiting, fault = await self._send(waiting)
             if fault is None:
-                self._throttle.succeeded()
                 return
             if len(waiting) < before:
                 budget.reset()
@@ -197,8 +156,6 @@ class Sending:
             if pause is None:
                 await self._give_up(waiting, fault)
                 return
-            if fault.code != "connection_lost":
-                self._throttle.refused()
             if self._options.on_wait is not None:
                 self._options.on_wait(fault, pause)
             await asyncio.sleep(pause)
@@ -210,16 +167,17 @@ class Sending:
         try:
             async with aclosing(lines(self._http, self._options.path, waiting, self._options.parameters)) as received:
                 async for line in received:
-                    error = _error(line)
-                    index = integer(line, "index")
+                    with reading():
+                        error = None if line["error"] is None else error_from(line["error"])
+                        loaded = left.get(line["index"])
                     if error is not None and error.retryable:
                         fault = error
-                    elif (loaded := left.get(index)) is not None:
+                    elif loaded is not None:
                         result = _result(loaded, line, error)
                         if self._options.one_version and result.version is not None:
                             self._options.parameters.setdefault("model", result.model)
                             self._options.parameters.setdefault("version", result.version)
-                        del left[index]
+                        del left[line["index"]]
                         await self._put(result)
         except Malformed as exc:
             fault = unexpected_answer(f"A result of {self._http.base_url} is invalid: {exc}.")
@@ -255,44 +213,31 @@ class Sending:
 
 
 def _result(loaded: Loaded, line: dict[str, Any], error: GatewayError | None) -> Result:
-    model = optional_object(line, "model") or {}
-    return Result(
-        loaded.index,
-        loaded.image.name,
-        loaded.image.source,
-        optional_integer(line, "width"),
-        optional_integer(line, "height"),
-        _predictions(line),
-        error,
-        optional_text(model, "name"),
-        optional_text(model, "version"),
-        _embedding(optional_text(line, "embedding")),
-        optional_text(line, "warning"),
-    )
-
-
-def _error(line: dict[str, Any]) -> GatewayError | None:
-    if "error" not in line:
-        raise Malformed("a result has no member 'error'")
-    document = optional_object(line, "error")
-    return error_from(document) if document else None
-
-
-def _predictions(line: dict[str, Any]) -> tuple[Prediction, ...]:
-    return tuple(
-        Prediction(text(each, "label"), integer(each, "class_id"), number(each, "score"))
-        for each in objects(line, "predictions")
-    )
+    with reading():
+        model = line.get("model") or {}
+        return Result(
+            loaded.index,
+            loaded.image.name,
+            loaded.image.source,
+            line["width"],
+            line["height"],
+            tuple(
+                Prediction(each["label"], int(each["class_id"]), float(each["score"]))
+                for each in line.get("predictions") or ()
+            ),
+            error,
+            model.get("name"),
+            model.get("version"),
+            _embedding(line.get("embedding")),
+            line.get("warning"),
+        )
 
 
 def _embedding(encoded: str | None) -> "array[float] | None":
     """Decode the base64 of little-endian 32-bit floats."""
     if encoded is None:
         return None
-    try:
-        embedding = array("f", base64.b64decode(encoded, validate=True))
-    except ValueError as exc:
-        raise Malformed("'embedding' is not the base64 of 32-bit floats") from exc
+    embedding = array("f", base64.b64decode(encoded, validate=True))
     if sys.byteorder == "big":
         embedding.byteswap()
     return embedding

@@ -15,17 +15,7 @@ from typing import Any
 import httpx
 
 from gateway_client.batches import Loaded
-from gateway_client.documents import (
-    MAX_PROBLEM_BYTES,
-    Malformed,
-    body_of,
-    lines_of,
-    optional_integer,
-    optional_object,
-    optional_text,
-    parsed,
-    text,
-)
+from gateway_client.documents import MAX_PROBLEM_BYTES, Malformed, body_of, lines_of, parsed, reading
 from gateway_client.errors import (
     SERVICE_CODES,
     GatewayError,
@@ -136,7 +126,7 @@ async def lines(
                         progress_timeout.pause()
                         yield document
                         progress_timeout.progress()
-                    elif (error := optional_object(document, "error")) is not None:
+                    elif (error := document.get("error")) is not None:
                         raise error_from(error, response)
     except TimeoutError as exc:
         raise connection_lost(f"The connection was lost: no progress within {http.timeout.read:g} s.") from exc
@@ -191,23 +181,24 @@ def error_of(response: httpx.Response, body: bytes) -> GatewayError:
 
 def error_from(document: Mapping[str, Any], response: httpx.Response | None = None) -> GatewayError:
     """Convert a problem document (RFC 9457), or without `response` the error of one image; raises Malformed."""
-    given = dict(document)
-    code = text(given, "code")
-    if _CODE.fullmatch(code) is None:
-        raise Malformed("'code' is not the code of an error")
     known = {"type", "title", "status", "code", "detail", "message", "request_id"}
-    status = optional_integer(given, "status") or (None if response is None else response.status_code)
-    message = optional_text(given, "detail") or optional_text(given, "message") or code
+    with reading():
+        code = document["code"]
+        if _CODE.fullmatch(code) is None:
+            raise Malformed("'code' is not the code of an error")
+        status = int(document.get("status") or (0 if response is None else response.status_code))
+        message = str(document.get("detail") or document.get("message") or code)
+        details = {name: value for name, value in document.items() if name not in known}
     kind: type[GatewayError] = ImageError if response is None else RequestError
-    if code in SERVICE_CODES or (status or 0) >= 500:
+    if code in SERVICE_CODES or status >= 500:
         kind = ServiceError
     return kind(
         message[:MAX_MESSAGE_CHARACTERS],
         code=code,
-        status=status if status is not None and 100 <= status < 600 else None,
-        request_id=optional_text(given, "request_id"),
+        status=status if 100 <= status < 600 else None,
+        request_id=document.get("request_id"),
         retry_after_seconds=None if response is None else _retry_after(response),
-        details={name: value for name, value in document.items() if name not in known},
+        details=details,
     )
 
 

@@ -9,7 +9,6 @@ import httpx
 import pytest
 
 from gateway_client import AsyncGateway, ServiceError
-from gateway_client.sending import Throttle
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
@@ -160,13 +159,3 @@ def test_requests_in_flight_keep_to_concurrency():
 def test_permanent_service_error_is_set_on_each_result(code):
     results = Service(lambda _, files: problem(500, code)).classify(2)
     assert [(type(result.error), result.error.code) for result in results] == [(ServiceError, code)] * 2
-
-
-def test_refusals_halve_and_successes_restore_concurrency():
-    throttle = Throttle(8)
-    for limit in (4, 2, 1, 1):
-        throttle.refused()
-        assert throttle.limit == limit
-    for _ in range(100):
-        throttle.succeeded()
-    assert throttle.limit == 8

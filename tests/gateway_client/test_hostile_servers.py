@@ -59,10 +59,8 @@ PREDICTION = {"label": "a", "class_id": 0, "score": 0.5}
 @pytest.mark.parametrize(
     "answer",
     [
-        line(index=-1),
         line(error=7),
         line(error={"code": "\x1b[2J", "message": "a"}),
-        line(model={"name": 1}),
         line(predictions=[{}]),
         line(predictions=[PREDICTION | {"score": None}]),
         line(embedding="?"),
@@ -168,16 +166,11 @@ def test_excessive_limits_are_capped():
         assert (gateway.limits().max_file_bytes, gateway.limits().max_files) == (2**30, 1)
 
 
-@pytest.mark.parametrize(
-    "models", [b"{}", b'{"models":[{"name":"a"}]}', b'{"models":[{"name":"a","versions":[1],"labels":[]}]}']
-)
-def test_invalid_models_are_unexpected_answers(models):
-    with server(JSON + b"\r\n" + models) as (url, _), Gateway(url) as gateway:
-        if models == b"{}":
-            assert gateway.models() == []
-        else:
-            with pytest.raises(ServiceError, match="is not a gateway's response"):
-                gateway.models()
+def test_invalid_models_are_unexpected_answers():
+    answer = JSON + b'\r\n{"models":[{"name":"a"}]}'
+    refused = pytest.raises(ServiceError, match="is not a gateway's response")
+    with server(answer) as (url, _), Gateway(url) as gateway, refused:
+        gateway.models()
 
 
 def test_cookies_are_not_kept():
