@@ -26,17 +26,6 @@ LINES = "x-itemSchema"
 """The schema of each line of JSON lines: what OpenAPI 3.2 calls `itemSchema`, which 3.1 does not have."""
 
 _REFERENCE = "#/components/schemas/{model}"
-_BODIES: dict[str, Any] = {}
-"""The schemas of bodies that are read as streams, by name; FastAPI does not know them."""
-
-
-def reference(body: type[BaseModel]) -> dict[str, Any]:
-    """Register the schema of a body that is read as a stream, and return a reference to it."""
-    schema = body.model_json_schema(ref_template=_REFERENCE)
-    _BODIES.update(schema.pop("$defs", {}), **{body.__name__: schema})
-    return {"$ref": _REFERENCE.format(model=body.__name__)}
-
-
 _documents: WeakKeyDictionary[FastAPI, asyncio.Future[bytes]] = WeakKeyDictionary()
 """The OpenAPI document of each application as JSON, from the first request for it on."""
 
@@ -71,7 +60,6 @@ def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat], c
             if route.traits.takes_images and format_of(route.path, formats) is None:
                 responses = schema["paths"][route.path]["post"]["responses"]
                 _declare_results(responses, schema["components"]["schemas"])
-        schema["components"]["schemas"] |= _BODIES
         code = schema["components"]["schemas"]["Problem"]["properties"]["code"]
         code["description"] = f"Stable name of the error: {', '.join(f'`{each}`' for each in codes)}."
         for name, lines in _line_schemas().items():

@@ -1,10 +1,10 @@
-"""The schemas of the Open Inference Protocol, for parsing requests and for the OpenAPI document.
+"""The documents of the Open Inference Protocol: schemas by which requests are parsed, and descriptions of models.
 
 They contain no images: `reader` extracts these from the stream, and `answer` writes the scores.
 Unknown members are ignored, as by other servers.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -12,14 +12,11 @@ from pydantic import (
     ConfigDict,
     FailFast,
     Field,
-    JsonValue,
     PlainValidator,
     SkipValidation,
     StrictBool,
     StrictStr,
-    WithJsonSchema,
 )
-from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import to_json
 
 from gateway.hooks import ErrorFormat
@@ -38,11 +35,7 @@ _MOST = 2**63 - 1
 """Largest number that is accepted; numbers in JSON may have thousands of digits."""
 
 Whole = Annotated[int, Field(strict=True, ge=0, le=_MOST)]
-TensorShape = Annotated[
-    list[Whole],
-    Field(min_length=1, max_length=2, strict=True),
-    WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "maxItems": 2}),
-]
+TensorShape = Annotated[list[Whole], Field(min_length=1, max_length=2, strict=True)]
 
 
 def _sequence_id(value: object) -> object:
@@ -53,18 +46,7 @@ def _sequence_id(value: object) -> object:
     raise ValueError(f"must be a whole number, or a text of at most {MAX_SEQUENCE_ID_CHARACTERS} characters")
 
 
-SequenceId = Annotated[
-    int | str,
-    PlainValidator(_sequence_id),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
-                {"type": "string", "maxLength": MAX_SEQUENCE_ID_CHARACTERS},
-            ]
-        }
-    ),
-]
+SequenceId = Annotated[int | str, PlainValidator(_sequence_id)]
 
 
 def _listed(outputs: object) -> object:
@@ -72,11 +54,11 @@ def _listed(outputs: object) -> object:
 
 
 class _Document(BaseModel):
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, protected_namespaces=())
 
 
 class _TensorParameters(_Document):
-    shared_memory_region: SkipJsonSchema[object] = None
+    shared_memory_region: object = None
     """Triton's extension for tensors in shared memory, which is refused."""
 
     @property
@@ -110,20 +92,13 @@ class InputParameters(_TensorParameters):
 class ImageInput(_Document):
     """The input tensor; each element is an image."""
 
-    model_config = ConfigDict(json_schema_extra={"required": ["name", "datatype", "shape", "data"]})
-
     name: Literal["IMAGE"]
     datatype: Literal["BYTES"]
     shape: TensorShape
     """[N] or [N, 1] for N images."""
-    data: Annotated[
-        SkipValidation[object],
-        WithJsonSchema({"type": "array", "minItems": 1, "items": {"type": "string", "format": "byte"}}),
-        Field(json_schema_extra=lambda schema: schema.pop("default")),
-    ] = None
+    data: SkipValidation[object] = None
     """The images in base64."""
-    # Not needed in a request without binary data, which is the form that OpenAPI shows.
-    parameters: SkipJsonSchema[InputParameters | None] = None
+    parameters: InputParameters | None = None
 
 
 class OutputParameters(_TensorParameters):
@@ -161,67 +136,18 @@ class V2Error(_Document):
 V2_ERRORS = ErrorFormat("/v2", V2Error, lambda error: to_json({"error": error.message}))
 
 
-class ServerMetadata(_Document):
-    """The gateway's name, version and protocol extensions."""
-
-    name: str
-    version: str
-    extensions: list[str]
-
-
-class TensorMetadata(_Document):
-    """An input or output; -1 in a shape is any number; the first dimension is the number of images."""
-
-    name: str
-    datatype: Literal["BYTES", "FP32"]
-    shape: list[int]
-
-
-class ModelMetadata(_Document):
-    """A model with its inputs and outputs."""
-
-    name: str
-    versions: list[str]
-    platform: str
-    inputs: list[TensorMetadata]
-    outputs: list[TensorMetadata]
-
-    @classmethod
-    def of(cls, info: ModelInfo) -> "ModelMetadata":
-        """Convert a model's description to the protocol's schema."""
-        return cls(
-            name=info.name,
-            versions=list(info.versions),
-            platform=PLATFORM,
-            inputs=[TensorMetadata(name=IMAGE, datatype="BYTES", shape=[-1])],
-            outputs=[
-                TensorMetadata(name=PREDICTION, datatype="FP32", shape=[-1, info.classes]),
-                TensorMetadata(name=STATUS, datatype="BYTES", shape=[-1]),
-                *(
-                    [TensorMetadata(name=FEATURES, datatype="FP32", shape=[-1, info.embedding_size])]
-                    if info.embedding_size
-                    else []
-                ),
-            ],
-        )
-
-
-class OutputTensor(_Document):
-    """An output: `data` row by row, or its bytes after the JSON as `binary_data_size`."""
-
-    name: str
-    datatype: Literal["BYTES", "FP32", "INT32"]
-    shape: list[int]
-    parameters: dict[str, JsonValue] | None = None
-    data: list[float | str | None] | None = None
-    """Null for each score of a failed image."""
-
-
-class InferenceResponse(_Document):
-    """The response for the images of a request, in order."""
-
-    model_name: str
-    model_version: str
-    id: str | None = None
-    """The id of the request."""
-    outputs: list[OutputTensor]
+def metadata_of(info: ModelInfo) -> dict[str, Any]:
+    """A model with its inputs and outputs; -1 in a shape is any number, and the first dimension that of images."""
+    outputs = [
+        {"name": PREDICTION, "datatype": "FP32", "shape": [-1, info.classes]},
+        {"name": STATUS, "datatype": "BYTES", "shape": [-1]},
+    ]
+    if info.embedding_size:
+        outputs.append({"name": FEATURES, "datatype": "FP32", "shape": [-1, info.embedding_size]})
+    return {
+        "name": info.name,
+        "versions": list(info.versions),
+        "platform": PLATFORM,
+        "inputs": [{"name": IMAGE, "datatype": "BYTES", "shape": [-1]}],
+        "outputs": outputs,
+    }

@@ -178,12 +178,10 @@ def test_openapi_document_declares_the_keys(client):
     operations = {path: operation for path, by_method in document["paths"].items() for operation in by_method.values()}
     guarded = {path for path, operation in operations.items() if "security" in operation}
     assert guarded >= {"/predict", "/models", "/models/{name}"}
-    open_paths = {"/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready", "/metrics"}
-    assert set(operations) - guarded == open_paths
+    assert set(operations) - guarded == {"/health/live", "/health/ready", "/metrics"}
     for path in guarded:
         assert operations[path]["security"] == [{"bearer": []}, {"header": []}]
-        media_type = "application/json" if path.startswith("/v2") else "application/problem+json"
-        assert list(operations[path]["responses"]["401"]["content"]) == [media_type]
+        assert list(operations[path]["responses"]["401"]["content"]) == ["application/problem+json"]
     with client_of() as without_keys:
         document = without_keys.get("/openapi.json").text
     assert [words for words in ("securitySchemes", '"401"', "/load") if words in document] == []

@@ -94,7 +94,8 @@ def test_error_says_what_is_wrong_and_what_to_do(client, status, code, words, re
 def test_every_path_without_parameters_is_a_suggestion(client):
     paths = client.get("/openapi.json").json()["paths"]
     undocumented = {"/", "/docs", "/openapi.json", "/client/"}
-    assert {path for path in paths if "{" not in path} == set(ROUTES.literal) - undocumented
+    literal = {path for path in ROUTES.literal if not path.startswith("/v2")}
+    assert {path for path in paths if "{" not in path} == literal - undocumented
 
 
 def test_other_path_below_a_model_does_not_name_the_setting(client):

@@ -1,7 +1,6 @@
 """The Open Inference Protocol over HTTP: inferences, metadata and sequences below /v2."""
 
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +11,6 @@ from gateway import __version__
 from gateway.errors import InferenceFailed, InternalError, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Embeddings
 from gateway.plugins.keys.key_file import add_key
-from gateway.plugins.oip.documents import InferenceBody, InferenceResponse
 from gateway.plugins.oip.routes.models import MAX_INDEX_BYTES
 from gateway.values.rollout import Rollout
 from tests.doubles.backend import PNG, VECTOR, StubBackend, scored
@@ -60,7 +58,6 @@ def test_json_request_gets_a_json_response(client):
             {"name": "STATUS", "datatype": "BYTES", "shape": [2], "data": ["ok", "ok"]},
         ],
     }
-    assert InferenceResponse.model_validate(answer.json()).model_dump(exclude_none=True) == answer.json()
     body = json.dumps(in_json(PNG, PNG, id="7")).encode()
     assert client.post(INFER, content=body, headers={LENGTH: str(len(body))}).json() == answer.json()
 
@@ -74,20 +71,6 @@ def test_raw_binary_request_is_one_image(client):
             assert answer.json()["outputs"][0]["data"] == SCORES.tolist()
         else:
             assert refusal(answer)[0] == {"unsupported_format": 415, "empty_file": 422}[status]
-
-
-def test_openapi_document_has_the_request_schema(client):
-    schema = client.get("/openapi.json").json()
-    (body,) = {
-        operation["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-        for path, operation in schema["paths"].items()
-        if path.endswith("/infer")
-    }
-    assert schema["components"]["schemas"][body.rpartition("/")[2]]["properties"].keys() == set(
-        InferenceBody.model_fields
-    )
-    references = re.findall(r'"\$ref": ?"#/components/schemas/(\w+)"', json.dumps(schema))
-    assert set(references) <= schema["components"]["schemas"].keys()
 
 
 def test_invalid_image_fails_alone(client):

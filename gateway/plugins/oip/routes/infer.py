@@ -4,7 +4,6 @@ import re
 from collections import deque
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any
 
 from fastapi import APIRouter, Request
 from pydantic_core import to_json
@@ -22,9 +21,8 @@ from gateway.inference.result import Result
 from gateway.ingest.media_types import uploads_from
 from gateway.ingest.upload import request_too_large
 from gateway.plugins.oip.answer import OK, Scored, encode
-from gateway.plugins.oip.documents import HEADER_LENGTH, InferenceResponse
+from gateway.plugins.oip.documents import HEADER_LENGTH
 from gateway.plugins.oip.reader import InferenceReader
-from gateway.plugins.oip.routes.documentation import REQUEST, RESPONSES
 from gateway.plugins.oip.routes.models import ModelName, ModelVersion
 from gateway.plugins.oip.sequences import OpenSequences
 from gateway.values.clients import client_of
@@ -33,18 +31,12 @@ NO_IMAGES = "The request has no images: the input IMAGE has no elements."
 MAX_REPORTED = 3
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
-_DOCUMENTED: dict[str, Any] = {
-    "response_model": InferenceResponse,
-    "responses": RESPONSES,
-    "openapi_extra": REQUEST,
-}
-
 
 def infer_routes(sequences: OpenSequences) -> APIRouter:
     """The routes. `sequences` holds the sequences that clients have open."""
-    router = APIRouter(tags=["Open Inference Protocol"])
+    router = APIRouter(include_in_schema=False)
 
-    @router.post("/v2/models/{name}/infer", summary="Open Inference Protocol: classify images", **_DOCUMENTED)
+    @router.post("/v2/models/{name}/infer")
     @traits(takes_images=True)
     async def infer(request: Request, name: ModelName) -> Response:
         """Classify the images of the input IMAGE by the version in use, or by the version that a split selects.
@@ -54,11 +46,7 @@ def infer_routes(sequences: OpenSequences) -> APIRouter:
         """
         return await _infer(request, name, None, sequences)
 
-    @router.post(
-        "/v2/models/{name}/versions/{version}/infer",
-        summary="Open Inference Protocol: classify images by a version",
-        **_DOCUMENTED,
-    )
+    @router.post("/v2/models/{name}/versions/{version}/infer")
     @traits(takes_images=True)
     async def infer_version(request: Request, name: ModelName, version: ModelVersion) -> Response:
         """Classify the images of the input IMAGE by one version; see `/v2/models/{name}/infer`."""

@@ -23,11 +23,11 @@ from gateway.deadline import Deadline
 from gateway.errors import InvalidBody, InvalidParameter, ModelNotFound, NotFound
 from gateway.inference.backend import ModelInfo
 from gateway.ingest.json_text import JsonError, decode, invalid
-from gateway.plugins.oip.documents import ModelMetadata, ServerMetadata, V2Error
+from gateway.plugins.oip.documents import metadata_of
 from gateway.plugins.oip.triton_json import as_document
 from gateway.values.validation import VERSION_PATTERN
 
-router = APIRouter(tags=["Open Inference Protocol"])
+router = APIRouter(include_in_schema=False)  # https://github.com/kserve/open-inference-protocol documents them
 
 NAME = "triton-image-gateway"
 EXTENSIONS = ["binary_tensor_data", "classification", "sequence", "model_configuration", "statistics"]
@@ -42,19 +42,6 @@ ModelVersion = Annotated[str, Path(pattern=VERSION_PATTERN)]
 Handler = Callable[[Request, str, str | None], Awaitable[Response]]
 
 _DATA_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
-_READY: dict[int | str, dict[str, Any]] = {NOT_READY: {"description": "Not ready."}}
-_UNREACHABLE: dict[int | str, dict[str, Any]] = {503: {"model": V2Error, "description": "Triton cannot be reached."}}
-_MODEL: dict[int | str, dict[str, Any]] = {
-    404: {"model": V2Error, "description": "There is no such model or version."},
-    422: {"model": V2Error, "description": "The version is not a number."},
-    **_UNREACHABLE,
-}
-_INVALID: dict[int | str, dict[str, Any]] = {
-    400: {"model": V2Error, "description": "The body is not valid JSON."},
-    413: {"model": V2Error, "description": "The body is too large."},
-    415: {"model": V2Error, "description": "The body is compressed."},
-    422: {"model": V2Error, "description": "A member of the body is invalid."},
-}
 
 
 class IndexRequest(BaseModel):
@@ -64,25 +51,20 @@ class IndexRequest(BaseModel):
     """Whether to list only models that are ready."""
 
 
-@router.get("/v2", summary="Open Inference Protocol: server metadata", response_model=ServerMetadata)
-async def server_metadata() -> ServerMetadata:
+@router.get("/v2")
+async def server_metadata() -> Response:
     """Name and version of the gateway, and the protocol extensions that it supports."""
-    return ServerMetadata(name=NAME, version=__version__, extensions=EXTENSIONS)
+    return _json({"name": NAME, "version": __version__, "extensions": EXTENSIONS})
 
 
-@router.get("/v2/health/live", summary="Open Inference Protocol: is the process alive?", response_class=Response)
+@router.get("/v2/health/live")
 @traits(access=Access.OPEN, polled=True, constant=LIVE)
 async def server_live() -> Response:
     """Always 200: the process responds."""
     return LIVE
 
 
-@router.get(
-    "/v2/health/ready",
-    summary="Open Inference Protocol: can images be classified?",
-    response_class=Response,
-    responses=_READY,
-)
+@router.get("/v2/health/ready")
 @traits(access=Access.OPEN, polled=True, direct=True)
 async def server_ready(request: Request) -> Response:
     """200 while `/health/ready` is 200, else 400."""
@@ -90,12 +72,7 @@ async def server_ready(request: Request) -> Response:
     return _boolean(is_ready(context.shared, context.service.backend.health()))
 
 
-@router.get(
-    "/v2/models/stats",
-    summary="Open Inference Protocol: statistics of all models",
-    response_class=Response,
-    responses=_UNREACHABLE,
-)
+@router.get("/v2/models/stats")
 async def get_statistics_of_all(request: Request) -> Response:
     """The statistics of every model that classifies images, is ready, and may be used by the API key."""
     context = request_context(request)
@@ -103,13 +80,7 @@ async def get_statistics_of_all(request: Request) -> Response:
     return _json({"model_stats": [each for document in found for each in document["model_stats"]]})
 
 
-@router.post(
-    "/v2/repository/index",
-    summary="Open Inference Protocol: the models and their states",
-    response_class=Response,
-    responses={**_UNREACHABLE, **_INVALID},
-    openapi_extra={"requestBody": {"content": {"application/json": {"schema": IndexRequest.model_json_schema()}}}},
-)
+@router.post("/v2/repository/index")
 async def get_index(request: Request) -> Response:
     """Every version of each model that classifies images and that the API key may use.
 
@@ -140,8 +111,8 @@ async def get_index(request: Request) -> Response:
     )
 
 
-@router.post("/v2/repository/models/{name}/load", include_in_schema=False)
-@router.post("/v2/repository/models/{name}/unload", include_in_schema=False)
+@router.post("/v2/repository/models/{name}/load")
+@router.post("/v2/repository/models/{name}/unload")
 async def refuse_to_change(request: Request, name: ModelName) -> None:
     """The gateway loads no models below /v2; name the routes that do."""
     request_context(request).check_model(name)
@@ -153,8 +124,7 @@ async def refuse_to_change(request: Request, name: ModelName) -> None:
 
 async def metadata(request: Request, name: str, version: str | None) -> Response:
     """One input, IMAGE: encoded images. Outputs: a score for each class, and for each image "ok" or an error code."""
-    document = ModelMetadata.of(await _model_info(request, name, version))
-    return Response(document.model_dump_json(), media_type="application/json")
+    return _json(metadata_of(await _model_info(request, name, version)))
 
 
 async def ready(request: Request, name: str, version: str | None) -> Response:
@@ -172,13 +142,16 @@ async def config(request: Request, name: str, version: str | None) -> Response:
     Its platform is not that of the metadata: tools look for the steps of an "ensemble", which the gateway does not
     serve.
     """
-    model = ModelMetadata.of(await _model_info(request, name, version))
+    model = metadata_of(await _model_info(request, name, version))
     tensors = {
-        member: [{"name": each.name, "data_type": _DATA_TYPES[each.datatype], "dims": each.shape[1:]} for each in given]
-        for member, given in (("input", model.inputs), ("output", model.outputs))
+        member: [
+            {"name": each["name"], "data_type": _DATA_TYPES[each["datatype"]], "dims": each["shape"][1:]}
+            for each in model[f"{member}s"]
+        ]
+        for member in ("input", "output")
     }
     most = request_context(request).settings.max_files
-    return _json({"name": model.name, "platform": NAME, "max_batch_size": most, **tensors})
+    return _json({"name": name, "platform": NAME, "max_batch_size": most, **tensors})
 
 
 async def statistics(request: Request, name: str, version: str | None) -> Response:
@@ -187,31 +160,20 @@ async def statistics(request: Request, name: str, version: str | None) -> Respon
     return _json(await _statistics(request_context(request), name, version or ""))
 
 
-def _add(end: str, handler: Handler, what: str, **documented: Any) -> None:  # noqa: ANN401  # options of FastAPI
+def _add(end: str, handler: Handler) -> None:
     """Add the route of a model and the one of a version, which has the same inputs and outputs."""
-    name = handler.__name__
-    documented = {"description": handler.__doc__, "responses": _MODEL, "response_class": Response, **documented}
 
-    @router.get(
-        f"/v2/models/{{name}}{end}", name=name, summary=f"Open Inference Protocol: {what} of a model", **documented
-    )
+    @router.get(f"/v2/models/{{name}}{end}")
     async def of_model(request: Request, name: ModelName) -> Response:
         return await handler(request, name, None)
 
-    @router.get(
-        f"/v2/models/{{name}}/versions/{{version}}{end}",
-        name=f"version_{name}",
-        summary=f"Open Inference Protocol: {what} of a version",
-        **documented,
-    )
+    @router.get(f"/v2/models/{{name}}/versions/{{version}}{end}")
     async def of_version(request: Request, name: ModelName, version: ModelVersion) -> Response:
         return await handler(request, name, version)
 
 
-_add("", metadata, "inputs and outputs", response_model=ModelMetadata)
-_add("/ready", ready, "readiness", responses={**_READY, **_MODEL})
-_add("/config", config, "configuration")
-_add("/stats", statistics, "statistics")
+for _end, _handler in {"": metadata, "/ready": ready, "/config": config, "/stats": statistics}.items():
+    _add(_end, _handler)
 
 
 async def _model_info(request: Request, name: str, version: str | None) -> ModelInfo:
