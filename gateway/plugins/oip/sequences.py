@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
-from gateway.errors import GatewayError, Overloaded, SequenceUnknown
+from gateway.errors import Overloaded, SequenceUnknown
 from gateway.inference.backend import Backend, SequenceScores, SequenceStep
 from gateway.inference.request_spec import RequestSpec
 

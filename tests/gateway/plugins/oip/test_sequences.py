@@ -5,10 +5,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from gateway.errors import Overloaded, SequenceUnknown, TritonUnreachable
-from gateway.inference.backend import SequenceScores, SequenceStep
+from gateway.errors import Overloaded, SequenceUnknown
+from gateway.inference.backend import SequenceScores
 from gateway.inference.request_spec import RequestSpec
-from gateway.plugins.oip.sequences import FORGET_SECONDS, IDLE_SECONDS, ClientSequence, OpenSequences
+from gateway.plugins.oip.sequences import FORGET_SECONDS, ClientSequence, OpenSequences
 from tests.doubles.backend import StubBackend
 
 SPEC = RequestSpec("flowers", "", None, 10.0, "request")
