@@ -1,6 +1,8 @@
-"""The pictures of the web pages in docs/images, taken with Chromium from a service that runs with the default model.
+"""The drawing of the architecture in docs/images, and with a URL the pictures of the web pages.
 
-.venv/bin/python docs/pictures.py http://127.0.0.1:8080
+.venv/bin/python docs/pictures.py [http://127.0.0.1:8080]
+
+The pictures are taken with Chromium from a service that runs with the default model.
 
 Wherever the service is, the pictures show it at that address, and the cat of the README with the README's scores.
 """
@@ -129,8 +131,48 @@ def take(address: str, film_path: Path) -> None:
         browser.close()
 
 
+BOXES = (  # left, width, title, lines
+    (10, 150, "client", ("cat.jpg", "notes.pdf")),
+    (
+        230,
+        210,
+        "gateway",
+        ("checks each file by its bytes", "decodes in child processes", "images of all requests share calls"),
+    ),
+    (510, 100, "decode", ("resize", "normalise")),
+    (650, 100, "network", ("on GPU or CPU",)),
+    (790, 100, "labels", ("and scores",)),
+)
+ARROWS = ((160, 230, "HTTP"), (440, 510, "gRPC"), (610, 650, ""), (750, 790, ""))
+
+
+def architecture() -> str:
+    """The way of two files, as SVG."""
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 910 190" font-family="sans-serif" font-size="12">'
+    parts = [head, '<rect width="910" height="190" fill="#fff"/>']
+    parts.append('<rect x="495" y="30" width="405" height="110" rx="8" fill="#f0fdfa" stroke="#0f766e"/>')
+    parts.append('<text x="505" y="22" fill="#0f766e">Triton Inference Server: an ensemble</text>')
+    for left, width, title, lines in BOXES:
+        middle = left + width / 2
+        parts.append(f'<rect x="{left}" y="45" width="{width}" height="80" rx="6" fill="#fff" stroke="#334155"/>')
+        parts.append(f'<text x="{middle}" y="65" text-anchor="middle" font-weight="bold">{title}</text>')
+        for number, line in enumerate(lines):
+            parts.append(f'<text x="{middle}" y="{83 + 15 * number}" text-anchor="middle">{line}</text>')
+    for start, end, label in ARROWS:
+        parts.append(f'<path d="M{start} 85H{end - 6}m-5 -4l6 4l-6 4" fill="none" stroke="#334155"/>')
+        parts.append(f'<text x="{(start + end) / 2}" y="78" text-anchor="middle">{label}</text>')
+    parts.append('<path d="M840 140V158H85V132m-4 6l4 -6l4 6" fill="none" stroke="#0f766e"/>')
+    parts.append('<text x="560" y="175" text-anchor="middle" fill="#0f766e">cat.jpg: Egyptian cat 0.80</text>')
+    parts.append('<path d="M335 125V148H115V132m-4 6l4 -6l4 6" fill="none" stroke="#b91c1c"/>')
+    parts.append('<text x="225" y="143" text-anchor="middle" fill="#b91c1c">notes.pdf: unsupported_format</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
 def main() -> None:
-    """Take the pictures of the service at the URL that is given."""
+    """Draw the architecture, and take the pictures of the service at the URL that is given."""
+    (FOLDER / "architecture.svg").write_text(architecture())
+    if len(sys.argv) < 2:
+        return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.y4m"
         film(path)
