@@ -29,13 +29,12 @@ from fastapi import APIRouter, Depends, Request
 from fastapi import Query as QueryParameter
 from starlette.responses import Response
 
-from gateway.api.answers import respond
+from gateway.api.answers import Native, respond
 from gateway.api.body import Body
 from gateway.api.parameters import NATIVE, predict_parameters, query_parameters, request_spec, with_form
 from gateway.api.request_context import KEY, RequestContext
 from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY
-from gateway.api.shapes import Native
 from gateway.errors import DamagedImage, DeadlineExceeded, ImageError, InvalidParameter, Overloaded
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request import Image, Step, within

@@ -11,8 +11,8 @@ import numpy as np
 
 from gateway.inference.backend import Row
 from gateway.inference.observer import Observer, Observers, ShadowClass
-from gateway.inference.prediction import Predictions
 from gateway.inference.request import Image
+from gateway.inference.selection import Predictions
 from gateway.inference.tools import Tools
 from gateway.settings import Settings
 from gateway.values.setting_values import ALL_MODELS

@@ -1,30 +1,208 @@
 """The responses of routes that take images: collected or streamed, and limited in size."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 from itertools import repeat
 from operator import attrgetter
+from typing import Any, ClassVar
 
 from pydantic_core import to_json
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from gateway.api.body import Body
-from gateway.api.lines import ResultLines
-from gateway.api.pieces import PIECE_BYTES, PiecedAnswer, pieces_of
 from gateway.api.request_context import RequestContext
-from gateway.api.shapes import NDJSON, Native
-from gateway.errors import AnswerTooLarge, ImageError, InvalidParameter, ServiceError
+from gateway.api.schemas import ModelOut, PredictResponse, StreamedSummary, SummaryOut
+from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError, problem_document
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
+from gateway.inference.selection import Prediction, Predictions
 from gateway.ingest.media_types import Uploads
 from gateway.limits.pools import NeverEvicted, PoolLease
+from gateway.time_slices import TimeSlice
+
+NDJSON = "application/x-ndjson"
+"""The media type of JSON lines, which only the native format has."""
+
+
+class Native(AnswerShape):
+    """The gateway's own format: the model, the results and a summary."""
+
+    documents: ClassVar[Any] = PredictResponse
+    shows_a_lone_error = True
+
+    def item(self, result: Result, spec: RequestSpec) -> dict[str, object]:  # noqa: ARG002
+        """The members of `ResultOut`, as plain data: 1,000 model objects take five times as long."""
+        row, error = result.row, result.row.error
+        out: dict[str, object] = {
+            "index": result.index,
+            "filename": result.filename,
+            "status": "ok" if error is None else "error",
+            "width": result.width,
+            "height": result.height,
+            "predictions": predictions_out(row.predictions),
+            "error": None if error is None else error_out(error),
+        }
+        if row.damaged and error is None:
+            out["warning"] = "damaged"
+        out.update(result.members())
+        return out
+
+    def around(self, results: Sequence[Result], spec: RequestSpec) -> tuple[bytes, bytes]:
+        """The model before the results, the summary after them."""
+        version, failed = None, 0
+        for result in results:
+            version = version or result.row.model_version or None
+            failed += result.row.error is not None
+        summary = {"ok": len(results) - failed, "failed": failed}
+        model = {"name": spec.model_name, "version": version}
+        return b'{"model":%b,"results":[' % to_json(model), b'],"summary":%b}' % to_json(summary)
+
+
+def predictions_out(predictions: Iterable[Prediction]) -> list[dict[str, object]]:
+    """Convert predictions to plain data."""
+    known = predictions if isinstance(predictions, Predictions) else Predictions.of(predictions)
+    return [
+        {"label": label, "class_id": class_id, "score": score}
+        for label, class_id, score in zip(known.labels, known.class_ids, known.scores, strict=True)
+    ]
+
+
+def error_out(error: GatewayError) -> dict[str, str]:
+    """Convert an error to plain data."""
+    return {"code": error.code, "message": error.message}
+
+
+PIECE_BYTES = 64 * 1024
+
+
+class PiecedAnswer(Response):
+    """A response body in pieces, with a known length; waits between the pieces for a client that reads slowly.
+
+    `held` counts the bytes that are not sent yet.
+    """
+
+    def __init__(
+        self,
+        pieces: deque[bytes],
+        held: PoolLease,
+        status: HTTPStatus = HTTPStatus.OK,
+        media_type: str = "application/json",
+    ) -> None:
+        self._pieces = pieces
+        self._held = held
+        self._length = length = sum(map(len, pieces))
+        self.status_code, self.background = status, None
+        self.raw_headers = [(b"content-length", b"%d" % length), (b"content-type", media_type.encode())]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
+        """Send it; raises Overloaded, before anything is sent, if the response buffer is full."""
+        self._held.hold(self._length)  # the results themselves are released
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        time_slice = TimeSlice()
+        for piece in _joined(self._pieces):
+            await send({"type": "http.response.body", "body": piece, "more_body": bool(self._pieces)})
+            if self._pieces:  # the bytes of the last piece are released with the request
+                self._held.grow(-len(piece))
+                await time_slice.pause_if_over()
+
+
+async def pieces_of(items: Iterable[bytes], separator: bytes, held: PoolLease) -> deque[bytes]:
+    """The items with a separator between them; `held` counts every PIECE_BYTES. Other tasks run in between."""
+    time_slice = TimeSlice()
+    pieces: deque[bytes] = deque()
+    uncounted_bytes = 0
+    for item in items:
+        if pieces:
+            pieces.append(separator)
+        pieces.append(item)
+        uncounted_bytes += len(pieces[-1])
+        if uncounted_bytes > PIECE_BYTES:
+            held.grow(uncounted_bytes)
+            uncounted_bytes = 0
+        await time_slice.pause_if_over()
+    return pieces
+
+
+def _joined(pieces: deque[bytes]) -> Iterator[bytes]:
+    """Join pieces to PIECE_BYTES or slightly more, and yield at least one; the deque is emptied."""
+    joined = bytearray()
+    while pieces:
+        joined += pieces.popleft()
+        if pieces and len(joined) >= PIECE_BYTES:
+            yield bytes(joined)
+            joined = bytearray()
+    yield bytes(joined)
+
+
+class ResultLines(Response):
+    """One line per file in the order of completion, then a line with the summary.
+
+    A request that fails before its first line gets the error's status. Later the status has been sent already, so the
+    error is a line.
+    """
+
+    media_type = NDJSON
+
+    def __init__(self, context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads, shape: Native) -> None:
+        super().__init__()
+        self._context = context
+        self._spec = spec
+        self._request_body = body
+        self._uploads = uploads
+        self._shape = shape
+        self._ok = self._failed = 0
+        self._version: str | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
+        """Send the lines while the body is still being read."""
+        del self.headers["content-length"]
+        started = False
+
+        async def send_line(line: bytes) -> None:
+            nonlocal started
+            if not started:
+                started = True
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
+
+        watch = self._request_body.wait_for_disconnect
+        try:
+            try:
+                async with self._context.service.classify(self._uploads, self._spec, watch) as results:
+                    async for result in results:
+                        await send_line(self._line(result))
+            except GatewayError as error:
+                if not started:
+                    raise
+                self._context.note(error)
+                await send_line(to_json({"error": problem_document(error, self._context.request_id)}))
+            await send_line(self._summary())
+        except ClientDisconnect:
+            self._context.note_disconnect()
+            return
+        await send({"type": "http.response.body", "body": b""})
+
+    def _line(self, result: Result) -> bytes:
+        self._failed += result.error is not None
+        self._ok += result.error is None
+        self._version = self._version or result.model_version
+        model = {"name": self._spec.model_name, "version": result.model_version}
+        return to_json({**self._shape.item(result, self._spec), "model": model}, inf_nan_mode="null")
+
+    def _summary(self) -> bytes:
+        summary = SummaryOut(ok=self._ok, failed=self._failed)
+        model = ModelOut(name=self._spec.model_name, version=self._version)
+        return StreamedSummary(model=model, summary=summary).model_dump_json().encode()
+
 
 SCORES_PER_PREDICTION = 10
 """A score without a label, or a number of an embedding, counts as a tenth of a prediction, in bytes and in time."""
 RESULT_BYTES, PREDICTION_BYTES = 512, 20
-"""Memory of a result without its predictions, and of each prediction; see gateway.inference.prediction."""
+"""Memory of a result without its predictions, and of each prediction; see gateway.inference.backend."""
 
 
 async def respond(

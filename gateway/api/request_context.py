@@ -11,7 +11,7 @@ from starlette.types import Scope
 from gateway import metrics
 from gateway.api.route_table import KnownRoute
 from gateway.errors import GatewayError
-from gateway.inference.request_stats import RequestStats
+from gateway.inference.request_spec import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.caller import ANYONE, Caller
 from gateway.limits.pools import Pool, PoolClient, PoolLease

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError
-from gateway.inference.prediction import NO_PREDICTIONS, Prediction, Predictions
-from gateway.inference.selection import Selection
+from gateway.inference.selection import NO_PREDICTIONS, Prediction, Predictions, Selection
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.values.rollout import Rollout
 

@@ -24,8 +24,8 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Backend, Call, CallLimits, Row
 from gateway.inference.observer import Observers
-from gateway.inference.prediction import Predictions
 from gateway.inference.request import ALONE, BatchCall, Image, Lane, Request
+from gateway.inference.selection import Predictions
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE
 

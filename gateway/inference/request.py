@@ -28,8 +28,7 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Row
 from gateway.inference.expansion import ImageSource, OpenedImage, Report
-from gateway.inference.request_spec import RequestSpec
-from gateway.inference.request_stats import Stage
+from gateway.inference.request_spec import RequestSpec, Stage
 from gateway.inference.result import Result
 from gateway.inference.tools import Scope, Tools
 from gateway.ingest.decode_budget import Size

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gateway.errors import GatewayError
 from gateway.inference.backend import Row
-from gateway.inference.prediction import Prediction
+from gateway.inference.selection import Prediction
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from gateway.errors import (
     no_features,
 )
 from gateway.inference.backend import Call, CallLimits, Embeddings, Row
-from gateway.inference.prediction import Predictions
+from gateway.inference.selection import Predictions
 from gateway.time_slices import TimeSlice
 from gateway.triton.client import ALL_CLASSES, NOT_LOADED, TritonEndpoint
 from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER, parameters, pinned, steps

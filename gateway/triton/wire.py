@@ -29,7 +29,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from gateway.errors import ContractBroken, InferenceFailed, UndecodableImage
 from gateway.inference.backend import Call, Row, SequenceScores, SequenceStep
-from gateway.inference.prediction import Predictions
+from gateway.inference.selection import Predictions
 from gateway.ingest.resizing import TensorInput
 from gateway.time_slices import TimeSlice
 from gateway.triton.contract import (

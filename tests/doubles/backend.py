@@ -24,7 +24,7 @@ from gateway.inference.backend import (
     SequenceScores,
     SequenceStep,
 )
-from gateway.inference.prediction import Prediction, Predictions
+from gateway.inference.selection import Prediction, Predictions
 from gateway.ingest.resizing import Resize
 from gateway.values.rollout import Rollout
 from tests.asking import encode

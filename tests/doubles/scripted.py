@@ -15,9 +15,9 @@ from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, ModelLoader, Row
 from gateway.inference.expansion import OpenedImage
 from gateway.inference.observer import Observer, Observers
-from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
+from gateway.inference.selection import Prediction
 from gateway.inference.service import InferenceService
 from gateway.inference.tools import BatchLimits, Tools, Uncancelled
 from gateway.ingest.decode_budget import Size

@@ -19,7 +19,7 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.backend import Call, Row, SequenceScores, SequenceStep
-from gateway.inference.prediction import Prediction, Predictions
+from gateway.inference.selection import Prediction, Predictions
 from gateway.triton.client import SequenceLost, StubDied, translate
 from gateway.triton.contract import (
     DESCRIPTION_PARAMETER,

@@ -5,8 +5,7 @@ import struct
 from dataclasses import dataclass
 
 from gateway.errors import ImageError, InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
-from gateway.ingest.formats.exif import exif_orientation, xmp_orientation
-from gateway.ingest.formats.step_limit import Steps, too_many_parts
+from gateway.ingest.formats.shared import Steps, exif_orientation, too_many_parts, xmp_orientation
 from gateway.ingest.image_formats import Header, ImageFormat, upright
 from gateway.values import quantities
 

@@ -4,8 +4,7 @@ import struct
 import zlib
 
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
-from gateway.ingest.formats.step_limit import Steps
+from gateway.ingest.formats.shared import Steps, exif_orientation, without_prefix, xmp_orientation
 from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"

@@ -3,8 +3,7 @@
 import struct
 
 from gateway.errors import InvalidImage, TruncatedImage
-from gateway.ingest.formats.exif import exif_orientation, without_prefix, xmp_orientation
-from gateway.ingest.formats.step_limit import Steps
+from gateway.ingest.formats.shared import Steps, exif_orientation, without_prefix, xmp_orientation
 from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 _CHUNK = struct.Struct("<4sI")

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_json
 
+from gateway.api.answers import Native
 from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut
-from gateway.api.shapes import Native
 from gateway.errors import GatewayError
 from gateway.hooks import AnswerShape
 from gateway.inference.foreign_shape import Foreign

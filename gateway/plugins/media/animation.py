@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gateway.api.answers import error_out, predictions_out
 from gateway.api.parameters import FRAMES_PATTERN
-from gateway.api.shapes import error_out, predictions_out
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -17,9 +17,9 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Row
 from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
-from gateway.inference.prediction import NO_PREDICTIONS, Prediction
 from gateway.inference.request import within
 from gateway.inference.result import Result
+from gateway.inference.selection import NO_PREDICTIONS, Prediction
 from gateway.ingest.decode_budget import shrunk_bytes
 from gateway.ingest.formats import png
 from gateway.ingest.frames import FrameSelection

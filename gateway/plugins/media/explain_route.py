@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, classify, hold_response
+from gateway.api.answers import AnswerSize, PiecedAnswer, classify, hold_response
 from gateway.api.parameters import open_uploads, request_spec
-from gateway.api.pieces import PiecedAnswer
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY, ModelOut

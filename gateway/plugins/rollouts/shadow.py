@@ -15,9 +15,9 @@ from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
 from gateway.inference.backend import Call, Row
 from gateway.inference.observer import Observer, Observers, ShadowClass
-from gateway.inference.prediction import Predictions
 from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
+from gateway.inference.selection import Predictions
 from gateway.inference.tools import Scope, Tools
 from gateway.limits.lease import Lease
 from gateway.plugins.rollouts import metrics

@@ -9,9 +9,8 @@ from pydantic_core import to_json
 
 from gateway.errors import GatewayError
 from gateway.inference.backend import SequenceScores
-from gateway.inference.prediction import Prediction
 from gateway.inference.result import Result
-from gateway.inference.selection import Selection
+from gateway.inference.selection import Prediction, Selection
 
 
 def predictions_of(

@@ -12,8 +12,7 @@ from typing import Any
 from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ImageError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
 from gateway.inference.backend import FrameSequence, Row, SequenceScores
-from gateway.inference.request_spec import RequestSpec
-from gateway.inference.request_stats import RequestStats
+from gateway.inference.request_spec import RequestSpec, RequestStats
 from gateway.inference.result import Result
 from gateway.inference.service import InferenceService
 from gateway.inference.tools import Scope

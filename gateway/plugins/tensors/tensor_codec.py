@@ -15,7 +15,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from gateway.errors import ContractBroken, InferenceFailed
 from gateway.inference.backend import Call, ModelInfo, Row
-from gateway.inference.prediction import Predictions
+from gateway.inference.selection import Predictions
 from gateway.ingest.resizing import TensorInput
 from gateway.time_slices import TimeSlice
 from gateway.triton.wire import tensor_head

@@ -17,8 +17,8 @@ from PIL import Image
 from prometheus_client import REGISTRY
 from starlette.types import Message
 
+from gateway.api.answers import PiecedAnswer
 from gateway.api.middleware import MAX_QUERY_PARAMETERS
-from gateway.api.pieces import PiecedAnswer
 from gateway.api.schemas import PredictResponse
 from gateway.errors import Overloaded
 from gateway.limits.admission import Admission

@@ -23,11 +23,10 @@ from gateway.errors import (
 from gateway.inference.backend import CallLimits, Embeddings, Row
 from gateway.inference.batching import CALL_SECONDS, LIMITS_SECONDS
 from gateway.inference.observer import Observer
-from gateway.inference.prediction import Prediction, Predictions
 from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
-from gateway.inference.selection import Selection
+from gateway.inference.selection import Prediction, Predictions, Selection
 from gateway.limits.admission import COSTLY_SECONDS
 from tests.asking import encode
 from tests.doubles.backend import GIF, VECTOR

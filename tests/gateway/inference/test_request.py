@@ -7,8 +7,8 @@ import pytest
 
 from gateway.errors import EmptyFile
 from gateway.inference.backend import Row
-from gateway.inference.prediction import Prediction, Predictions
-from gateway.inference.request_stats import Stage
+from gateway.inference.request_spec import Stage
+from gateway.inference.selection import Prediction, Predictions
 from gateway.inference.service import MAX_UNREAD_PREDICTIONS
 from gateway.inference.tools import AGAIN_SECONDS, Scope
 from tests.doubles.backend import PNG

@@ -26,8 +26,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.backend import Call, Row
-from gateway.inference.prediction import Prediction
-from gateway.inference.selection import Selection
+from gateway.inference.selection import Prediction, Selection
 from gateway.triton.client import BY_STATUS, StubDied, translate
 from gateway.triton.contract import (
     DAMAGED,

@@ -9,10 +9,9 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, classify, hold_response, status_of
+from gateway.api.answers import AnswerSize, PiecedAnswer, classify, hold_response, status_of
 from gateway.api.body import Body
 from gateway.api.parameters import request_spec
-from gateway.api.pieces import PiecedAnswer
 from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.errors import InvalidBody, NoFiles

@@ -12,7 +12,7 @@ from gateway.api.schemas import PredictResponse
 from gateway.decoder.pillow import count_gif_frames
 from gateway.errors import InferenceFailed, TooCostly
 from gateway.inference.backend import Call, Row
-from gateway.inference.prediction import Prediction
+from gateway.inference.selection import Prediction
 from gateway.ingest.frames import FrameSelection
 from gateway.plugins.media.animation import AnimationResult, Frames, read_frames
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of

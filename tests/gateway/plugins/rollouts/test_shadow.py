@@ -20,9 +20,8 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Row
 from gateway.inference.observer import Observers
-from gateway.inference.prediction import Prediction
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.selection import Selection
+from gateway.inference.selection import Prediction, Selection
 from gateway.ingest.masking import Masking
 from gateway.ingest.upload import Upload
 from gateway.plugins.media.explaining import MaskedCopies

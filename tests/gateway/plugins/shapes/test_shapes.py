@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.api.shapes import Native
+from gateway.api.answers import Native
 from gateway.app import create_app
 from gateway.errors import Overloaded
 from gateway.inference.backend import Row
-from gateway.inference.prediction import Prediction
+from gateway.inference.selection import Prediction
 from gateway.plugins.shapes.shapes import SHAPES
 from tests.doubles.backend import MODEL, PNG, StubBackend, ranked
 from tests.processes import PROJECT

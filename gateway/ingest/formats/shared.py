@@ -1,7 +1,12 @@
-"""The orientation in EXIF (CIPA DC-008, section 4.6) and XMP (Adobe's XMP specification, part 2) metadata."""
+"""What several readers of headers need: the orientation in metadata, and a limit of the work, in steps.
+
+The orientation is in EXIF (CIPA DC-008, section 4.6) and in XMP (Adobe's XMP specification, part 2).
+"""
 
 import re
 import struct
+
+from gateway.errors import InvalidImage
 
 ORIENTATION_TAG = 0x0112
 _MAX_ENTRIES = 1_000
@@ -40,3 +45,24 @@ def xmp_orientation(xmp: bytes) -> int | None:
     if match is None:
         return None
     return int(match[1]) if b"1" <= match[1] <= b"8" else 1
+
+
+class Steps:
+    """The steps that are left for one file: one for each segment or chunk that is read."""
+
+    __slots__ = ("_left", "_name")
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name = name
+        self._left = most
+
+    def take(self, count: int = 1) -> None:
+        """Count steps; raises InvalidImage if there are too many."""
+        self._left -= count
+        if self._left < 0:
+            raise too_many_parts(self._name)
+
+
+def too_many_parts(name: str) -> InvalidImage:
+    """The error of a file with more parts than are read."""
+    return InvalidImage(f"The {name}'s header has too many parts.")
