@@ -70,5 +70,5 @@ def reading() -> Iterator[None]:
     """Convert what the members of a document of another form raise to Malformed."""
     try:
         yield
-    except (LookupError, TypeError, ValueError, AttributeError) as exc:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as exc:
         raise Malformed(f"it has another form: {type(exc).__name__} {exc}") from exc

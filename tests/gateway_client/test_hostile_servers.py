@@ -63,6 +63,9 @@ PREDICTION = {"label": "a", "class_id": 0, "score": 0.5}
         line(error={"code": "\x1b[2J", "message": "a"}),
         line(predictions=[{}]),
         line(predictions=[PREDICTION | {"score": None}]),
+        line(predictions=[PREDICTION | {"class_id": float("inf")}]),
+        line(predictions=[PREDICTION | {"score": 10**400}]),
+        line(error={"code": "a", "message": "a", "status": float("inf")}),
         line(embedding="?"),
         NDJSON + b'\r\n{"index":0}\n',
         NDJSON + b'\r\n{"index":0,"width":NaN}\n',
@@ -151,6 +154,7 @@ def test_retry_after_is_bounded(given, most):
     [
         (b'\r\n{"limits":7}', "unexpected_answer"),
         (b'\r\n{"limits":[{"name":"max_files","value":"x"}]}', "unexpected_answer"),
+        (b'\r\n{"limits":[{"name":"max_files","value":Infinity}]}', "unexpected_answer"),
         (b"\r\n<html>", "unexpected_answer"),
         (b"Content-Length: 10\r\n\r\n", "unreachable"),
     ],
