@@ -45,6 +45,9 @@ async def test_last_change_of_what_answers_applies_is_logged_once_and_shown():
         changes = [event for event in captured if event["event"] == "rollout"]
         assert [(event["shares"], event["by"]) for event in changes] == [(new.shares, "ops")]
         assert metrics.ROLLOUT_SINCE.labels(MODEL)._value.get() == new.since.timestamp()
+        del fleet.addresses[1:]  # those that had loaded it leave
+        await wait_until(lambda: len(fleet.pool.replicas) == 1)
+        assert (fleet.backend.rollout(MODEL), share()) == (old, 0.25)
 
 
 def test_sequences_are_spread_evenly_and_few_move_with_a_triton():
