@@ -23,8 +23,7 @@ from gateway.errors import (
 from gateway.ingest.media_types import BodyReader, Form, Uploads, UploadsOrUrls, media_type_of, open_uploads
 from gateway.ingest.upload import Limits, Upload
 from gateway.limits.lease import Bound
-from gateway.limits.pace import Pace
-from gateway.limits.pools import PoolLease, UploadingClient
+from gateway.limits.pools import Pace, PoolLease, UploadingClient
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 

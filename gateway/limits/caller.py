@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.errors import GatewayError
-    from gateway.limits.fair_share import FairShare
+    from gateway.limits.admission import FairShare
     from gateway.limits.lease import Bound
 
 REFUSAL_SECONDS = 1.0

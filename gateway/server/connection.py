@@ -11,8 +11,7 @@ from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError, Overloaded
 from gateway.limits.connections import RESERVE_SECONDS, Connections
-from gateway.limits.pace import Pace
-from gateway.limits.pools import WaitingClient
+from gateway.limits.pools import Pace, WaitingClient
 from gateway.server.handler import Handler, Phase, ProtocolOf, ServedConnection
 from gateway.server.refusals import error_response
 from gateway.server.slow_reader import SlowReaderTimeout

@@ -9,8 +9,7 @@ import structlog
 from starlette.types import ASGIApp, Message
 
 from gateway.errors import AlreadyLogged, InternalError
-from gateway.limits.connections import Member
-from gateway.limits.turns import Turns
+from gateway.limits.connections import Member, Turns
 from gateway.server.handler import ServedConnection
 
 MAX_BUFFERED_BYTES = 64 * 1024

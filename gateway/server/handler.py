@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 
 from gateway.errors import GatewayError, Overloaded
 from gateway.limits.connections import Connections, Member
-from gateway.limits.pace import Pace
+from gateway.limits.pools import Pace
 from gateway.server.slow_reader import SlowReaderTimeout
 from gateway.settings import Settings
 

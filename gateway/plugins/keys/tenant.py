@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway.errors import Forbidden, GatewayError, RateLimited
+from gateway.limits.admission import FairShare
 from gateway.limits.caller import ANYONE, Caller, Stages
-from gateway.limits.fair_share import FairShare
 from gateway.limits.lease import Bound
 from gateway.metrics import series
 from gateway.plugins.keys import metrics

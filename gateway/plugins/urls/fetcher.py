@@ -17,10 +17,8 @@ from gateway.errors import ImageError, Overloaded, UnsupportedFormat, UploadTime
 from gateway.inference.tools import Scope
 from gateway.ingest.media_types import Uploads, UploadsOrUrls
 from gateway.ingest.upload import Limits, Upload, UploadReference, clean_filename, file_too_large, request_too_large
-from gateway.limits.lease import Bound
-from gateway.limits.pace import Pace
-from gateway.limits.pools import Pool, UploadingClient
-from gateway.limits.round_robin import RoundRobin
+from gateway.limits.lease import Bound, RoundRobin
+from gateway.limits.pools import Pace, Pool, UploadingClient
 from gateway.plugins.urls import metrics
 from gateway.plugins.urls.addresses import AddressRule, Resolver
 from gateway.plugins.urls.errors import FetchFailed, FetchTimeout, UrlNotAllowed

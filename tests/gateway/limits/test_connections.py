@@ -6,9 +6,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
-from gateway.limits.connections import FIRST_REQUESTS, Connections
+from gateway.limits.connections import FIRST_REQUESTS, Connections, Turns
 from gateway.limits.pools import IDLE_SECONDS
-from gateway.limits.turns import Turns
 from tests.doubles.clock import Clock
 
 MOST, RESERVED = 3, 2

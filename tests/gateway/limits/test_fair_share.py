@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Overloaded
-from gateway.limits.admission import Admission, Permit
-from gateway.limits.fair_share import FairShare
+from gateway.limits.admission import Admission, FairShare, Permit
 from gateway.limits.lease import Bound
 from gateway.plugins.keys.tenant import BULK_WEIGHT
 from tests.gateway.limits.test_admission import waits

@@ -7,8 +7,7 @@ import asyncio
 
 import pytest
 
-from gateway.limits.lease import Bound
-from gateway.limits.round_robin import RoundRobin
+from gateway.limits.lease import Bound, RoundRobin
 
 
 @pytest.mark.parametrize(

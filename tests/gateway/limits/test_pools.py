@@ -7,9 +7,9 @@ from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
 from gateway.limits.lease import Bound
-from gateway.limits.pace import Pace
 from gateway.limits.pools import (
     NeverEvicted,
+    Pace,
     Pool,
     PoolLease,
     UploadingClient,

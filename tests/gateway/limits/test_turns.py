@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from gateway.limits import turns as module
-from gateway.limits.turns import Turns
+from gateway.limits import connections as module
+from gateway.limits.connections import Turns
 
 
 class Participant:

@@ -9,9 +9,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.limits.connections import Connections
+from gateway.limits.connections import Connections, Turns
 from gateway.limits.pools import upload_buffer
-from gateway.limits.turns import Turns
 from gateway.plugins.streams.websockets import StreamProtocol
 from gateway.server.connection import Connection
 from gateway.server.cycle import SMALL_BYTES, head
