@@ -68,7 +68,8 @@ class Turns(Generic[P]):
             return False
         self._count += 1
         if not self._ticks:
-            self._tick()
+            self._ticks = True
+            asyncio.get_running_loop().call_soon(self._next)
         began = time.perf_counter()
         try:
             work()
