@@ -22,9 +22,9 @@ from gateway.errors import (
     ModelUnavailable,
     RequestError,
 )
-from gateway.inference.backend import Backend, Call, CallLimits, Row
+from gateway.inference.backend import Backend, CallLimits, Row
 from gateway.inference.observer import Observers
-from gateway.inference.request import ALONE, BatchCall, Image, Lane, Request
+from gateway.inference.request import ALONE, Image, Lane, Request, SharedCall
 from gateway.inference.selection import Predictions
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE
@@ -69,7 +69,7 @@ class ModelQueue:
             if not request.lanes:
                 del self.waiting[request]
 
-    def uncount(self, call: BatchCall) -> None:
+    def uncount(self, call: SharedCall) -> None:
         """Do not count a call as one of those that keep the Tritons busy; a second call does nothing."""
         self.counted -= call.counted
         self.costly -= call.costly
@@ -189,31 +189,25 @@ class Batcher:
     def _send(self, model: ModelQueue, images: list[Image]) -> None:
         requests: dict[Request, None] = {}
         payloads, signatures, deadline = [], [], images[0].deadline
-        cancellable, lane = self._backend.supports_cancellation, images[0].lane
-        batch_call = BatchCall(images, requests, cancellable, counted=lane is not ALONE, costly=lane.costly)
         for image in images:
             requests[image.request] = None
             payloads.append(image.payload)
             signatures.append(image.signature)
             deadline = max(deadline, image.deadline)
-            image.call = batch_call
             if image.stage is not None:
                 image.stage.leave()
             image.stage = image.request.spec.stats.stages["infer"]
             image.stage.enter()
             image.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
-        model.calls += 1
-        model.counted += batch_call.counted
-        model.costly += batch_call.costly
         for request in requests:
             request.calls += 1
-        request = images[0].request
+        request, lane = images[0].request, images[0].lane
         spec, context, request_id = request.spec, request.context, request.spec.request_id
         if len(requests) > 1:
             request_id = ",".join([request.spec.request_id for request in requests])
             context = context.copy()
             context.run(structlog.contextvars.bind_contextvars, request_id=request_id)
-        call = Call(
+        call = SharedCall(
             payloads,
             spec.model_name,
             spec.model_version,
@@ -221,17 +215,26 @@ class Batcher:
             deadline,
             request_id,
             signatures,
-            run_to_completion=not cancellable,
+            run_to_completion=not self._backend.supports_cancellation,
             embeddings=spec.embeddings,
             least_classes=self._observers.best_classes,
+            queued=images,
+            requests=requests,
+            counted=lane is not ALONE,
+            costly=lane.costly,
         )
+        for image in images:
+            image.call = call
+        model.calls += 1
+        model.counted += call.counted
+        model.costly += call.costly
         metrics.BATCH_IMAGES.observe(len(images))
-        batch_call.began = time.perf_counter()
-        batch_call.task = asyncio.get_running_loop().create_task(self._backend.infer(call), context=context)
-        self._uncancelled.tasks.add(batch_call.task)
-        batch_call.task.add_done_callback(partial(self._ended, model, batch_call))
+        call.began = time.perf_counter()
+        call.task = asyncio.get_running_loop().create_task(self._backend.infer(call), context=context)
+        self._uncancelled.tasks.add(call.task)
+        call.task.add_done_callback(partial(self._ended, model, call))
 
-    def _ended(self, model: ModelQueue, call: BatchCall, task: "asyncio.Task[Sequence[Row]]") -> None:
+    def _ended(self, model: ModelQueue, call: SharedCall, task: "asyncio.Task[Sequence[Row]]") -> None:
         """Send the next call, and report the results of the one that has ended."""
         metrics.CALL_SECONDS.observe(time.perf_counter() - call.began)
         self._uncancelled.tasks.discard(task)
@@ -239,7 +242,7 @@ class Batcher:
         model.uncount(call)
         for request in call.requests:
             request.calls -= 1
-        for image in call.images:
+        for image in call.queued:
             image.permit.settle()
         error: BaseException | None = ModelUnavailable() if task.cancelled() else task.exception()
         if isinstance(error, InferenceFailed) and len(call.requests) > 1:
@@ -256,10 +259,10 @@ class Batcher:
         if error is None:
             self._report_rows(call, task.result())
 
-    def _report_rows(self, call: BatchCall, rows: Sequence[Row]) -> None:
+    def _report_rows(self, call: SharedCall, rows: Sequence[Row]) -> None:
         observed, best_classes = self._observers.call_done, self._observers.best_classes
         answered: dict[Request, list[tuple[Image, Row]]] = {}
-        for image, row in zip(call.images, rows, strict=True):
+        for image, row in zip(call.queued, rows, strict=True):
             if image.call is not call:
                 continue
             row.damaged = row.damaged or image.damaged
@@ -305,11 +308,11 @@ class Batcher:
         if call is not None:
             self._abandon_unless_open(image.request.spec.model_name, call)
 
-    def _abandon_unless_open(self, model_name: str, call: BatchCall) -> None:
+    def _abandon_unless_open(self, model_name: str, call: SharedCall) -> None:
         """Cancel a call without a caller if its Triton supports it; otherwise the call runs on, and is not counted."""
-        if any(image.call is call for image in call.images) or call.task.done():
+        if any(image.call is call for image in call.queued) or call.task.done():
             return
-        if call.cancellable:
+        if not call.run_to_completion:
             call.task.cancel()
             return
         model = self._models[model_name]

@@ -26,7 +26,7 @@ from gateway.errors import (
     ServiceError,
     TritonUnreachable,
 )
-from gateway.inference.backend import Row
+from gateway.inference.backend import Call, Row
 from gateway.inference.expansion import ImageSource, OpenedImage, Report
 from gateway.inference.request_spec import RequestSpec, Stage
 from gateway.inference.result import Result
@@ -122,7 +122,7 @@ class Image:
         """What is sent to Triton."""
         self.signature = b""
         self.timer: asyncio.TimerHandle | None = None
-        self.call: BatchCall | None = None
+        self.call: SharedCall | None = None
         """The call that the image is in; None before."""
         self.stage: Stage | None = None
         """The stage of the request's statistics that it has entered, and leaves with its result."""
@@ -241,14 +241,13 @@ class Batching(Protocol):
         ...
 
 
-@dataclass(eq=False, slots=True)
-class BatchCall:
-    """A call in flight."""
+@dataclass(eq=False, slots=True, kw_only=True)
+class SharedCall(Call):
+    """A call in flight, of images of one request or several."""
 
-    images: "list[Image]"
+    queued: "list[Image]"
     requests: "Collection[Request]"
     """The requests of its images."""
-    cancellable: bool
     counted: bool
     """Whether it counts as one of those that keep the Tritons busy."""
     costly: bool
@@ -257,7 +256,7 @@ class BatchCall:
 
     def open_images(self) -> "list[Image]":
         """Its images that have no result yet."""
-        return [image for image in self.images if image.call is self]
+        return [image for image in self.queued if image.call is self]
 
 
 class Request:
