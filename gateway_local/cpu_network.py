@@ -54,8 +54,6 @@ class CpuNetwork:
     """How many photographs were compared."""
     difference: float = 0.0
     """The largest difference of a probability from that of model.pt, over photographs and made-up images."""
-    embedding_difference: float = 0.0
-    """1 minus the smallest cosine of an embedding and that of model.pt."""
 
 
 def write(found: CpuNetwork, model: Path) -> None:

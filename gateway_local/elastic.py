@@ -6,8 +6,6 @@ A network that gains keeps a second session, with which Triton's backend runs a 
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from gateway.machine.child_environment import NETWORKS, child_environment
 from gateway.machine.cores import usable_cores
 from gateway.triton.contract import ModelConfig, instances_on_gpus, parameters, read_model_configs
 from gateway.triton.footprint import ONNX, TORCH
@@ -23,6 +20,7 @@ from gateway.values.files import whole_file
 from gateway_local import elastic_timing
 from gateway_local.cpu_features import machine
 from gateway_local.cpu_network import NETWORK, CpuRuntime, backend_module, choice
+from gateway_local.json_child import ChildFailed, ask
 from gateway_local.paths import DEFAULT_BACKENDS
 
 _backend = backend_module("onnxruntime", "elastic")
@@ -118,7 +116,7 @@ def update(repository: Path, say: Say = lambda _: None) -> None:
                 continue
             found = choose(seconds)
             write(found, model)
-        except (OSError, ValueError, subprocess.SubprocessError) as exc:
+        except (OSError, ChildFailed) as exc:
             say(f"{name} runs on one thread, since others could not be timed: {exc}")
             continue
         if found.described:
@@ -150,17 +148,6 @@ def _given(model: Path, config: ModelConfig) -> dict[str, Any] | None:
 
 
 def _time(given: dict[str, Any]) -> dict[int, float]:
-    """The seconds by number of threads; raises ValueError or SubprocessError."""
-    command = [sys.executable, elastic_timing.__file__]
-    done = subprocess.run(
-        command,
-        env=child_environment(*NETWORKS),
-        input=json.dumps(given),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
-    if done.returncode:
-        raise ValueError((done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1])
-    return {int(threads): float(seconds) for threads, seconds in json.loads(done.stdout).items()}
+    """The seconds by number of threads; raises ChildFailed."""
+    answer = ask(elastic_timing.__file__, given, TIMEOUT_SECONDS)
+    return {int(threads): float(seconds) for threads, seconds in answer.items()}

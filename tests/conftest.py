@@ -23,6 +23,7 @@ from pydantic import ConfigDict, TypeAdapter
 from tritonclient.grpc import InferenceServerClient
 
 from gateway.values.files import locked
+from gateway_local.json_child import ChildFailed, ask
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.wheel import ensure_runtime
@@ -61,7 +62,11 @@ def pytest_configure(config: pytest.Config) -> None:
     structlog.configure(processors=[*processors, plain])
 
 
-MEASURE = served_memory.measure
+def unmeasured(*_: object) -> None:
+    """In place of `json_child.ask`, which imports torch."""
+    raise ChildFailed("tests measure it on demand")
+
+
 STARTS_TRITON = {"runtime", "triton", "start_triton"}
 """The fixtures behind every Triton that a test starts."""
 
@@ -143,7 +148,7 @@ def quick_starts() -> Iterator[None]:
         patch.setenv("OMP_WAIT_POLICY", "passive")
         # `gateway model add` uses processes that have already imported torch.
         patch.setattr(isolation, "start_process", WarmProcess)
-        patch.setattr(served_memory, "measure", lambda *_: {"error": "tests measure it on demand"})
+        patch.setattr(served_memory, "ask", unmeasured)
         yield
 
 
@@ -156,7 +161,7 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 @pytest.fixture
 def measured_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure the memory of models that are added, as outside of tests."""
-    monkeypatch.setattr(served_memory, "measure", MEASURE)
+    monkeypatch.setattr(served_memory, "ask", ask)
 
 
 @pytest.fixture(scope="session")

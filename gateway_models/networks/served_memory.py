@@ -1,20 +1,15 @@
 """Measures the memory of a network in the process that serves it, when it is added; the record goes with the model."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 
 from gateway.machine.capacity import IN_FLIGHT_PER_CORE, MIB, NetworkRuntime
-from gateway.machine.child_environment import NETWORKS, child_environment
 from gateway.triton.contract import ModelConfig
 from gateway.triton.footprint import MemoryRecord, runtime_of
 from gateway_local.cpu_network import CpuRuntime
+from gateway_local.json_child import ChildFailed, ask
 from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_models.networks import served_process
 from gateway_models.networks.isolation import Job, Report
@@ -33,18 +28,17 @@ def with_memory(job: Job, outcome: Outcome, report: Report, *, timeout_seconds: 
     entry = Entry(job.spec.name, {1: Version(job.spec, outcome)})
     config = text_format.Parse(render(entry)[entry.classifier], ModelConfig())
     backend = BACKENDS.get(outcome.format)
-    answer = measure(
-        {
-            "code": str(DEFAULT_BACKENDS / backend / "model.py" if backend else job.file(outcome.format)),
-            "folder": str(job.folder),
-            "config": MessageToDict(config, preserving_proto_field_name=True),
-            # As many as one core has in flight under load.
-            "images": min(IN_FLIGHT_PER_CORE, job.spec.serving.max_batch_size),
-        },
-        timeout_seconds,
-    )
-    if "error" in answer:
-        report(f"its memory is estimated, since it could not be measured: {answer['error']}")
+    given = {
+        "code": str(DEFAULT_BACKENDS / backend / "model.py" if backend else job.file(outcome.format)),
+        "folder": str(job.folder),
+        "config": MessageToDict(config, preserving_proto_field_name=True),
+        # As many as one core has in flight under load.
+        "images": min(IN_FLIGHT_PER_CORE, job.spec.serving.max_batch_size),
+    }
+    try:
+        answer = ask(served_process.__file__, given, timeout_seconds)
+    except ChildFailed as exc:
+        report(f"its memory is estimated, since it could not be measured: {exc}")
         return outcome
     runtime = NetworkRuntime.ONNX if outcome.cpu_runtime is CpuRuntime.ONNXRUNTIME else runtime_of(config)
     record = MemoryRecord(runtime, int(answer["loaded_bytes"]), int(answer["peak_bytes"]))
@@ -53,25 +47,3 @@ def with_memory(job: Job, outcome: Outcome, report: Report, *, timeout_seconds: 
         "under load"
     )
     return replace(outcome, memory=record)
-
-
-def measure(given: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
-    """What served_process.py answers, or an `error`."""
-    command = [sys.executable, str(Path(served_process.__file__))]
-    try:
-        done = subprocess.run(
-            command,
-            env=child_environment(*NETWORKS),
-            input=json.dumps(given),
-            capture_output=True,
-            text=True,
-            timeout=timeout_seconds,
-            check=False,
-        )
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        return {"error": f"a batch took longer than {timeout_seconds:g} s"}
-    except ValueError:
-        last = done.stderr.strip().splitlines()[-1:]
-        return {"error": f"the process ended with code {done.returncode} {' '.join(last)}".strip()}
-    return answer

@@ -11,8 +11,6 @@ from gateway_local import elastic
 from gateway_local.elastic import Threads, candidates, choose, recorded, update, write
 from gateway_local.elastic_timing import LEAST_RUNS, MOST_RUNS, timed
 from gateway_local.tuning import runtimes
-from gateway_models.repository.entry import read_entry
-from gateway_models.repository.summary import listed
 
 NOISY = {1: 0.0117, 2: 0.0089, 4: 0.0117}
 
@@ -82,7 +80,7 @@ def added(added_head, tmp_path) -> tuple[Path, Path]:
     return copy, entry.model_file(copy, 1)
 
 
-def test_choice_is_recorded_and_shown(added, monkeypatch, capsys):
+def test_choice_is_recorded_and_shown(added, monkeypatch):
     repository, model = added
     said, asked = [], []
     monkeypatch.setattr(elastic, "usable_cores", lambda: 2.0)
@@ -95,8 +93,6 @@ def test_choice_is_recorded_and_shown(added, monkeypatch, capsys):
     assert recorded(model) == Threads(2, {1: 0.02, 2: 0.01})
     ensemble = model.parent.parent.name.removesuffix("_classifier")
     assert runtimes(repository, ensemble, gpus=0)[0].endswith(shown)
-    listed([read_entry(repository, ensemble)], repository)
-    assert capsys.readouterr().out.split()[5:7] == ["threads", "versions"]
 
 
 def test_real_network_is_timed(added, monkeypatch):

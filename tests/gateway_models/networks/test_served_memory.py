@@ -9,7 +9,8 @@ from gateway.settings import MIB
 from gateway.triton.contract import read_model_config, read_model_configs
 from gateway.triton.footprint import MemoryRecord, need
 from gateway_local.cpu_network import CpuRuntime
-from gateway_models.networks import served_memory
+from gateway_local.json_child import ChildFailed, ask
+from gateway_models.networks import served_process
 from gateway_models.networks.add import add
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.render import render
@@ -70,29 +71,29 @@ def test_memory_of_a_function_is_that_of_its_imports_and_data(tmp_path, measured
     assert 90 * MIB < large.loaded_bytes - small.loaded_bytes < 110 * MIB
 
 
-def test_network_that_cannot_be_measured_is_added_without_a_record(tmp_path, monkeypatch):
+def test_network_that_cannot_be_measured_is_added_without_a_record(tmp_path):
     said: list[str] = []
-    monkeypatch.setattr(served_memory, "measure", lambda *_: {"error": "no process"})
     source = save_torchscript(Head(), tmp_path / "head.pt")
     entry = add(spec_of(source, tmp_path), tmp_path / "models", said.append)
     assert entry.versions[1].outcome.memory is None
     assert "process_memory" not in (tmp_path / "models" / "head" / "config.pbtxt").read_text()
-    assert any(line.endswith("could not be measured: no process") for line in said)
+    assert any(line.endswith("could not be measured: tests measure it on demand") for line in said)
 
 
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        ("import os; os._exit(3)", "ended with code 3"),
+        ("raise ValueError('no such file')", "ValueError: no such file"),
+        ("raise SystemExit(3)", "ended with code 3"),
         ("while True: pass", "took longer than 1 s"),
     ],
     ids=["raises", "ends", "hangs"],
 )
-def test_process_that_fails_is_an_error(tmp_path, measured_memory, code, reason):
+def test_process_that_fails_is_an_error(tmp_path, code, reason):
     (tmp_path / "model.py").write_text(code)
     given = {"code": str(tmp_path / "model.py"), "folder": str(tmp_path), "config": {"name": "m"}, "images": 1}
-    assert reason in served_memory.measure(given, 1.0 if code.startswith("while") else 60.0)["error"]
+    with pytest.raises(ChildFailed, match=reason):
+        ask(served_process.__file__, given, 1.0 if code.startswith("while") else 60.0)
 
 
 def test_record_changes_nothing_that_triton_loads_again():
