@@ -238,7 +238,7 @@ def doctor(
         bool,
         typer.Option(
             "--run",
-            help="Run the service on free ports for a minute: its start, parity, speed, memory and recovery. The costs "
+            help="Run the service on free ports for a minute: its start, parity and speed. The costs "
             "of an image are kept for `gateway up`.",
         ),
     ] = False,

@@ -64,9 +64,6 @@ class Answers:
 class BlockingTriton:
     """A Triton at host:port; every method raises TritonRefused. Not thread-safe: each thread needs its own."""
 
-    pid: int | None = None
-    """Its process, which leads a group of all its processes, if it was started for this client."""
-
     def __init__(self, address: str) -> None:
         self.address = address
         self._client = InferenceServerClient(address, channel_args=channel_options(address))

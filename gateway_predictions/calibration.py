@@ -3,8 +3,7 @@
 All of it is about the best class of each image: an image is answered with a score, and the answer is right or not.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,10 +54,6 @@ class Calibration:
     bins: tuple[Bin, ...]
     """Those with images."""
 
-    def document(self) -> dict[str, object]:
-        """The same as plain data, for JSON."""
-        return asdict(self)
-
 
 def calibration_of(scores: Scores, right: Right) -> Calibration:
     """The calibration of answers: the scores of their best classes, fp64 [images], and whether each is right.
@@ -67,11 +62,15 @@ def calibration_of(scores: Scores, right: Right) -> Calibration:
     """
     if not len(scores):
         raise ValueError("the calibration of no images is not defined")
-    error, brier = estimates(len(scores), lambda drawn: measures(scores[drawn], right[drawn]))
+    rng, images = np.random.default_rng(0), len(scores)
+    count = int(np.clip(MOST_DRAWN // images, LEAST_RESAMPLES, RESAMPLES))
+    resampled = (rng.integers(0, images, images) for _ in range(count))
+    bounds = np.quantile([measures(scores[drawn], right[drawn]) for drawn in resampled], (0.025, 0.975), axis=0)
+    error, brier = (Estimate(*map(float, each)) for each in zip(measures(scores, right), *bounds, strict=True))
     numbers = _numbers(scores)
     bins = ((int(number), numbers == number) for number in np.unique(numbers))
     return Calibration(
-        len(scores),
+        images,
         error,
         brier,
         tuple(
@@ -85,19 +84,6 @@ def measures(scores: Scores, right: Right) -> tuple[float, float]:
     """Expected calibration error and Brier score of answers."""
     difference = np.bincount(_numbers(scores), weights=scores - right, minlength=BINS)
     return float(np.abs(difference).sum() / len(scores)), float(np.mean((scores - right) ** 2))
-
-
-def estimates(images: int, measure: Callable[[NDArray[np.intp]], Sequence[float]]) -> list[Estimate]:
-    """Measures of images with their intervals; `measure` gets the positions of the images, some of them repeatedly.
-
-    The same images are drawn in every call with this number of images.
-    """
-    rng = np.random.default_rng(0)
-    count = int(np.clip(MOST_DRAWN // images, LEAST_RESAMPLES, RESAMPLES))
-    drawn = [measure(rng.integers(0, images, images)) for _ in range(count)]
-    bounds = np.quantile(drawn, (0.025, 0.975), axis=0).T
-    values = measure(np.arange(images))
-    return [Estimate(value, float(low), float(high)) for value, (low, high) in zip(values, bounds, strict=True)]
 
 
 def _numbers(scores: Scores) -> NDArray[np.intp]:

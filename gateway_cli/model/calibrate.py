@@ -1,6 +1,5 @@
 """`gateway model calibrate`: scores that say how often answers are right, as a step in a new version."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,7 +51,6 @@ def calibrate(
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without a new version.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Calibrate a model's scores: fit a temperature, show what it changes on other images, add it as a new version.
 
@@ -98,15 +96,12 @@ def calibrate(
         step = DeclaredStep(temperature=found.temperature)
         entry, number = add_step(step, model_repository, name, base, print_status)
         reload(address, load=entry.ensembles)
-    if as_json:
-        emit(json.dumps({"model": name, "version": base, "new_version": number, **found.document()}))
-    else:
-        _report(found)
-        emit(f"reliability diagram: {diagram}")
+    _report(found)
+    emit(f"reliability diagram: {diagram}")
     if not found.helps:
         print_status("the scores of the images held out are not better, so there is no new version")
         raise typer.Exit(1)
-    if number is not None and not as_json:
+    if number is not None:
         emit(f"{name} version {number}: the network of version {entry.network_of(number)} with calibrated scores")
         emit_next_steps(name, number, model_repository)
         explain_how_to_load(name, address)
@@ -123,10 +118,8 @@ def _report(found: "Calibrated") -> None:
         ("log loss", *(f"{loss:.4f}" for loss in found.log_loss)),
     ]
     sure = "more" if found.temperature > 1 else "less"
-    chance = "" if found.error_gain.low > 0 else ", which may be chance"
     facts = {
         "top-1": f"{100 * found.top_1:.2f} %, fitted on {found.fitted_on} images, shown on {found.held_out} others",
         "temperature": f"{found.temperature:.4f}: the network was {sure} sure than it was right",
-        "calibration error": f"smaller by {found.error_gain}{chance}",
     }
     Report(("of the images held out", "before", "after"), rows, facts=facts).print()

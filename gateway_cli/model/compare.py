@@ -17,30 +17,14 @@ if TYPE_CHECKING:
     from gateway_models.repository.entry import Entry
 
 
-def _versions(context: typer.Context, incomplete: str) -> list[str]:
-    """Shell completion: the versions of the model on the command line."""
-    from gateway.errors import UserError
-    from gateway_models.repository.entry import read_entry
-
-    repository = Path(context.params.get("model_repository") or DEFAULT_MODEL_REPOSITORY)
-    try:
-        entry = read_entry(repository, context.params.get("name") or "")
-    except (UserError, OSError):
-        return []
-    taken = context.params.get("first")
-    return [str(each) for each in sorted(entry.versions) if str(each).startswith(incomplete) and each != taken]
-
-
 @model_app.command("compare")
 def compare(
     name: Name,
     first: Annotated[
         int,
-        typer.Argument(help="A version, such as the one in use.", show_default=False, autocompletion=_versions, min=1),
+        typer.Argument(help="A version, such as the one in use.", show_default=False, min=1),
     ],
-    second: Annotated[
-        int, typer.Argument(help="The other version.", show_default=False, autocompletion=_versions, min=1)
-    ],
+    second: Annotated[int, typer.Argument(help="The other version.", show_default=False, min=1)],
     data: Annotated[
         Path,
         typer.Argument(

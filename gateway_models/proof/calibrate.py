@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gateway.errors import UserError
 from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.repository.entry import Entry
-from gateway_predictions.calibration import Calibration, Estimate, calibration_of, estimates, measures
+from gateway_predictions.calibration import Calibration, calibration_of
 
 HELD_OUT = 0.5
 LEAST_IMAGES = 20
@@ -66,8 +66,6 @@ class Calibrated:
     held_out: int
     before: Calibration
     after: Calibration
-    error_gain: Estimate
-    """How much smaller the expected calibration error is; 0 within the interval means that chance explains it."""
     log_loss: tuple[float, float]
     top_1: float
 
@@ -75,15 +73,6 @@ class Calibrated:
     def helps(self) -> bool:
         """Whether the scores of the images that were held out are better: their log loss is lower."""
         return self.log_loss[1] < self.log_loss[0]
-
-    def document(self) -> dict[str, object]:
-        """The same as plain data, for JSON."""
-        sides = zip(("before", "after"), (self.before, self.after), self.log_loss, strict=True)
-        return {
-            **{name: getattr(self, name) for name in ("temperature", "fitted_on", "held_out", "top_1")},
-            **{name: {**calibration.document(), "log_loss": loss} for name, calibration, loss in sides},
-            "smaller_error": {"value": self.error_gain.value, "low": self.error_gain.low, "high": self.error_gain.high},
-        }
 
 
 def check_calibration(entry: Entry, version: int) -> None:
@@ -118,20 +107,14 @@ def calibrate(images: ScoredImages, *, held_out: float = HELD_OUT) -> Calibrated
         )
     temperature = fit(fitted)
     after = shown.scaled(temperature)
-    (scores, right), (new_scores, _) = shown.best, after.best
-
-    def gain(drawn: NDArray[np.intp]) -> list[float]:
-        return [measures(scores[drawn], right[drawn])[0] - measures(new_scores[drawn], right[drawn])[0]]
-
     return Calibrated(
         temperature,
         len(fitted),
         len(shown),
-        calibration_of(scores, right),
-        calibration_of(new_scores, right),
-        estimates(len(shown), gain)[0],
+        calibration_of(*shown.best),
+        calibration_of(*after.best),
         (shown.log_loss, after.log_loss),
-        float(right.mean()),
+        float(shown.best[1].mean()),
     )
 
 

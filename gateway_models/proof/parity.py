@@ -43,19 +43,6 @@ Probabilities = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingPair:
-    """One image's embeddings, served and expected: fp32 [size]."""
-
-    served: Probabilities
-    expected: Probabilities
-
-    @property
-    def largest(self) -> float:
-        """The largest difference of a number."""
-        return _largest(self.served - self.expected)
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """One image's answers, served and expected, and each stage's part of their difference: fp32 [classes]."""
 
@@ -63,7 +50,8 @@ class Comparison:
     served: Probabilities
     expected: Probabilities
     stages: dict[str, Probabilities]
-    embeddings: EmbeddingPair | None = None
+    embeddings: tuple[Probabilities, Probabilities] | None = None
+    """The served and the expected one, fp32 [size]."""
 
     @property
     def same_top1(self) -> bool:
@@ -110,7 +98,7 @@ class Parity:
         return sum(each.mean for each in self.comparisons) / max(1, len(self.comparisons))
 
     @property
-    def embeddings(self) -> Sequence[EmbeddingPair]:
+    def embeddings(self) -> Sequence[tuple[Probabilities, Probabilities]]:
         """The embeddings of all images; empty if the model gives none."""
         return [each.embeddings for each in self.comparisons if each.embeddings is not None]
 
@@ -119,10 +107,7 @@ class Parity:
         """The smallest cosine of an embedding and the original's; 1 if there are none, or both are zero."""
         if not self.embeddings:
             return 1.0
-        served, expected = (
-            torch.from_numpy(np.stack([getattr(each, side) for each in self.embeddings]))
-            for side in ("served", "expected")
-        )
+        served, expected = (torch.from_numpy(np.stack(side)) for side in zip(*self.embeddings, strict=True))
         return 1 - embedding_difference([served], [expected])
 
     def from_stage(self, stage: str) -> float:
@@ -174,7 +159,7 @@ def compare_served(
             "resize": by_pixels - expected,
             "model": answer.probabilities - by_file,
         }
-        pair = None if wanted is None or answer.embedding is None else EmbeddingPair(answer.embedding, wanted)
+        pair = None if wanted is None or answer.embedding is None else (answer.embedding, wanted)
         yield Comparison(path, answer.probabilities, expected, stages, pair)
 
 

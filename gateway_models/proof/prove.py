@@ -1,12 +1,11 @@
-"""`gateway doctor --run`: whether the service works on this machine, how fast it is, and whether it recovers.
+"""`gateway doctor --run`: whether the service works on this machine, and how fast it is.
 
 One run of the whole service on free ports: its cold start, the equality of its answers with the original's, its
-throughput and the costs of an image by stage, its memory, and a killed process of a model.
+throughput and the costs of an image by stage.
 """
 
 import contextlib
 import os
-import signal
 import statistics
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.findings import Finding, Level, ok, warn
-from gateway.machine.capacity import CALL_IMAGES, GPU_BATCH, MIB, Costs
+from gateway.machine.capacity import CALL_IMAGES, GPU_BATCH, Costs
 from gateway.machine.gpus import find_gpus
 from gateway.plugin_loading import hooks, needs_key
 from gateway.settings import LogLevel, Settings, variable
@@ -48,10 +47,7 @@ WARM_UP_BATCHES, BATCHES = 5, 20
 """Batches of a network that are sent before, and while its time is measured."""
 COUNTED_SECONDS = 2.0
 """Longest time after an answer until Triton's statistics count it."""
-RECOVERY_SECONDS = 60.0
-"""Longest time for a killed process of a model to be replaced, and for images to be classified again."""
-ANSWERS_AFTER = 20
-"""Images in a row that must be classified before a killed process counts as recovered from."""
+ANSWER_SECONDS = 60.0
 TOLERANCE, TOLERANCE_ON_GPU = 1e-3, 1e-2
 """Largest difference of a probability; on a GPU convolutions may be computed in TF32 (docs/guides/gpu.md)."""
 API, TRITON = "the API", "Triton's server"
@@ -87,12 +83,12 @@ class Service:
             found = list(threads.map(client, range(IN_FLIGHT)))
         return [each for answered, _ in found for each in answered], sum(failed for _, failed in found)
 
-    def send_one(self, number: int = 0) -> bool:
-        """Send one image, with other bytes for each number: the gateway suspects an image whose calls fail."""
-        connection = HTTPConnection(LOOPBACK, self.port, timeout=RECOVERY_SECONDS)
+    def send_one(self) -> bool:
+        """Send the image; whether it was classified."""
+        connection = HTTPConnection(LOOPBACK, self.port, timeout=ANSWER_SECONDS)
         with contextlib.closing(connection):
             try:
-                connection.request("POST", "/predict", numbered(self.image, number), {"Content-Type": "image/jpeg"})
+                connection.request("POST", "/predict", self.image, {"Content-Type": "image/jpeg"})
                 return connection.getresponse().status == HTTPStatus.OK
             except (OSError, HTTPException):
                 return False
@@ -105,10 +101,6 @@ class Service:
                 key = each.model.name if each.model else name
                 found[key] = found.get(key, 0.0) + each.cpu_seconds
         return found
-
-    def model_pids(self, model: str) -> set[int]:
-        """The processes of a model."""
-        return {each.pid for each in processes(self.triton.pid or 0) if each.model and each.model.name == model}
 
 
 def prove(
@@ -172,15 +164,6 @@ def prove(
         if enough := len(times) >= LEAST_IMAGES:
             record_costs(costs, repository / networks[0])
         yield _stages(spent, batch_ms, costs, on_gpu=gpus.usable > 0, kept=enough)
-        yield _memory(service)
-        with display.waiting("killing a process of the preprocessor"):
-            yield _recovery(service, preprocessors[0])
-
-
-def numbered(jpeg: bytes, number: int) -> bytes:
-    """A JPEG with a number in a comment behind its first marker (ITU-T T.81, B.2.4.5)."""
-    comment = number.to_bytes(8, "big")
-    return jpeg[:2] + b"\xff\xfe" + (len(comment) + 2).to_bytes(2, "big") + comment + jpeg[2:]
 
 
 def steps_of(repository: Path, model: str) -> tuple[list[str], list[str]]:
@@ -272,38 +255,3 @@ def _stages(spent: dict[str, float], batch_ms: float, costs: Costs, *, on_gpu: b
         return warn("costs", "\n".join([*lines, f"not kept: fewer than {LEAST_IMAGES} images were classified"]))
     lines.append(f"kept for the next gateway up; for containers: {variable('costs')}={costs.text}")
     return ok("costs", "\n".join(lines))
-
-
-def _memory(service: Service) -> Finding:
-    peaks: dict[str, float] = {}
-    for process in processes(service.triton.pid or 0):
-        if process.model:
-            peaks[process.model.name] = max(peaks.get(process.model.name, 0.0), process.peak_bytes / MIB)
-    lines = [f"{peak:,.0f} MiB at most in a process of {model}" for model, peak in sorted(peaks.items())]
-    return ok("memory of models", "\n".join(lines)) if peaks else warn("memory of models", "no model has a process")
-
-
-def _recovery(service: Service, model: str) -> Finding:
-    """Kill one process of a model; it must be replaced, and images must be classified again."""
-    before = service.model_pids(model)
-    if not before:
-        return warn("recovery", f"not checked: {model} has no process of its own")
-    killed = min(before)
-    os.kill(killed, signal.SIGKILL)
-    started = last_failure = time.monotonic()
-    failed, answered, number = 0, 0, 0
-    while time.monotonic() < started + RECOVERY_SECONDS:
-        number += 1
-        if service.send_one(number):
-            answered += 1
-        else:
-            answered, failed, last_failure = 0, failed + 1, time.monotonic()
-        there = service.model_pids(model)
-        if answered >= ANSWERS_AFTER and killed not in there and len(there) >= len(before):
-            text = (
-                f"a process of {model} was killed, and replaced after at most {time.monotonic() - started:.1f} s; "
-                f"{failed} images failed, the last after {last_failure - started:.1f} s"
-            )
-            return ok("recovery", text)
-    text = f"a process of {model} was killed, and {RECOVERY_SECONDS:g} s later not replaced; {failed} images failed"
-    return _passed("recovery", text, passed=False)

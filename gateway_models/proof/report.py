@@ -44,8 +44,8 @@ def parity_report(parity: Parity, labels: Sequence[str], tolerance: float) -> Re
     }
     facts["from"] = ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in STAGES)
     if parity.embeddings:
-        most = max(each.largest for each in parity.embeddings)
-        size, cosine = len(parity.embeddings[0].served), parity.least_cosine
+        most = max(float(np.abs(served - expected).max()) for served, expected in parity.embeddings)
+        size, cosine = len(parity.embeddings[0][0]), parity.least_cosine
         facts["embeddings"] = f"{size} numbers, cosine {cosine:.7f} at least, max difference {most:.1e}"
     if parity.on_gpu:
         facts["on a GPU"] = TF32

@@ -1,6 +1,5 @@
 """A Triton that serves some of a repository's models while a command runs."""
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,28 +48,4 @@ def serving(
     ) as server:
         server.wait_ready(600)
         with BlockingTriton(server.url) as triton:
-            triton.pid = server.pid
             yield triton
-
-
-def cpu_seconds(pid: int) -> dict[int, float]:
-    """The processor time so far of a Triton of `serving` and of each of its processes, by process id."""
-    seconds: dict[int, float] = {}
-    ticks = os.sysconf("SC_CLK_TCK")
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # After the name in parentheses, proc_pid_stat(5): state, parent, group, …, utime and stime.
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended meanwhile
-            continue
-        if int(fields[2]) == pid:
-            seconds[int(stat.parent.name)] = (int(fields[11]) + int(fields[12])) / ticks
-    return seconds
-
-
-def cpu_seconds_used(before: dict[int, float], after: dict[int, float]) -> float:
-    """The processor time between two results of `cpu_seconds`, without processes that have ended between them.
-
-    Processes of an earlier configuration end late: what they had used before must not be subtracted.
-    """
-    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())

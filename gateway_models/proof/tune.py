@@ -3,8 +3,6 @@
 import json
 import shutil
 import tempfile
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -18,13 +16,14 @@ from gateway_local import cpu_network
 from gateway_local.cpu_features import machine
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.tuning import TUNING
-from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Report
 from gateway_models.networks.originals import original_probabilities
-from gateway_models.proof.image_files import NoImages, read_image_files, reader, resize_for
+from gateway_models.proof.dataset import Sample
+from gateway_models.proof.evaluate import BATCH, CALLERS, Evaluation, predict_each
+from gateway_models.proof.image_files import NoImages, read_image_files, resize_for
 from gateway_models.proof.parity import Probabilities, pil_image
-from gateway_models.proof.serving import cpu_seconds, cpu_seconds_used, serving
+from gateway_models.proof.serving import serving
 from gateway_models.proof.variants import NetworkRuntime, Variant, variants_of
 from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import reference_transforms
@@ -32,10 +31,6 @@ from gateway_models.repository.spec import Format, Precision, Serving
 from gateway_models.repository.summary import Report as Table
 from gateway_models.repository.writing import rewrite
 
-CALLERS, CALL_IMAGES = 4, 8
-"""The load: calls in flight and images in each, as the gateway sends a request of many files."""
-WARMUP_SECONDS = 0.5
-POLL_SECONDS = 0.01
 REASON_WIDTH = 100
 """The longest reason in the row of a variant that was not measured, in characters."""
 
@@ -44,14 +39,13 @@ REASON_WIDTH = 100
 class Measured:
     """What a variant did under load, and the largest difference of a probability from the original's.
 
-    `cpu_seconds` is Triton's processor time, with preprocessors. `same_top1` is the share of images with the
-    original's top-1 class. If the variant could not be built or served, `reason` is the error and the numbers are 0.
+    `same_top1` is the share of images with the original's top-1 class. If the variant could not be built or served,
+    `reason` is the error and the numbers are 0.
     """
 
     variant: Variant
     images: int = 0
     seconds: float = 0.0
-    cpu_seconds: float = 0.0
     difference: float = 0.0
     same_top1: float = 0.0
     reason: str = ""
@@ -60,11 +54,6 @@ class Measured:
     def images_per_second(self) -> float:
         """Throughput."""
         return self.images / self.seconds if self.seconds else 0.0
-
-    @property
-    def cpu_ms(self) -> float:
-        """The processor time for an image, in ms."""
-        return 1_000 * self.cpu_seconds / max(1, self.images)
 
     def progress_line(self) -> str:
         """A line of progress."""
@@ -78,12 +67,7 @@ class Measured:
         """Both turns of a variant together; the one that failed, if one did."""
         if self.reason or other.reason:
             return self if self.reason else other
-        return replace(
-            self,
-            images=self.images + other.images,
-            seconds=self.seconds + other.seconds,
-            cpu_seconds=self.cpu_seconds + other.cpu_seconds,
-        )
+        return replace(self, images=self.images + other.images, seconds=self.seconds + other.seconds)
 
 
 class Tuner:
@@ -177,12 +161,7 @@ class Tuner:
     def record(self, chosen: Variant | None) -> None:
         """Write what was measured, and on which machine, beside the tuned entry."""
         table = [
-            {
-                **asdict(each),
-                "images_per_second": each.images_per_second,
-                "cpu_ms": each.cpu_ms,
-                "chosen": each.variant == chosen,
-            }
+            {**asdict(each), "images_per_second": each.images_per_second, "chosen": each.variant == chosen}
             for each in self.measured
         ]
         document = {"machine": machine(), "measured": table}
@@ -202,7 +181,10 @@ class Tuner:
             self._client.load(entry.name)  # Triton loads the steps with it
             try:
                 difference, same_top1 = self._differences(entry)
-                return replace(self._load(variant, entry), difference=difference, same_top1=same_top1)
+                # The first images warm it up, and tell how many are needed.
+                count = int(self._run(entry, CALLERS * BATCH).images_per_second * self.seconds / 2)
+                run = self._run(entry, max(CALLERS * BATCH, count))
+                return Measured(variant, len(run.answers), run.seconds, difference, same_top1)
             finally:
                 self._client.unload(entry.name, *entry.steps_after, entry.classifier, entry.preprocessor)
         except UserError as exc:
@@ -236,50 +218,19 @@ class Tuner:
 
     def _differences(self, entry: Entry) -> tuple[float, float]:
         """The largest difference of a probability, and the share of images with the same top-1 class."""
-        inputs = read_image_files(self.files, resize_for(entry))
-        answers = [self._client.predict(entry.name, [file.payload]).values[0] for file in inputs]
+        run = self._run(entry, len(self.files), batch=1)
+        if run.refused:
+            raise NoImages(f"{run.refused[0].path}: {run.refused[0].reason}")
+        answers = [each.probabilities for each in run.answers if each.probabilities is not None]
         pairs = list(zip(answers, self._expected, strict=True))
         same = sum(int(answer.argmax()) == int(expected.argmax()) for answer, expected in pairs)
         return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)
 
-    def _load(self, variant: Variant, entry: Entry) -> Measured:
-        batch = [self.files[number % len(self.files)] for number in range(CALL_IMAGES)]
-        read = reader(resize_for(entry))
-        stop = threading.Event()
-        finished: list[float] = []
-        failures: list[UserError] = []
-
-        def call() -> None:
-            try:
-                with BlockingTriton(self._client.address) as triton:
-                    while not stop.is_set():
-                        # Prepared again each time: the gateway's work on an image is part of its cost.
-                        triton.predict(entry.name, [read(path).payload for path in batch])
-                        finished.append(time.perf_counter())
-            except UserError as exc:
-                failures.append(exc)
-                stop.set()
-
-        callers = [threading.Thread(target=call) for _ in range(CALLERS)]
-        for caller in callers:
-            caller.start()
-        stop.wait(WARMUP_SECONDS)
-        started, before, cpu = time.perf_counter(), len(finished), self._cpu_seconds()
-        stop.wait(self.seconds / 2)
-        # At least one call of each caller, so that a slow network has a figure too; each call has its own timeout.
-        while len(finished) < before + CALLERS and not stop.wait(POLL_SECONDS):
-            pass
-        ended, used = time.perf_counter(), cpu_seconds_used(cpu, self._cpu_seconds())
-        stop.set()
-        for caller in callers:
-            caller.join()
-        if failures:
-            raise failures[0]
-        images = CALL_IMAGES * sum(started <= at <= ended for at in finished)
-        return Measured(variant, images, ended - started, used)
-
-    def _cpu_seconds(self) -> dict[int, float]:
-        return cpu_seconds(self._client.pid) if self._client.pid else {}
+    def _run(self, entry: Entry, count: int, *, batch: int = BATCH) -> Evaluation:
+        """The answers to `count` images, the files in turn, as the gateway would send them."""
+        samples = [Sample(self.files[number % len(self.files)], frozenset()) for number in range(count)]
+        answers = predict_each((entry.name,), self._client.address, samples, resize_for(entry), batch=batch)
+        return Evaluation.of(answers, entry.classes, multi_label=entry.multi_label)
 
 
 def _key(variant: Variant) -> tuple[Format, Precision, CpuRuntime | None]:
@@ -295,10 +246,10 @@ def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: flo
             # Errors are shortened, but not the command that installs what is missing: it has to be copied.
             whole = each.variant.missing() == each.reason
             reason = each.reason if whole else shorten(each.reason, REASON_WIDTH, placeholder=" …")
-            rows.append((each.variant.described(), *"----", reason))
+            rows.append((each.variant.described(), *"---", reason))
             continue
         note = "" if each.fits(tolerance) else "beyond the tolerance"
-        figures = f"{each.images_per_second:.1f}", f"{each.cpu_ms:.2f}", f"{each.difference:.1e}"
+        figures = f"{each.images_per_second:.1f}", f"{each.difference:.1e}"
         agreed = f"{100 * each.same_top1:.4g} %"
         rows.append((each.variant.described(), *figures, agreed, "chosen" if each == chosen else note))
-    Table(("variant", "images/s", "CPU ms/image", "largest |Δp|", "same top-1", ""), rows).print()
+    Table(("variant", "images/s", "largest |Δp|", "same top-1", ""), rows).print()

@@ -9,7 +9,7 @@ from gateway.machine.gpus import gpu_count
 from gateway.values.extras import install
 from gateway_local.cpu_features import has_bf16
 from gateway_local.cpu_network import CpuRuntime
-from gateway_models.networks.model_source import AS_ONNX, framework_of, source_kind
+from gateway_models.networks.model_source import framework_of, source_kind
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Format, OpenVino, Precision, Serving
 
@@ -91,8 +91,7 @@ def variants_of(entry: Entry) -> list[Variant]:
         # Versions share this setting, and only the one in use is written again.
         ways += [] if several else [(Format.TORCHSCRIPT, fp32, CpuRuntime.TORCHSCRIPT)]
     source = entry.spec.source
-    only_onnx = source_kind(source) in ({"onnx", *AS_ONNX} if entry.embedding_size else {"onnx"})
-    if only_onnx or framework_of(source):
+    if entry.embedding_size or source_kind(source) == "onnx" or framework_of(source):
         ways = [way for way in ways if way[0] is Format.ONNX]
     if several:
         # The versions share one configuration, which names one runtime.

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gateway_cli.model.compare import _versions
 from gateway_models.proof.compare import Compared, Pair
 from gateway_models.proof.dataset import DatasetError, Sample, read_samples
 from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.proof.report import comparison_report, verdict
-from gateway_models.repository.entry import Entry, EntryError
+from gateway_models.repository.entry import Entry
 from gateway_models.repository.writing import rewrite, write_labels
 from tests.commands import gateway, usage_error
 from tests.gateway_models.repository.entries import entry
@@ -185,17 +184,3 @@ def test_difference_beyond_the_tolerance_exits_with_1(repository, photos, tolera
 def test_incomparable_versions_are_refused(repository, photos, arguments, words):
     first, second, *options = arguments
     assert words in usage_error(*COMPARE, first, second, photos, "--model-repository", repository, *options)
-
-
-def test_completion_omits_versions_already_given(monkeypatch):
-    entries = {"flowers": SimpleNamespace(versions={1: None, 2: None, 12: None})}
-
-    def read(_: Path, name: str) -> SimpleNamespace:
-        if name not in entries:
-            raise EntryError("no such model")
-        return entries[name]
-
-    monkeypatch.setattr("gateway_models.repository.entry.read_entry", read)
-    assert _versions(SimpleNamespace(params={"name": "flowers", "first": None}), "") == ["1", "2", "12"]
-    assert _versions(SimpleNamespace(params={"name": "flowers", "first": 1}), "1") == ["12"]
-    assert _versions(SimpleNamespace(params={"name": "nothing"}), "") == []

@@ -19,9 +19,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
-from tritonclient.grpc import InferenceServerClient, InferInput
 
-from gateway.machine.gpus import gpu_count
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import add
@@ -32,7 +30,6 @@ from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, re
 from gateway_models.repository.preprocessing_sources import from_weights
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
 from tests.commands import gateway
-from tests.docs.test_own_repository import files as page_files
 from tests.gateway_models.networks.builders import (
     Head,
     lite,
@@ -402,49 +399,6 @@ def test_evaluate_counts_what_the_service_answers(server, repository, serves, ph
     with Image.open(plot) as drawn:
         assert drawn.format == "PNG"
         assert min(drawn.size) > 300
-
-
-def handwritten(name: str) -> str:
-    """The configuration of a classifier in docs/guides/existing-triton.md, which is for a machine with two GPUs."""
-    return page_files()["models/classifier/config.pbtxt"].replace('"classifier"', f'"{name}"')
-
-
-def test_handwritten_configuration_is_served(server, repository):
-    """Two instances, batches of any size, and the classifier's own cache; with ONNX, which starts sooner."""
-    (repository / "by_hand" / "1").mkdir(parents=True)
-    save_onnx(Head(), repository / "by_hand" / "1" / "model.onnx", 224)
-    config = re.sub("gpus: .*", "", handwritten("by_hand"))
-    for word, ours in {
-        "KIND_GPU": "KIND_CPU",
-        "pytorch_libtorch": "onnxruntime_onnx",
-        "input__0": "pixels",
-        "output__0": "scores",
-    }.items():
-        config = config.replace(word, ours)
-    (repository / "by_hand" / "config.pbtxt").write_text(config)
-    images = torch.rand((100, 3, 224, 224))
-    given = InferInput("pixels", images.shape, "FP32").set_data_from_numpy(images.numpy())
-    with BlockingTriton(server.url) as triton, InferenceServerClient(server.url) as client:
-        triton.load("by_hand")
-        answers = [client.infer("by_hand", [given]).as_numpy("scores") for _ in range(2)]
-        (statistics,) = client.get_inference_statistics("by_hand").model_stats
-        loaded = triton.config("by_hand")
-        triton.unload("by_hand")
-    with torch.inference_mode():
-        assert np.abs(answers[0] - Head().eval()(images).numpy()).max() <= TOLERANCE
-    assert np.array_equal(answers[0], answers[1])
-    assert statistics.inference_stats.cache_hit.count == 1
-    assert (loaded.instance_group[0].count, loaded.max_batch_size) == (2, 4096)
-    assert list(loaded.dynamic_batching.preferred_batch_size) == [32, 64, 128, 256, 512, 1024]
-
-
-@pytest.mark.skipif(gpu_count() > 1, reason="this machine has the GPUs")
-def test_gpu_that_is_not_there_is_named(server, repository):
-    (repository / "on_gpus" / "1").mkdir(parents=True)
-    (repository / "on_gpus" / "config.pbtxt").write_text(handwritten("on_gpus"))
-    reason = r"instance group on_gpus_0 of model on_gpus specifies invalid or unsupported gpu id [01]"
-    with BlockingTriton(server.url) as triton, pytest.raises(TritonRefused, match=reason):
-        triton.load("on_gpus")
 
 
 FAILS = """

@@ -31,7 +31,7 @@ EVERY = [
 
 
 def measured(images: int, difference: float, reason: str = "") -> Measured:
-    return Measured(BASE, images, 1.0, 2.0, difference, 1.0, reason)
+    return Measured(BASE, images, 1.0, difference, 1.0, reason)
 
 
 def test_only_correct_served_variants_may_be_chosen(added_head):
@@ -43,16 +43,6 @@ def test_only_correct_served_variants_may_be_chosen(added_head):
     assert tuner.best(1e-5) is slow
     assert tuner.best(1e-9) is None
     assert failed.progress_line().endswith("no such backend")
-
-
-def test_a_variant_that_was_not_served_has_no_figures_and_a_short_reason(capsys):
-    failed = Measured(BASE, reason="torch cannot write it as ONNX: " + "an operator, " * 50)
-    report([failed, measured(20, 1e-4)], None, 0.001)
-    rows = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
-    (row,) = [row for row in rows if "torch cannot write it" in row]
-    assert row.removeprefix(BASE.described()).split()[:4] == ["-"] * 4
-    assert row.endswith(" …")
-    assert len(row) < 220
 
 
 @pytest.fixture
@@ -134,7 +124,7 @@ def played(slower: float = 1.0, failing: str = "") -> Any:
             if failing and variant.described().startswith(failing):
                 return Measured(variant, reason="it crashed")
             # Each turn is slower than the one before, as on a machine that gets busy.
-            return Measured(variant, 1_000.0 * slower ** len(self.order), 1.0, 2.0)
+            return Measured(variant, 1_000.0 * slower ** len(self.order), 1.0)
 
     return Played()
 
@@ -145,8 +135,6 @@ def test_drift_of_the_machine_favours_no_variant(on_cpu):
     found = [each.images_per_second for each in tuner.run()]
     assert tuner.order == [*EVERY, *reversed(EVERY)]
     assert max(found) / min(found) < 1.01
-    first, *_ = played().run()
-    assert first.cpu_ms == pytest.approx(2.0), "the processor time of both turns"
 
 
 def test_failed_variant_is_reported_once(on_cpu):

@@ -55,7 +55,7 @@ def repository(networks, tmp_path_factory) -> Path:
         (EAGER, "torchvision:mobilenet_v3_small", eager),
         (GRAPH, graph, {"serving": ONE_EACH}),
     ):
-        add(spec_of(source, folder, name=name, features="auto", **changes), folder / "models", print)
+        add(spec_of(source, folder, name=name, features=True, **changes), folder / "models", print)
     return folder / "models"
 
 
