@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from gateway_cli.addresses import Triton
-from gateway_cli.model.group import Name, asked_for_trust, explain_how_to_load, model_app, reload
+from gateway_cli.model.group import Name, explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, at
@@ -66,7 +66,7 @@ def postprocess(
         print_status,
         labels=labels,
         include=include or (),
-        trust=trust or (isinstance(found, FunctionStep) and asked_for_trust(found.source)),
+        trust=trust,
     )
     reload(address, load=entry.ensembles)
     added = entry.versions[number]

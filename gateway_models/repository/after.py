@@ -7,7 +7,7 @@ of the version's ensemble.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 
@@ -18,13 +18,10 @@ from gateway.values.yaml_files import YamlError, parse_yaml
 from gateway_models.repository.class_names import ClassNames
 
 OTHER = "other"
-UNKNOWN = "unknown"
-KEEP = 0.99
 MAX_YAML_BYTES = 2**20
 DECLARATIONS = (".yaml", ".yml", ".json")
 """Suffixes of declared steps; anything else is a Python function."""
-KEYS = ("temperature", "bias", "classes", "other", "threshold", "unknown")
-UNKNOWN_KEYS = ("label", "embeddings", "keep")
+KEYS = ("temperature", "bias", "classes", "other", "threshold")
 
 
 class StepError(UserError):
@@ -47,35 +44,20 @@ Number = Annotated[float, Strict()]
 
 @dataclass(frozen=True, slots=True)
 class OwnClass:
-    """A class made of the network's, or of other own classes, whose `parent` it is."""
+    """A class made of the network's."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     label: Label
-    members: tuple[Label, ...] = ()
-    """Classes of the network: labels, numbers, or ranges of numbers such as 151-268; () if it has own classes in it."""
-    parent: str = ""
+    members: tuple[Label, ...]
+    """Classes of the network: labels, numbers, or ranges of numbers such as 151-268."""
     numbers: tuple[int, ...] = ()
     """The classes of the network that `members` names, once their labels are known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """The refusal of images whose embeddings are far from all known ones."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
-    embeddings: Path
-    """An .npy file with the embeddings of known images, fp32 [images, size]."""
-    label: Label = UNKNOWN
-    keep: Annotated[Number, Field(ge=0.5, le=1)] = KEEP
-    """The share of the known images that are not refused."""
-    sha256: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class DeclaredStep:
-    """Changes of the network's scores, in this order: calibration, own classes, `unknown`, `other` below a threshold.
+    """Changes of the network's scores, in this order: calibration, own classes, `other` below a threshold.
 
     `labels` are those of its classes if they are not the network's, once the network's labels are known.
     """
@@ -90,23 +72,8 @@ class DeclaredStep:
     other: Annotated[str, BeforeValidator(lambda value: value if value == "" else _label(value))] = ""
     """The label of the network's classes that no own class has, and of images below the threshold; "" is none."""
     threshold: Annotated[Number, Field(ge=0, le=1)] = 0.0
-    unknown: Unknown | None = None
     labels: tuple[str, ...] = ()
-
-    @property
-    def takes_embeddings(self) -> bool:
-        """Whether it needs the embeddings of images beside their scores."""
-        return self.unknown is not None
-
-    @property
-    def leaves(self) -> tuple[OwnClass, ...]:
-        """The own classes that are made of the network's, in the order of their scores."""
-        return tuple(each for each in self.classes if each.members)
-
-    @property
-    def inner(self) -> tuple[OwnClass, ...]:
-        """The own classes that are made of other own classes."""
-        return tuple(each for each in self.classes if not each.members)
+    takes_embeddings: ClassVar[bool] = False
 
     def described(self) -> str:
         """The step in a few words."""
@@ -117,8 +84,6 @@ class DeclaredStep:
             parts.append(f"{len(self.classes)} own class{'es' * (len(self.classes) > 1)}")
         if self.threshold:
             parts.append(f"{self.other!r} below {self.threshold:g}")
-        if self.unknown:
-            parts.append(f"{self.unknown.label!r} by embeddings")
         return ", ".join(parts)
 
 
@@ -170,74 +135,57 @@ def _path(text: str) -> Path:
 def read_declaration(path: Path) -> DeclaredStep:
     """Read a declared step; raises StepError that names the entry. The network's labels are not known yet."""
     try:
-        document = parse_yaml(read_text(path, max_bytes=MAX_YAML_BYTES))
+        return _declared(parse_yaml(read_text(path, max_bytes=MAX_YAML_BYTES)))
     except OSError as exc:
         raise StepError(f"cannot read {path}: {exc.strerror or exc}") from exc
     except YamlError as exc:
         raise StepError(f"{path} cannot be read as YAML: {exc}") from exc
-    try:
-        return _declared(document, path.absolute().parent)
     except ValidationError as exc:
         raise StepError(f"{path}: {first_fault(exc)}") from exc
-    except (StepError, ValueError) as exc:
+    except ValueError as exc:
         raise StepError(f"{path}: {exc}") from exc
 
 
-def _declared(document: Any, folder: Path) -> DeclaredStep:  # noqa: ANN401  # YAML
+def _declared(document: object) -> DeclaredStep:
     """The step of a document; raises ValueError."""
-    given = _entries(document, "the file", KEYS)
+    given = _entries(document, "the file")
+    if wrong := [key for key in given if key not in KEYS]:
+        raise ValueError(f"the file has {shown(wrong[0])}; it can have {', '.join(KEYS)}")
     if not given:
         raise ValueError(f"it declares nothing: use {', '.join(KEYS)}")
     if "classes" in given:
-        given["classes"] = tuple(_own_classes(given["classes"], "", "classes"))
-    if "unknown" in given:
-        given["unknown"] = unknown = _entries(given["unknown"], "unknown", UNKNOWN_KEYS)
-        if "embeddings" in unknown:
-            unknown["embeddings"] = folder / _path(_label(unknown["embeddings"]))
+        given["classes"] = tuple(_own_classes(given["classes"]))
     step = _DECLARED.validate_python(given)
     if step.threshold and not step.other:
         step = replace(step, other=OTHER)
     if step.other and not step.threshold and not step.classes:
         raise ValueError("other is for images below a threshold, or beside own classes: add threshold or classes")
-    if step.inner and not step.threshold:
-        raise ValueError(
-            f"{shortened(step.inner[0].label)} has classes in it, which needs a threshold: the answer is the innermost "
-            "class whose score reaches it"
-        )
     return step
 
 
-def _entries(value: Any, where: str, keys: Sequence[str] = ()) -> dict[Any, Any]:  # noqa: ANN401  # YAML
+def _entries(value: object, where: str) -> dict[Any, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} must have entries NAME: VALUE, not {shown(value)}")  # noqa: TRY004
-    if keys and (wrong := [key for key in value if key not in keys]):
-        raise ValueError(f"{where} has {shown(wrong[0])}; it can have {', '.join(keys)}")
     return dict(value)
 
 
-def _own_classes(value: Any, parent: str, where: str) -> Iterator[dict[str, Any]]:  # noqa: ANN401  # YAML
-    """The fields of each OwnClass of a tree of labels; the innermost ones have a list of members, or one member."""
-    for label, content in _entries(value, where).items():
-        inside = f"{where}.{shortened(str(label))}"
-        if not content and content != 0:
-            raise ValueError(f"{inside} has no classes of the network")
-        if isinstance(content, Mapping):
-            yield {"label": label, "parent": parent}
-            yield from _own_classes(content, str(label).strip(), inside)
-        else:
-            yield {"label": label, "parent": parent, "members": content if isinstance(content, list) else [content]}
+def _own_classes(value: object) -> Iterator[dict[str, Any]]:
+    """The fields of each OwnClass of labels with a list of members, or one member."""
+    for label, content in _entries(value, "classes").items():
+        inside = f"classes.{shortened(str(label))}"
+        if isinstance(content, Mapping) or (not content and content != 0):
+            raise ValueError(f"{inside} must be a list of classes of the network")
+        yield {"label": label, "members": content if isinstance(content, list) else [content]}
 
 
 def resolved(step: DeclaredStep, labels: Sequence[str], *, multi_label: bool) -> DeclaredStep:
     """A declared step with the numbers of the network's classes, and its own labels; raises StepError."""
     if step.bias and len(step.bias) != len(labels):
         raise StepError(f"bias has {len(step.bias)} numbers, and the network has {len(labels)} classes")
-    if multi_label and (step.threshold or step.unknown):
-        raise StepError("threshold and unknown are for models with one class for each image, and this is multi-label")
+    if multi_label and step.threshold:
+        raise StepError("threshold is for models with one class for each image, and this is multi-label")
     if not step.classes:
-        added = [step.other] if step.other else []
-        own = [*labels, *added, *([step.unknown.label] if step.unknown else [])]
-        return replace(step, labels=_distinct(own, labels) if len(own) > len(labels) else ())
+        return replace(step, labels=_distinct([*labels, step.other], labels) if step.other else ())
     names, taken = ClassNames(labels), dict[int, str]()
     classes = []
     for each in step.classes:
@@ -251,18 +199,15 @@ def resolved(step: DeclaredStep, labels: Sequence[str], *, multi_label: bool) ->
     # The scores of classes that no own class has must be somewhere: they add up to the rest.
     rest = not multi_label and len(taken) < len(labels)
     other = step.other or (OTHER if rest else "")
-    step = replace(step, classes=tuple(classes), other=other)
-    own = [each.label for each in (*step.leaves, *step.inner)]
-    own += [other] if other else []
-    own += [step.unknown.label] if step.unknown else []
-    return replace(step, labels=_distinct(own))
+    own = [*(each.label for each in classes), *([other] if other else [])]
+    return replace(step, classes=tuple(classes), other=other, labels=_distinct(own))
 
 
 def _distinct(own: list[str], allowed: Sequence[str] = ()) -> tuple[str, ...]:
     """The labels; raises StepError if one occurs twice, unless the network has it twice as well."""
     for label in own[len(allowed) :]:
         if own.count(label) > 1:
-            raise StepError(f"the label {shown(label)} occurs twice: name the classes, other and unknown differently")
+            raise StepError(f"the label {shown(label)} occurs twice: name the classes and other differently")
     return tuple(own)
 
 

@@ -33,7 +33,7 @@ class ServedStep:
         if self.takes_embeddings and not config["size"]:
             raise UserCodeError(
                 f"{self.name} takes embeddings as its second argument, and the network gives none: add it with "
-                "--embeddings auto"
+                "--embeddings"
             )
 
     def __call__(self, scores: Scores, embeddings: Scores | None = None) -> Scores:
