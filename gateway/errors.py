@@ -296,8 +296,8 @@ class NoFeatures(RequestError):
 def no_features(model_name: str) -> NoFeatures:
     """The error for an embedding request to a model without embeddings, with the command that adds them."""
     return NoFeatures(
-        f"The model {model_name!r} gives no vectors: add it under another name with `gateway model add … --embeddings "
-        "auto`, and ask for that; 'embedding_size' in GET /models says which models give some."
+        f"The model {model_name!r} gives no vectors: add it under another name with `gateway model add … "
+        "--embeddings`, and ask for that; 'embedding_size' in GET /models says which models give some."
     )
 
 

@@ -9,7 +9,6 @@ SOURCES = {"tarfile", "zipfile", "fsspec", "huggingface_hub"}
 """Modules of Python and of libraries that give names from outside."""
 OTHERS = (
     "gateway_local/doctor/repository.py",
-    "gateway_models/networks/onnx_graph.py",
     "gateway_models/repository/entry.py",
     "gateway/plugins/page/model_examples.py",
     "gateway_predictions/forget.py",
@@ -23,32 +22,12 @@ ALLOWED = {
     "gateway_local/doctor/repository.py": {
         "repository / name": "a folder that was listed",
     },
-    "gateway_models/networks/download.py": {
-        "(cache or default_cache_dir() / 'sources') / wanted": "hexadecimal digits",
-    },
     "gateway_models/networks/hub.py": {
         "path / name": "one of two names",
         "side / float(config.get('crop_pct') or 0.875)": "numbers",
     },
     "gateway_models/networks/converters.py": {
         "Path(folder) / f\"model{('.keras' if zipfile.is_zipfile(path) else '.h5')}\"": "one of two names",
-    },
-    "gateway_models/networks/onnx_graph.py": {
-        "-mean / std": "numbers",
-        "1 / (PIXELS * std)": "numbers",
-        **dict.fromkeys(
-            (
-                "(1 - mean) / std",
-                "-shift / np.where(scale == 0, 1, scale)",
-                "1 / scale.max()",
-                "scale / value",
-                "shift / value",
-            ),
-            "numbers",
-        ),
-    },
-    "gateway_models/networks/torchscript.py": {
-        "largest_difference(embeddings, wanted_embeddings) / scale": "numbers",
     },
     "gateway_models/repository/bucket.py": {
         "self.folder / name": "a folder that was listed",

@@ -1,6 +1,5 @@
 """`gateway model add`: from a trained network to Triton's model repository."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,14 +10,12 @@ from gateway.errors import LoadFailed, UserError
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, SEQUENCE_MODEL
 from gateway.values.clients import is_loopback
 from gateway_cli.addresses import Triton
-from gateway_cli.model.group import asked_for_trust, explain_how_to_load, model_app, reload
+from gateway_cli.model.group import explain_how_to_load, model_app, reload
 from gateway_cli.model.places import takes_bucket
 from gateway_cli.model.spec_options import takes_spec
 from gateway_cli.terminal import Repository, emit, print_status
 from gateway_local.hosts import authority
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from gateway_models.networks.functions import is_function
-from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.option import SERVING
 from gateway_models.repository.spec import DEFAULT, ModelSpec
 
@@ -43,9 +40,6 @@ def add(
     ] = False,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also print the names of its folders.", hidden=True)
-    ] = False,
 ) -> None:
     """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
 
@@ -63,7 +57,7 @@ def add(
 
         gateway model add better.pt --name flowers --version 2
 
-        gateway model add torchvision:resnet50 --name vectors --embeddings auto
+        gateway model add torchvision:resnet50 --name vectors --embeddings
 
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
 
@@ -83,12 +77,11 @@ def add(
     if spec.source == DEFAULT:
         _add_default(spec, model_repository, address)
         return
-    spec = replace(spec, trust=spec.trust or _trusts(spec))
     entry = add_model(spec, model_repository, print_status)
     _load(entry, model_repository, address, is_new=spec.version is None)
     settings = load_settings()
     service = f"http://{authority(settings.host, settings.port)}"
-    added(entry, model_repository, spec.version or entry.in_use, service, address, verbose=verbose)
+    added(entry, model_repository, spec.version or entry.in_use, service, address)
     explain_how_to_load(spec.name, address)
 
 
@@ -101,7 +94,7 @@ def add_to_serve(spec: ModelSpec, repository: Path, address: str | None) -> None
         _add_default(spec, repository, address)
         return
     install_models(repository, print_status)
-    entry, number, changed = add_changed(spec, repository, print_status, _trusts)
+    entry, number, changed = add_changed(spec, repository, print_status)
     print_status(
         f"{entry.name} version {number} {'answers now' if changed else 'has these files and options already'}"
         f"{f'; the others are {sorted(entry.versions)}' if len(entry.versions) > 1 else ''}"
@@ -144,10 +137,3 @@ def _load(entry: "Entry", repository: Path, address: str | None, *, is_new: bool
     # Loading a new ensemble loads its steps; an existing step must be reloaded to get its new version.
     models = entry.ensembles if is_new else (entry.classifier, *entry.ensembles)
     reload(address, load=(*stateful_models, *models))
-
-
-def _trusts(spec: ModelSpec) -> bool:
-    """Ask on a terminal whether the code of a function, or of a step after the network, may run."""
-    sources = [spec.source] if is_function(spec.source) else []
-    sources += [spec.after.source] if isinstance(spec.after, FunctionStep) else []
-    return bool(sources) and all(asked_for_trust(source) for source in sources)

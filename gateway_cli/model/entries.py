@@ -1,4 +1,4 @@
-"""`gateway model list|show|remove|use|versions`: the models of a repository, and which versions of each answer."""
+"""`gateway model list|show|remove|use`: the models of a repository, and which versions of each answer."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -29,13 +29,13 @@ def list_models(address: Triton = None, model_repository: Repository = DEFAULT_M
 
     if found := entries(model_repository):
         if address is None:
-            listed(found, model_repository)
+            listed(found)
             return
         from gateway_models.blocking_triton import BlockingTriton
 
         with BlockingTriton(address) as triton:
             loaded = triton.loaded()
-        listed(found, model_repository, loaded)
+        listed(found, loaded)
         return
     if not model_repository.is_dir() and model_repository != DEFAULT_MODEL_REPOSITORY:
         raise UserError(f"there is no model repository at {model_repository}")
@@ -45,7 +45,7 @@ def list_models(address: Triton = None, model_repository: Repository = DEFAULT_M
 @model_app.command("show")
 @takes_bucket
 def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Show the details of a model."""
+    """Show the details of a model, its versions, and which of them answer."""
     from gateway_models.networks.model_source import labels_of
     from gateway_models.repository.entry import read_entry
     from gateway_models.repository.summary import shown
@@ -141,13 +141,3 @@ def _load(entry: "Entry", address: str | None, model_repository: Path) -> None:
         with BlockingTriton(address) as triton:
             if rollout(triton.config(entry.name)) != entry.rollout:
                 raise UserError(f"the Triton at {address} serves another repository than {model_repository}")
-
-
-@model_app.command("versions")
-@takes_bucket
-def versions(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Show a model's versions, and which of them answer."""
-    from gateway_models.repository.entry import read_entry
-    from gateway_models.repository.summary import versioned
-
-    versioned(read_entry(model_repository, name))

@@ -1,6 +1,5 @@
 """`gateway model`: the group of commands, and their shared options and functions."""
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -43,13 +42,6 @@ def reload(address: str | None, *, load: Iterable[str] = (), unload: Iterable[st
             triton.unload(*unload)
             triton.load(*wanted)
         print_status(f"Triton at {address} {'reloaded' if wanted else 'unloaded'} the model")
-
-
-def asked_for_trust(source: str) -> bool:
-    """Ask whether the code of a file may run; without a terminal it may not."""
-    if not sys.stdin.isatty():
-        return False
-    return typer.confirm(f"{source} is code. It will run with your permissions, here and later in Triton. Continue?")
 
 
 def explain_how_to_load(name: str, address: str | None) -> None:

@@ -1,17 +1,14 @@
 """`gateway model add`: from a trained network to a model repository entry."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from gateway.values.labels import read_label_file
 from gateway.values.rollout import Rollout
 from gateway_models.networks.add_checks import (
-    check_devices,
     check_features,
     check_folders_are_free,
     check_format,
-    check_gpus,
     check_same,
     check_shared,
     check_trust,
@@ -22,11 +19,9 @@ from gateway_models.networks.add_checks import (
 )
 from gateway_models.networks.after import NetworkOutputs, check_step, completed_step, outputs_of
 from gateway_models.networks.cpu_form import with_cpu_form
-from gateway_models.networks.download import fetch, is_remote
 from gateway_models.networks.functions import FunctionConfig
 from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, labels_in, work
 from gateway_models.networks.model_source import (
-    AS_ONNX,
     Source,
     SourceError,
     find_labels,
@@ -59,11 +54,10 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
     On any failure, including an interrupt, the repository is left unchanged.
     """
     check_name(spec.name)
-    check_gpus(spec.serving, report)
     old = entry_to_extend(spec.name, spec.version, repository)
     if old is None:
         check_folders_are_free(spec.name, repository)
-    source = find_source(fetched(spec, report))
+    source = find_source(spec)
     check_trust(source)
     check_zero_shot(source)
     source = with_labels(source, repository, report, timeout_seconds)
@@ -84,7 +78,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         report(f"some labels occur more than once; only class_id distinguishes these classes: {twice}")
     if old:
         check_same(old, spec, labels, repository)
-    spec = replace(spec, after=check_step(spec, NetworkOutputs(labels, int(bool(spec.features)), spec.multi_label)))
+    spec = replace(spec, after=check_step(spec, NetworkOutputs(labels, int(spec.features), spec.multi_label)))
     number = spec.version or first_version(repository, spec.name)
     if old is None and spec.version:
         report(f"{repository} has no model {spec.name!r} yet: it is a new one, with version {number} alone")
@@ -95,10 +89,9 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         network.mkdir()
         if source.function:
             code = source.function
-            code.stage(network, FunctionConfig(code.path.stem, code.name, spec.input, spec.output))
+            code.stage(network, FunctionConfig(code.path.stem, code.name, spec.input))
         job = Job(spec, source.kind, len(labels), network)
         outcome = work(job, report, timeout_seconds=timeout_seconds)
-        check_devices(outcome.cpu_only, spec.serving, report)
         outcome = with_cpu_form(job, outcome, report, timeout_seconds=timeout_seconds)
         outcome = with_memory(job, outcome, report, timeout_seconds=timeout_seconds)
         if spec.after:
@@ -124,25 +117,22 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
         return entry
 
 
-def add_changed(
-    spec: ModelSpec, repository: Path, report: Report, trusts: Callable[[ModelSpec], bool]
-) -> tuple[Entry, int, bool]:
+def add_changed(spec: ModelSpec, repository: Path, report: Report) -> tuple[Entry, int, bool]:
     """Add a model, or its next version if its files or options have changed, and put that version into use.
 
-    `trusts` is called before code of the source runs. Returns the entry, the version that has these files, and whether
-    anything was written; raises UserError.
+    Returns the entry, the version that has these files, and whether anything was written; raises UserError.
     """
     check_name(spec.name)
     if spec.version is None and spec.name in entry_names(repository):
         old = read_entry(repository, spec.name)
-        number = _version_like(spec, old, repository, report)
+        number = _version_like(spec, old, repository)
         if number is not None:
             old, is_new = _with_card(spec, old, repository)
             if number == old.in_use:
                 return old, number, is_new
             return _used(repository, spec.name, number), number, True
         spec = replace(spec, version=max({*old.versions, *retired(repository, spec.name)}) + 1)
-    entry = add(replace(spec, trust=spec.trust or trusts(spec)), repository, report)
+    entry = add(spec, repository, report)
     number = spec.version or entry.in_use
     return entry if number == entry.in_use else _used(repository, spec.name, number), number, True
 
@@ -161,9 +151,9 @@ def _used(repository: Path, name: str, version: int) -> Entry:
     return read_entry(repository, name)
 
 
-def _version_like(spec: ModelSpec, old: Entry, repository: Path, report: Report) -> int | None:
+def _version_like(spec: ModelSpec, old: Entry, repository: Path) -> int | None:
     """The newest version of a model that was added from the same files with the same options; None if there is none."""
-    source = find_source(fetched(spec, report))
+    source = find_source(spec)
     wanted = _described(completed(source, old))
     if spec.after or spec.zero_shot:
         return None
@@ -182,8 +172,8 @@ def _described(spec: ModelSpec) -> tuple[object, ...]:
 def completed(source: Source, old: Entry | None) -> ModelSpec:
     """The spec of a source with what it, the existing versions or the defaults add; raises UserError."""
     spec = source.spec
-    features = spec.features or (old.spec.features if old else "")
-    becomes_onnx = source.framework or (features and source.kind in AS_ONNX)
+    features = spec.features or (old is not None and old.spec.features)
+    becomes_onnx = source.framework or (features and source.kind != "function")
     own = Format.ONNX if becomes_onnx else OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
     written_as = spec.format or (old.format if old else own)
     check_features(features, written_as, old)
@@ -242,16 +232,3 @@ def with_labels(source: Source, repository: Path, report: Report, timeout_second
             "model has them"
         )
     return replace(source, labels=labels)
-
-
-def fetched(spec: ModelSpec, report: Report) -> ModelSpec:
-    """The spec with URLs downloaded and replaced by files; raises DownloadError or SourceError."""
-    if is_remote(spec.source):
-        return replace(spec, source=str(fetch(spec.source, spec.sha256, report)))
-    if spec.weights and is_remote(spec.weights):
-        return replace(spec, weights=str(fetch(spec.weights, spec.sha256, report)))
-    if spec.sha256:
-        raise SourceError(
-            "--sha256 is for a SOURCE or --weights from https:// or a bucket; local files are not checked"
-        )
-    return spec

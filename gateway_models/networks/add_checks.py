@@ -1,6 +1,5 @@
 """Checks of a model that is about to be added to a repository, before anything is written."""
 
-from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 from gateway.machine.gpus import gpu_count
 from gateway_local.paths import at
 from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM
-from gateway_models.networks.isolation import Report
 from gateway_models.networks.model_source import (
     Source,
     SourceError,
@@ -25,10 +23,7 @@ def check_trust(source: Source) -> None:
     """Raise SourceError where adding a source runs its code, and the user did not allow that."""
     check_step_trust(source.spec.after, trust=source.spec.trust)
     if source.function and not source.spec.trust:
-        raise SourceError(
-            f"{source.function.path.name} is code. It runs when it is tested here, and later in Triton, with your "
-            "rights: read it, then add --trust"
-        )
+        raise _is_code(source.function.path.name)
     if source.kind == "exported" and not source.spec.trust:
         raise SourceError(f"{source.spec.source}: {UNTRUSTED_PROGRAM}")
     code = source.framework.code if source.framework else ""
@@ -55,38 +50,14 @@ def check_zero_shot(source: Source) -> None:
 def check_step_trust(step: AfterStep | None, *, trust: bool) -> None:
     """Raise SourceError where a step after the network is code, and the user did not allow that it runs."""
     if isinstance(step, FunctionStep) and not trust:
-        raise SourceError(
-            f"{step.source} is code. It runs when it is tested here, and later in Triton, with your rights: read it, "
-            "then add --trust"
-        )
+        raise _is_code(step.source)
 
 
-def check_gpus(serving: Serving, report: Report) -> None:
-    """Warn where `serving` names a GPU that this machine does not have: another one may serve the model."""
-    if not serving.gpus:
-        return
-    count = gpu_count()
-    missing = [gpu for gpu in serving.gpu_numbers if gpu >= count]
-    if missing:
-        has = f"{count} GPU{'s' * (count > 1)}, numbered from 0" if count else "no GPU that its CUDA driver can see"
-        report(
-            f"warning: --gpus names GPU {missing[0]}, and this machine has {has}: a Triton here cannot load the model. "
-            "Without --gpus Triton takes every GPU that exists, or the CPU"
-        )
-
-
-def check_devices(cpu_only: Sequence[str], serving: Serving, report: Report) -> None:
-    """Warn that a network always creates tensors on the CPU; raise EntryError where `serving` names a GPU."""
-    if not cpu_only:
-        return
-    what = (
-        f"it creates tensors on the CPU on any device ({', '.join(cpu_only)}): a trace keeps the device of its "
-        "example, even with device=x.device. Use x.new_zeros(…) or torch.zeros_like(x), which follow x, and save "
-        "it again; or add it with --format onnx, which does not store devices"
+def _is_code(name: str) -> SourceError:
+    return SourceError(
+        f"{name} is code. It runs when it is tested here, and later in Triton, with your rights: read it, then add "
+        "--trust"
     )
-    if serving.gpus:
-        raise EntryError(f"it would fail on the GPU that --gpus names: {what}")
-    report(f"this network works on a CPU and would fail on a GPU: {what}")
 
 
 def entry_to_extend(name: str, version: int | None, repository: Path) -> Entry | None:
@@ -139,9 +110,9 @@ def check_format(kind: Format, written_as: Format, precision: Precision) -> None
         )
 
 
-def check_features(layer: str, written_as: Format, old: Entry | None) -> None:
+def check_features(wanted: bool, written_as: Format, old: Entry | None) -> None:  # noqa: FBT001
     """Raise SourceError or EntryError where embeddings are requested from a model that cannot give them."""
-    if not layer:
+    if not wanted:
         return
     if written_as is Format.FUNCTION:
         raise SourceError("--embeddings is for networks: a Python function has no layers and returns only scores")

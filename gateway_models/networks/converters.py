@@ -41,7 +41,7 @@ class Network:
 
 def open_network(framework: Framework, spec: ModelSpec) -> Network:
     """Load the model of a spec by its framework; raises ModelFileError."""
-    openers = {each.__name__: each for each in (keras_model, saved_model, sklearn_pickle, skops_pipeline)}
+    openers = {each.__name__: each for each in (keras_model, sklearn_pickle, skops_pipeline)}
     return openers[framework.opener](spec, f" Or {framework.by_hand(Path(spec.source))}")
 
 
@@ -91,60 +91,6 @@ class _Keras(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         # Without training=False, augmentation layers change the images.
         return chosen(self._models[0](images, training=False), self._output)
-
-
-def saved_model(spec: ModelSpec, elsewhere: str) -> Network:
-    """A SavedModel folder of TensorFlow, whose graph may read and write files."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    import tensorflow as tf
-
-    try:
-        loaded = tf.saved_model.load(spec.source)
-    except Exception as exc:  # of TensorFlow
-        raise ModelFileError(f"TensorFlow {tf.__version__} cannot load it: {_first(exc)}") from exc
-    signature = next((name for name in ("serving_default", "serve") if name in loaded.signatures), "")
-    inputs = loaded.signatures[signature].structured_input_signature[1] if signature else {}
-    if len(inputs) != 1:
-        raise ModelFileError(
-            "it has no signature serving_default with one input: export the classifier with model.export('folder') of "
-            "Keras"
-        )
-    ((name, given),) = inputs.items()
-
-    def scores(images: Any) -> Any:  # noqa: ANN401  # of TensorFlow
-        answers = loaded.signatures[signature](**{name: images})
-        which = spec.output if spec.output or len(answers) > 1 else "0"
-        if which in answers:
-            return answers[which]
-        if not which.isdecimal() or int(which) >= len(answers):
-            raise ModelFileError(
-                f"it has {len(answers)} outputs ({', '.join(answers)}): choose the scores with --output NAME, or by "
-                "their number from 0"
-            )
-        return list(answers.values())[int(which)]
-
-    def write(target: Path, side: int) -> None:
-        import onnx
-        from tf2onnx.convert import from_function
-
-        batch = tf.TensorSpec([None, *(size or side for size in given.shape[1:])], given.dtype)
-        try:
-            from_function(tf.function(scores), [batch], opset=onnx_graph.OPSET, output_path=str(target))
-        except ModelFileError:
-            raise
-        except Exception as exc:  # of TensorFlow and tf2onnx
-            raise ModelFileError(f"tf2onnx cannot convert it: {_first(exc)}.{elsewhere}") from exc
-        if any("Random" in node.op_type for node in onnx.load(target).graph.node):
-            raise ModelFileError(
-                "it draws random numbers: layers that augment images, or dropout, are active in it. Export it again "
-                "with training=False; or add the model of Keras itself: `gateway model add model.keras`"
-            )
-
-    def run(images: Tensor) -> Tensor:
-        return torch.from_numpy(np.asarray(scores(tf.constant(images.numpy(), dtype=given.dtype))))
-
-    return Network(run, write)
 
 
 def sklearn_pickle(spec: ModelSpec, elsewhere: str) -> Network:

@@ -10,9 +10,8 @@ from gateway.errors import UserError
 from gateway_local import cpu_network
 from gateway_local.cpu_network import CpuNetwork, CpuRuntime
 from gateway_models.networks import onnx_graph
-from gateway_models.networks.features import embedding_difference
 from gateway_models.networks.isolation import Job, Report, convert_for_cpu
-from gateway_models.networks.job_checks import ALLOWED, ALLOWED_COSINE
+from gateway_models.networks.job_checks import ALLOWED
 from gateway_models.networks.job_checks import report as report_to_parent
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import session_of
@@ -59,15 +58,10 @@ def _chosen(job: Job, report: Report, timeout_seconds: float) -> CpuNetwork:
 def do_cpu_form(job: Job) -> CpuNetwork:
     """Convert the model.pt in a job's folder."""
     report_to_parent("converting it for ONNX Runtime, which runs it on a CPU")
-    return convert(
-        job.file(Format.TORCHSCRIPT),
-        job.spec.prepared,
-        job.spec.tensor or ImageTensor.FP32,
-        embeddings=bool(job.spec.features),
-    )
+    return convert(job.file(Format.TORCHSCRIPT), job.spec.prepared, job.spec.tensor or ImageTensor.FP32)
 
 
-def convert(model: Path, prepared: Preprocessing, tensor: ImageTensor, *, embeddings: bool = False) -> CpuNetwork:
+def convert(model: Path, prepared: Preprocessing, tensor: ImageTensor) -> CpuNetwork:
     """Write cpu.onnx beside a model.pt in fp32 and compare both, on photographs and on made-up images.
 
     The result names TorchScript, and no file is written, if it cannot be converted or the answers differ.
@@ -77,7 +71,7 @@ def convert(model: Path, prepared: Preprocessing, tensor: ImageTensor, *, embedd
     # With more, torch slows down severely on a machine that is busy.
     torch.set_num_threads(1)
     try:
-        found = _converted(model, path, prepared, tensor, embeddings=embeddings)
+        found = _converted(model, path, prepared, tensor)
     except UserError as exc:
         found = CpuNetwork(CpuRuntime.TORCHSCRIPT, str(exc).strip().rstrip("."))
     except BaseException:
@@ -90,12 +84,10 @@ def convert(model: Path, prepared: Preprocessing, tensor: ImageTensor, *, embedd
     return found
 
 
-def _converted(
-    model: Path, path: Path, prepared: Preprocessing, tensor: ImageTensor, *, embeddings: bool
-) -> CpuNetwork:
+def _converted(model: Path, path: Path, prepared: Preprocessing, tensor: ImageTensor) -> CpuNetwork:
     original, side = load_torchscript(model), prepared.crop_size
     views = as_tensors(prepared, tensor)
-    graph = onnx_graph.from_module(original, side, embeddings=embeddings, example=views[:2], advice="")
+    graph = onnx_graph.from_module(original, side, example=views[:2], advice="")
     onnx_graph.write(graph, path)
     run = session_of(path, None)
     made_up = probe_batches(side, pixels=prepared.gives_pixels or tensor is ImageTensor.UINT8)
@@ -103,20 +95,14 @@ def _converted(
     found = CpuNetwork(CpuRuntime.ONNXRUNTIME, "", photographs=len(views))
     for number, batch in enumerate(batches):
         with torch.inference_mode():
-            given = original(batch)
-        expected, *vectors = given if isinstance(given, tuple) else (given,)
-        answers, *others = run(batch)
+            expected = original(batch)
+        (answers,) = run(batch)
         difference = float((answers - expected).abs().max())
         if not difference <= ALLOWED[Precision.FP32]:
             return _unlike(f"its probabilities would differ by up to {difference:.2g}")
         found = replace(found, difference=max(found.difference, difference))
         if number == 0 and not _same_top1(answers, expected):
             return _unlike("a photograph would have another top-1 class")
-        if vectors:
-            off = embedding_difference(others, vectors)
-            if not off <= ALLOWED_COSINE[Precision.FP32]:
-                return _unlike(f"its embeddings would differ, with a cosine of {1 - off:.6f}")
-            found = replace(found, embedding_difference=max(found.embedding_difference, off))
     reason = (
         f"as by TorchScript, {found.photographs} views of photographs have the same top-1 class, and probabilities "
         f"differ by up to {found.difference:.1e}"

@@ -5,7 +5,6 @@ Nothing here imports a library or reads more of a file than `file_kinds` gives i
 """
 
 import importlib.util
-import mmap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,8 @@ class FrameworkError(UserError):
 class Framework:
     """A kind of file or folder: how its content is recognised, and which function converts it.
 
-    `members` are files that a zip or a folder has, `first` are the first bytes of a file after an offset, which also
-    `contains` a text, and `modules` are modules, or names in them, of which a pickle names one.
+    `members` are files that a zip or a folder has, a file begins with one of `first`, and a pickle names one of
+    `modules`, modules or names in them.
     `opener` is a function of `converters`; "" for a kind that is recognised and not converted. `needs` are the modules
     that it imports, and `elsewhere` converts {path} on another machine. `code` says why loading such a file needs
     --trust, `images` is advice on the options for its images, and `has_labels` means that it may have labels.
@@ -33,12 +32,10 @@ class Framework:
     content: str
     elsewhere: str
     members: frozenset[str] = frozenset()
-    first: tuple[int, bytes] = (0, b"")
-    contains: bytes = b""
+    first: tuple[bytes, ...] = ()
     modules: tuple[str, ...] = ()
     opener: str = ""
     needs: tuple[str, ...] = ()
-    install: str = install("converters")
     code: str = ""
     images: str = ""
     has_labels: bool = False
@@ -63,7 +60,8 @@ class Framework:
         if missing := self.missing():
             raise FrameworkError(
                 f"{path} is {self.content}, and {' and '.join(missing)}, which would convert it, "
-                f"{'is' if len(missing) == 1 else 'are'} not installed: {self.install}. Or {self.by_hand(path)}"
+                f"{'is' if len(missing) == 1 else 'are'} not installed: {install('converters')}. Or "
+                f"{self.by_hand(path)}"
             )
 
 
@@ -83,80 +81,38 @@ _SKLEARN_IMAGES = (
     "--grayscale for one channel, and --pixels for values of 0 to 255, or --mean 0 --std 1 for those of 0 to 1"
 )
 _SKLEARN = "serve it as it is, by a Python function that loads {path}: docs/guides/model-sources.md has one"
-_HDF5 = (0, b"\x89HDF\r\n\x1a\n")
+_COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"BZh", b"\xfd7zXZ", b"\x5d\0\0")
+"""First bytes of what joblib compresses by gzip, zlib, bz2, xz or lzma: loading it shows whether it is a pipeline."""
 FRAMEWORKS = (
     Framework(
         key="yolo",
-        content="a YOLO classifier of Ultralytics",
-        modules=("ultralytics.nn.tasks.ClassificationModel",),
-        elsewhere="it is a pickle, which is not loaded here. Where Ultralytics is installed, run `yolo export "
-        "model={path} format=onnx`; then `gateway model add {stem}.onnx`, which also has the labels and the image size",
-    ),
-    Framework(
-        key="yolo-task",
-        content="a YOLO model of Ultralytics that does not classify",
+        content="a pickle of Ultralytics",
         modules=("ultralytics",),
-        elsewhere="it finds objects by boxes, masks or points, and only classifiers of whole images are served: train "
-        "one of Ultralytics' models that end in -cls, export it as ONNX, and `gateway model add` that",
-    ),
-    Framework(
-        key="fastai",
-        content="a pickle of fastai",
-        modules=("fastai.learner.Learner", "fastcore"),
-        elsewhere='it is not loaded here. Where fastai is installed, run: python -c "import torch; from fastai.learner '
-        "import load_learner; m = load_learner('{path}').model.eval(); torch.onnx.export(m, (torch.rand(2, 3, 224, "
-        "224),), '{stem}.onnx', dynamic_shapes=((torch.export.Dim.DYNAMIC, None, None, None),), external_data=False)\""
-        "; then `gateway model add {stem}.onnx`",
+        elsewhere="it is not loaded here. Where Ultralytics is installed, run `yolo export model={path} format=onnx`; "
+        "then `gateway model add {stem}.onnx`, which also has the labels and the image size of a classifier",
     ),
     Framework(
         key="keras",
         content="a Keras model",
         members=frozenset({"metadata.json", "config.json", "model.weights.h5"}),
+        first=(b"\x89HDF\r\n\x1a\n",),
         opener="keras_model",
         needs=("keras",),
         elsewhere=_KERAS,
         images=_KERAS_IMAGES,
-    ),
-    Framework(
-        key="keras-hdf5",
-        content="a Keras model in HDF5",
-        first=_HDF5,
-        contains=b"model_config",
-        opener="keras_model",
-        needs=("keras",),
-        elsewhere=_KERAS,
-        images=_KERAS_IMAGES,
-    ),
-    Framework(
-        key="hdf5",
-        content="an HDF5 file without a network, such as weights of Keras",
-        first=_HDF5,
-        elsewhere="build the network in Python, load the weights into it and save both: model.load_weights('{path}'); "
-        "model.save('{stem}.keras'); then `gateway model add {stem}.keras`",
     ),
     Framework(
         key="saved-model",
         content="a SavedModel of TensorFlow",
         members=frozenset({"saved_model.pb"}),
-        opener="saved_model",
-        needs=("tensorflow", "tf2onnx"),
-        install="pip install tensorflow tf2onnx",
-        elsewhere="on a machine that has TensorFlow, run: python -m tf2onnx.convert --saved-model {path} --output "
+        elsewhere="where TensorFlow is installed, run: python -m tf2onnx.convert --saved-model {path} --output "
         "{stem}.onnx; then `gateway model add {stem}.onnx`",
-        code="its graph can read and write files",
-        images=_KERAS_IMAGES,
-    ),
-    Framework(
-        key="tflite",
-        content="a model of TensorFlow Lite",
-        first=(4, b"TFL3"),
-        elsewhere="add the model that it was converted from; or, on a machine that has TensorFlow, run: python -m "
-        "tf2onnx.convert --tflite {path} --output {stem}.onnx; then `gateway model add {stem}.onnx`",
     ),
     Framework(
         key="sklearn",
         content="a pickle of scikit-learn",
         modules=("sklearn",),
+        first=_COMPRESSED,
         opener="sklearn_pickle",
         needs=("sklearn", "skl2onnx"),
         elsewhere=_SKLEARN,
@@ -182,33 +138,15 @@ def framework_named(key: str) -> Framework | None:
     return next((framework for framework in FRAMEWORKS if framework.key == key), None)
 
 
-def with_members(names: Iterable[str]) -> Framework | None:
-    """The framework whose zips or folders have these files."""
-    there = set(names)
-    return next((framework for framework in FRAMEWORKS if framework.members and framework.members <= there), None)
+def recognised(*, members: Iterable[str] = (), modules: Iterable[str] = (), head: bytes = b"") -> Framework | None:
+    """The framework of a zip or folder with these files, a pickle that names these modules, or a file's first bytes."""
+    there, named = set(members), [f"{name}." for name in modules]
 
+    def fits(framework: Framework) -> bool:
+        return (
+            (bool(framework.members) and framework.members <= there)
+            or head.startswith(framework.first)
+            or any(name.startswith(f"{module}.") for module in framework.modules for name in named)
+        )
 
-def with_modules(names: Iterable[str]) -> Framework | None:
-    """The framework whose pickles name these, as module.name."""
-    there = [f"{name}." for name in names]
-
-    def named(framework: Framework) -> bool:
-        return any(name.startswith(f"{module}.") for module in framework.modules for name in there)
-
-    return next(filter(named, FRAMEWORKS), None)
-
-
-def with_bytes(path: Path, head: bytes) -> Framework | None:
-    """The framework whose files begin with `head`, the first bytes of a file, and have its text."""
-    for framework in FRAMEWORKS:
-        offset, first = framework.first
-        if first and head[offset:].startswith(first) and _contains(path, framework.contains):
-            return framework
-    return None
-
-
-def _contains(path: Path, text: bytes) -> bool:
-    if not text:
-        return True
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        return content.find(text) >= 0
+    return next(filter(fits, FRAMEWORKS), None)

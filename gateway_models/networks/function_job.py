@@ -9,8 +9,8 @@ from torch import Tensor
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import FUNCTION, FunctionConfig, load_staged
 from gateway_models.networks.isolation import Job
-from gateway_models.networks.job_checks import activation_of, check_pixels, outcome_of, probe_batches_of, report
-from gateway_models.networks.probe import ACTIVATION_NAMES, probe_network
+from gateway_models.networks.job_checks import activation_of, check_pixels, outcome_of, probe_batches_of, probed, report
+from gateway_models.networks.probe import ACTIVATION_NAMES
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format
 
@@ -40,7 +40,7 @@ def do_function(job: Job) -> Outcome:
         return scores
 
     report(f"trying it on images of {job.side}×{job.side} as {function.input}")
-    findings = probe_network(run, job.side, pixels=job.pixels)
+    findings = probed(job, run)
     activate = activation_of(job, findings, run)
     replace(config, input=function.input, activation=ACTIVATION_NAMES[activate]).write(folder)
     written, _ = load_staged(folder)

@@ -95,9 +95,9 @@ class OriginalProcess:
         return torch.from_numpy(np.load(f"{path}.out.npy"))
 
 
-def function_process(source: FunctionSource, *, input: str, output: str) -> OriginalProcess:  # noqa: A002  # as the record has it
+def function_process(source: FunctionSource, *, input: str) -> OriginalProcess:  # noqa: A002  # as the record has it
     """The process of a Python function."""
-    config = FunctionConfig(source.path.stem, source.name, input, output)
+    config = FunctionConfig(source.path.stem, source.name, input)
     return OriginalProcess(source.location.rpartition("/")[2], lambda folder: source.stage(folder, config))
 
 

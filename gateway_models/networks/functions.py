@@ -9,20 +9,16 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from gateway.errors import UserError
-from gateway.values.text_files import read_text
 from gateway_client.files import files_below
 from gateway_models.networks.file_kinds import ModelFileError
 
 FUNCTION, CODE, ADAPTER, MODEL = "function.json", "code", "served_function.py", "model.py"
 SERVED_CODE = "served_code.py"
-REQUIREMENTS = "requirements.txt"
-MAX_REQUIREMENTS_BYTES = 2**20
 OFFERED = 3
 """Functions that an error message lists at most."""
 _SOURCE = re.compile(r"(?P<path>.+\.py)(:(?P<name>[^:/]*))?")
@@ -68,9 +64,6 @@ class FunctionSource:
     def _files(self) -> dict[str, Path]:
         """The path in code/ and the source path of each file; raises FunctionSourceError."""
         found = {self.path.name: self.path}
-        requirements = self.path.parent / REQUIREMENTS
-        if requirements.is_file():
-            found[REQUIREMENTS] = requirements
         for include in self.include:
             if not include.exists():
                 raise FunctionSourceError(f"--include names {include}, which does not exist")
@@ -87,7 +80,6 @@ class FunctionConfig:
     module: str
     callable: str
     input: str = ""
-    output: str = ""
     activation: str = field(default="none")
 
     def write(self, folder: Path) -> None:
@@ -115,49 +107,7 @@ def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
         what = f"{path.name} has no function {match['name']!r}:" if match["name"] else "which of its functions is it?"
         ways = " or ".join(f"{path.name}:{name}" for name in defined[:OFFERED] or ["NAME"])
         raise FunctionSourceError(f"{what} Use {ways}")
-    check_requirements(path.parent / REQUIREMENTS)
     return FunctionSource(path, found, tuple(each.expanduser().absolute() for each in include))
-
-
-def offered(path: Path) -> list[str]:
-    """The public functions and classes of a Python file, without running it; raises FunctionSourceError."""
-    return _callables(path)[0]
-
-
-def check_requirements(path: Path) -> None:
-    """Raise FunctionSourceError where this environment does not meet a requirements file."""
-    if not path.is_file():
-        return
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    missing = []
-    try:
-        lines = read_text(path, max_bytes=MAX_REQUIREMENTS_BYTES).split("\n")
-    except OSError as exc:
-        raise FunctionSourceError(f"cannot read {path}: {exc}") from exc
-    for line in lines:
-        text = line.partition("#")[0].strip()
-        # Options of pip, such as -r and --hash, are not requirements.
-        if not text or text.startswith("-"):
-            continue
-        try:
-            wanted = Requirement(text)
-        except InvalidRequirement as exc:
-            raise FunctionSourceError(f"{path} has a line that is not a requirement: {text!r} ({exc})") from exc
-        if wanted.marker is not None and not wanted.marker.evaluate():
-            continue
-        try:
-            has = version(wanted.name)
-        except PackageNotFoundError:
-            missing.append(f"{text} (not installed)")
-            continue
-        if not wanted.specifier.contains(has, prereleases=True):
-            missing.append(f"{text} ({has} is installed)")
-    if missing:
-        raise FunctionSourceError(
-            f"this environment does not meet {path}: {', '.join(missing)}. The function runs in the environment of "
-            f"Triton's Python backend, which for `gateway up` is this one: pip install -r {path}"
-        )
 
 
 def write_adapter(kind: str, adapter: str, folder: Path) -> None:
@@ -193,7 +143,7 @@ def load_staged(folder: Path) -> tuple[Any, Any]:
 
 
 def _callables(path: Path) -> tuple[list[str], set[str]]:
-    """A file's public functions and classes, and other names that may be callables; raises FunctionSourceError."""
+    """A file's public functions, and other names that may be callables; raises FunctionSourceError."""
     try:
         tree = ast.parse(path.read_bytes())  # by its own declaration of an encoding
     except (SyntaxError, ValueError, OSError) as exc:
@@ -201,7 +151,7 @@ def _callables(path: Path) -> tuple[list[str], set[str]]:
     defined = [
         node.name
         for node in tree.body
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_") and node.name != "load"
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "load"
     ]
     others: set[str] = set()
     for node in tree.body:

@@ -15,7 +15,7 @@ from gateway.values.labels import numbered
 from gateway.values.text_files import read_text
 from gateway_client.files import is_hidden
 from gateway_models.repository.preprocessing import Preprocessing
-from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file, from_mapping
+from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file
 
 HUGGING_FACE, TIMM = "huggingface:", "timm:"
 CONFIG, WEIGHTS = "config.json", "*.safetensors*"
@@ -51,16 +51,9 @@ LOADS = frozenset(
 """Arguments of timm.create_model that make it read other files than the folder's weights."""
 TIMM_DEFAULTS = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
 """What timm takes where a configuration says nothing, as timm.data.resolve_data_config does."""
-OTHER_TASKS = {
-    "Segmentation": "a map of classes, scores for each pixel",
-    "ObjectDetection": "boxes around objects",
-    "DepthEstimation": "a map of distances",
-}
-"""Parts of the names of transformers' classes, and what those give."""
 MULTI_LABEL = "multi_label_classification"
 UNNAMED = re.compile(r"LABEL_\d+")
 """What transformers calls classes that were given no names."""
-_SHARD = re.compile(r"[\w][\w.-]*\.safetensors")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -76,8 +69,6 @@ class ModelFolder:
     """
 
     path: Path
-    library: str
-    architecture: str
     labels: tuple[str, ...]
     preprocessing: Preprocessing | None
     multi_label: bool = False
@@ -102,7 +93,9 @@ class ModelFolder:
 def read_folder(path: Path, *, zero_shot: bool = False) -> ModelFolder:
     """Inspect a folder, with `zero_shot` one of two towers; raises HubError or PreprocessingError."""
     config = read_config(path / CONFIG)
-    _check_files(path)
+    for weights in _matching(path, WEIGHTS):
+        if not weights.is_file():
+            raise HubError(f"{weights} is not a regular file")
     if not weights_in(path):
         others = [each.name for each in path.iterdir() if each.suffix in {".bin", ".pt", ".pth", ".h5", ".msgpack"}]
         there = f"{others[0]}, which is not supported" if others else "no weights"
@@ -123,7 +116,7 @@ def read_folder(path: Path, *, zero_shot: bool = False) -> ModelFolder:
             )
     if zero_shot:
         if architecture in ZERO_SHOT:
-            return ModelFolder(path, "transformers", architecture, (), _preprocessing(path))
+            return ModelFolder(path, (), _preprocessing(path))
         raise HubError(
             f"{path} has {architecture or 'no architecture'}, and --zero-shot needs {' or '.join(ZERO_SHOT)}, as CLIP, "
             "OpenCLIP and SigLIP have them on Hugging Face"
@@ -134,19 +127,13 @@ def read_folder(path: Path, *, zero_shot: bool = False) -> ModelFolder:
             "label per line, and --prompt 'a photo of a {}' for other texts than this"
         )
     if not architecture.endswith(("ForImageClassification", "ForImageClassificationWithTeacher")):
-        for task, what in OTHER_TASKS.items():
-            if task in architecture:
-                raise HubError(f"{path} has {architecture}, which gives {what}: only whole images are classified")
         raise HubError(
-            f"{path} has {architecture or 'no architecture'}, which "
-            f"{'is not supported' if 'Classification' in architecture else 'returns no scores for classes'}: a folder "
-            "of …ForImageClassification is expected. A network that gives embeddings needs a classification layer: "
-            "docs/guides/embeddings.md shows how to add one, trained or not, for POST /embed"
+            f"{path} has {architecture or 'no architecture'}, and a folder of …ForImageClassification is expected. A "
+            "network that gives embeddings needs a classification layer: docs/guides/embeddings.md shows how to add "
+            "one, trained or not, for POST /embed"
         )
     return ModelFolder(
         path,
-        "transformers",
-        architecture,
         _labels(config.get("id2label"), path),
         _preprocessing(path),
         multi_label=config.get("problem_type") == MULTI_LABEL,
@@ -188,15 +175,10 @@ def fetch_folder(name: str, *, offline: bool, zero_shot: bool = False) -> Path:
 
 
 def timm_config(architecture: str) -> Mapping[str, Any]:
-    """The pretrained configuration of timm's ARCH or ARCH.TAG; raises HubError with did-you-mean suggestions."""
-    import difflib
-
+    """The pretrained configuration of timm's ARCH or ARCH.TAG; raises HubError."""
     timm = import_timm()
     if not timm.is_model(architecture):
-        base = architecture.partition(".")[0]
-        known = timm.list_pretrained(f"{base}.*") if timm.is_model(base) else timm.list_models()
-        near = difflib.get_close_matches(architecture, known, n=3) or known[:1]
-        raise HubError(f"timm has no model {architecture!r}: did you mean {' or '.join(near)}?")
+        raise HubError(f"timm has no model {architecture!r}: timm.list_models() and timm.list_pretrained() list them")
     config = timm.models.get_pretrained_cfg(architecture)
     found: Mapping[str, Any] = config.to_dict() if config else {}
     return found
@@ -225,7 +207,11 @@ def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
             f"its crop_mode is {mode!r}, but only center and squash are supported: use --resize, --crop, --mean, --std"
         )
     values = {key: config.get(key) or default for key, default in TIMM_DEFAULTS.items()}
-    return from_mapping({"resize_size": resized, "crop_size": side, **values})
+    try:
+        mean, std = (tuple(map(float, values[name])) for name in ("mean", "std"))
+    except (TypeError, ValueError) as exc:
+        raise HubError(f"its mean or std is no list of numbers: {exc}") from exc
+    return Preprocessing(resized, side, str(values["interpolation"]), mean, std)
 
 
 def weights_in(folder: Path) -> list[Path]:
@@ -236,19 +222,6 @@ def weights_in(folder: Path) -> list[Path]:
 def _matching(folder: Path, pattern: str) -> list[Path]:
     """The files of a folder without hidden ones, such as ._model.safetensors, which macOS adds."""
     return sorted(path for path in folder.glob(pattern) if not is_hidden(path.name))
-
-
-def _check_files(path: Path) -> None:
-    """Raise HubError where weights are not regular files, or an index names files outside the folder."""
-    for weights in _matching(path, WEIGHTS):
-        if not weights.is_file():
-            raise HubError(f"{weights} is not a regular file")
-        if weights.suffix != ".json":
-            continue
-        named = read_config(weights).get("weight_map")
-        for name in set(map(str, named.values())) if isinstance(named, dict) else ():
-            if not _SHARD.fullmatch(name):
-                raise HubError(f"{weights} names {name!r}, which is not a .safetensors file in the folder")
 
 
 def _names_code(config: object, depth: int = 0) -> str:
@@ -282,8 +255,6 @@ def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
     names = config.get("label_names") or config["pretrained_cfg"].get("label_names") or ()
     return ModelFolder(
         path,
-        "timm",
-        config["architecture"],
         _labels(names if isinstance(names, Mapping) else dict(enumerate(names)), path),
         timm_preprocessing(config["pretrained_cfg"]),
         multi_label=config.get("problem_type") == MULTI_LABEL,

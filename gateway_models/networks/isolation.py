@@ -71,9 +71,7 @@ class StepTrial:
     takes_embeddings: bool
 
 
-JOB, OUTCOME, LABELS = TypeAdapter(Job), TypeAdapter(Outcome), TypeAdapter(tuple[str, ...])
-STEP_TRIAL = TypeAdapter(StepTrial)
-CPU_NETWORK = TypeAdapter(CpuNetwork)
+JOB = TypeAdapter(Job)
 
 
 def start_process() -> subprocess.Popen[str]:
@@ -90,29 +88,30 @@ def start_process() -> subprocess.Popen[str]:
 
 def work(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Outcome:
     """Run a job in a separate process; raises ModelFileError with its reason, or WorkFailed."""
-    return OUTCOME.validate_python(_answer(job, report, timeout_seconds))
+    return TypeAdapter(Outcome).validate_python(_answer(job, report, timeout_seconds))
 
 
 def labels_in(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[str, ...]:
     """The labels in the file of a job, read in a separate process; raises ModelFileError, or WorkFailed."""
-    return LABELS.validate_python(_answer(replace(job, only_labels=True), report, timeout_seconds)["labels"])
+    return tuple(_answer(replace(job, only_labels=True), report, timeout_seconds))
 
 
 def try_step(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> StepTrial:
     """Try a step after the network in a separate process; raises ModelFileError with its reason, or WorkFailed."""
-    return STEP_TRIAL.validate_python(_answer(replace(job, kind=STEP), report, timeout_seconds))
+    return StepTrial(**_answer(replace(job, kind=STEP), report, timeout_seconds))
 
 
 def convert_for_cpu(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> CpuNetwork:
     """Convert the TorchScript that a job has written in a process of its own: a failure leaves the network as it is."""
     try:
-        return CPU_NETWORK.validate_python(_answer(replace(job, kind=CPU_FORM), report, timeout_seconds))
+        answer = _answer(replace(job, kind=CPU_FORM), report, timeout_seconds)
+        return TypeAdapter(CpuNetwork).validate_python(answer)
     except (ModelFileError, WorkFailed) as exc:
         job.file(Format.TORCHSCRIPT).with_name(NETWORK).unlink(missing_ok=True)
         return CpuNetwork(CpuRuntime.TORCHSCRIPT, str(exc))
 
 
-def _answer(job: Job, report: Report, timeout_seconds: float) -> dict[str, Any]:
+def _answer(job: Job, report: Report, timeout_seconds: float) -> Any:  # noqa: ANN401  # JSON
     try:
         given = JOB.dump_json(job).decode()
     except PydanticSerializationError as exc:
@@ -156,7 +155,7 @@ def _listen(lines: Iterable[str], report: Report, stderr_lines: list[str]) -> No
             stderr_lines.append(line.rstrip())
 
 
-def _read(job: Job, answer: str, code: int, stderr_lines: list[str]) -> dict[str, Any]:
+def _read(job: Job, answer: str, code: int, stderr_lines: list[str]) -> Any:  # noqa: ANN401  # JSON
     try:
         values: dict[str, Any] = json.loads(answer.splitlines()[-1])
     except (IndexError, ValueError):
@@ -168,4 +167,4 @@ def _read(job: Job, answer: str, code: int, stderr_lines: list[str]) -> dict[str
         ) from None
     if "error" in values:
         raise ModelFileError(f"{job.spec.source.rpartition('/')[2]}: {values['error']}")
-    return values
+    return values["answer"]

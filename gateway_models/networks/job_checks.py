@@ -2,19 +2,18 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import Normalising
 from gateway_models.networks.features import check_embeddings, embedding_difference
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import PROGRESS, Job
 from gateway_models.networks.photographs import alike
-from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches
+from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches, probe_network
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 
@@ -24,13 +23,16 @@ ALLOWED_COSINE = {Precision.FP32: 1e-5, Precision.FP16: 1e-3, Precision.BF16: 1e
 """The same for embeddings: 1 minus the cosine to the original's."""
 
 
+GIVE_LOGITS = frozenset({"torchvision", "timm", "huggingface"})
+"""Sources whose classifiers end in logits, even if all probe outputs lie between 0 and 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddingTensor:
-    """The `size` of embeddings, and the tensor of an ONNX graph, of 2 or 4 `dims`, that they are made from."""
+    """The `size` of embeddings, and the tensor of an ONNX graph that they are."""
 
     size: int
     tensor: str
-    dims: int
 
 
 def check_pixels(job: Job, wanted: str) -> None:
@@ -44,6 +46,14 @@ def check_pixels(job: Job, wanted: str) -> None:
         raise ModelFileError(
             "it takes float32: use --mean and --std, as in training, or --pixels if it takes values of 0 to 255"
         )
+
+
+def probed(job: Job, run: Callable[[Tensor], Any]) -> Findings:
+    """What a network's output is, on made-up images as the preprocessor gives them; raises ModelFileError."""
+    findings = probe_network(run, job.side, pixels=job.pixels)
+    if job.kind in GIVE_LOGITS and findings.ending is Ending.SIGMOID:
+        return replace(findings, ending=Ending.LOGITS)  # small ones, as from an untrained network
+    return findings
 
 
 def activation_of(job: Job, findings: Findings, run: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -63,15 +73,11 @@ def activation_of(job: Job, findings: Findings, run: Callable[[Tensor], Tensor])
     return activation(findings.ending, multi_label=multi_label)
 
 
-def embedding_of(
-    job: Job, run: Callable[[Tensor], Any], tensor: str = onnx_graph.EMBEDDINGS, dims: int = 2
-) -> EmbeddingTensor | None:
-    """Check a network's embeddings and return their size and tensor; None if the job asks for none."""
-    if not job.spec.features:
-        return None
+def embedding_of(job: Job, run: Callable[[Tensor], Any], tensor: str) -> EmbeddingTensor:
+    """Check a network's embeddings and return their size and tensor; raises ModelFileError."""
     size = check_embeddings(run, job.side, pixels=job.pixels)
     report(f"its embeddings have {size} numbers")
-    return EmbeddingTensor(size, tensor, dims)
+    return EmbeddingTensor(size, tensor)
 
 
 def outcome_of(

@@ -9,9 +9,9 @@ import resource
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic_core import to_jsonable_python
 
 from gateway.errors import UserError
 from gateway_models.networks.after import do_step
@@ -20,16 +20,7 @@ from gateway_models.networks.cpu_form import do_cpu_form
 from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.function_job import do_function
 from gateway_models.networks.hub import HUGGING_FACE, weights_in
-from gateway_models.networks.isolation import (
-    CPU_FORM,
-    CPU_NETWORK,
-    JOB,
-    OUTCOME,
-    STEP,
-    STEP_TRIAL,
-    TIMEOUT_SECONDS,
-    Job,
-)
+from gateway_models.networks.isolation import CPU_FORM, JOB, STEP, TIMEOUT_SECONDS, Job
 from gateway_models.networks.job_checks import report
 from gateway_models.networks.onnx_job import do_framework, do_onnx
 from gateway_models.networks.torch_job import do_torch
@@ -82,25 +73,19 @@ def do(job: Job) -> Outcome:
         from gateway_models.networks.pretrained import check_processor
 
         report("comparing its preprocessing with the library's own")
-        if said := check_processor(job.spec):
-            report(said)
+        check_processor(job.spec)
     if framework := framework_named(job.kind):
         return do_framework(job, framework)
     return {"onnx": do_onnx, "function": do_function}.get(job.kind, do_torch)(job)
 
 
-def _answer(job: Job) -> dict[str, Any]:
-    framework = framework_named(job.kind)
-    found: dict[str, Any]
+def _answer(job: Job) -> object:
     if job.kind == CPU_FORM:
-        found = CPU_NETWORK.dump_python(do_cpu_form(job), mode="json")
-    elif job.kind == STEP:
-        found = STEP_TRIAL.dump_python(do_step(job), mode="json")
-    elif framework and job.only_labels:
-        found = {"labels": open_network(framework, job.spec).labels}
-    else:
-        found = OUTCOME.dump_python(do(job), mode="json")
-    return found
+        return do_cpu_form(job)
+    if job.kind == STEP:
+        return do_step(job)
+    framework = framework_named(job.kind)
+    return open_network(framework, job.spec).labels if framework and job.only_labels else do(job)
 
 
 def _confine(job: Job) -> None:
@@ -117,8 +102,6 @@ def _confine(job: Job) -> None:
 def _source_files(job: Job) -> list[Path]:
     source = job.spec.source
     files = [path for path in (Path(source), Path(job.spec.weights or "")) if path.is_file()]
-    if framework_named(job.kind):
-        files += [path for path in Path(source).rglob("*") if path.is_file()]
     if source.startswith(HUGGING_FACE):
         files = weights_in(Path(source.removeprefix(HUGGING_FACE)))
     return files
@@ -134,7 +117,7 @@ def main() -> None:
     try:
         job = JOB.validate_json(sys.stdin.buffer.read())
         _confine(job)
-        answer = _answer(job)
+        answer = {"answer": to_jsonable_python(_answer(job))}
     except UserError as exc:
         answer = {"error": str(exc)}
     except MemoryError:

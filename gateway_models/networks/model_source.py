@@ -7,9 +7,8 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.values.labels import LabelsError, label_text, read_labels
-from gateway_client.files import files_below
 from gateway_models.networks.file_kinds import FileKind, ModelFileError, alone, kind_of, refuse
-from gateway_models.networks.frameworks import Framework, with_members
+from gateway_models.networks.frameworks import Framework, recognised
 from gateway_models.networks.functions import FunctionSource, find_function, is_function
 from gateway_models.networks.hub import (
     HUGGING_FACE,
@@ -33,8 +32,6 @@ KINDS = {
     FileKind.EXPORTED_PROGRAM: "exported",
 }
 """Files that are complete models, and their `kind` in Source."""
-AS_ONNX = frozenset({"torchscript", "exported"})
-"""Kinds of files whose embeddings are found in their ONNX form, which is then served."""
 TORCHVISION = "torchvision:"
 REPEATED_SHOWN = 3
 RECIPE = "recipe:"
@@ -67,9 +64,11 @@ class Source:
 def find_source(spec: ModelSpec) -> Source:
     """Inspect a spec's source without loading it; raises UserError."""
     text, weights = spec.source, spec.weights
+    if weights and not text.startswith((TORCHVISION, TIMM)):
+        raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; other sources contain theirs")
     if is_function(text):
-        if weights:
-            raise SourceError("--weights is for torchvision:ARCH; a function's files are named by --include")
+        if spec.output:
+            raise SourceError("--output is for networks: a function returns the scores alone")
         function = find_function(text, spec.include)
         return Source(
             replace(spec, source=function.location, include=function.include, sha256=function.digest()),
@@ -100,11 +99,9 @@ def find_source(spec: ModelSpec) -> Source:
         return _folder(spec, path)
     if not path.is_file():
         raise SourceError(
-            f"there is no file {path}; SOURCE must be a file, a folder of Hugging Face or TensorFlow, "
+            f"there is no file {path}; SOURCE must be a file, a folder of Hugging Face, "
             "torchvision:ARCH, timm:ARCH, huggingface:OWNER/NAME, or FILE.py:NAME"
         )
-    if weights:
-        raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a model file contains its weights")
     kind = kind_of(path)
     if kind not in KINDS:
         raise refuse(path, kind)
@@ -130,30 +127,25 @@ def framework_of(source: str | Path) -> Framework | None:
     """The framework, other than torch, of a file or a folder; None for other sources."""
     path = Path(source)
     if path.is_dir():
-        return with_members(each.name for each in path.iterdir())
+        return recognised(members=(each.name for each in path.iterdir()))
     kind = kind_of(path) if path.is_file() else None
     return kind if isinstance(kind, Framework) else None
 
 
 def _framework(spec: ModelSpec, path: Path, framework: Framework) -> Source:
-    if spec.weights:
-        raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a model file contains its weights")
     framework.check(path)
     spec = replace(spec, source=str(path), sha256=digest(path))
     return Source(spec, framework.key, spec.like or "", framework=framework)
 
 
 def _torchvision(spec: ModelSpec) -> Source:
-    import difflib
-
     from torchvision import models
 
     architecture = spec.source.removeprefix(TORCHVISION)
-    known = models.list_models(module=models)
-    if architecture not in known:
-        near = difflib.get_close_matches(architecture, known, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "torchvision.models.list_models() lists them"
-        raise SourceError(f"torchvision has no classifier {architecture!r}: {hint}")
+    if architecture not in models.list_models(module=models):
+        raise SourceError(
+            f"torchvision has no classifier {architecture!r}: torchvision.models.list_models() lists them"
+        )
     like = spec.like or str(models.get_model_weights(architecture).DEFAULT)
     weights_enum(like)
     return Source(_with_weights(spec), "torchvision", like)
@@ -173,8 +165,6 @@ def _timm(spec: ModelSpec) -> Source:
 
 
 def _folder(spec: ModelSpec, path: Path) -> Source:
-    if spec.weights:
-        raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; a folder contains its weights")
     folder = read_folder(path, zero_shot=bool(spec.zero_shot or spec.texts))
     if folder.multi_label and not spec.multi_label:
         raise SourceError(
@@ -208,10 +198,10 @@ def _weights(text: str) -> Path:
             f"there is no file {path}; --weights takes a file; --like takes the name of torchvision weights"
         )
     kind = kind_of(path)
-    if kind not in {FileKind.STATE_DICT, FileKind.CHECKPOINT, FileKind.SAFETENSORS}:
+    if kind not in {FileKind.STATE_DICT, FileKind.SAFETENSORS}:
         if kind is FileKind.UNKNOWN:
             raise ModelFileError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
-        advice = f". If you trust it, {alone(path, kind)}" if kind in {FileKind.PICKLED_MODULE, FileKind.PICKLE} else ""
+        advice = f". If you trust it, {alone(path)}" if kind in {FileKind.PICKLED_MODULE, FileKind.PICKLE} else ""
         raise ModelFileError(
             f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
             f"{advice}"
@@ -286,12 +276,6 @@ def repeated(labels: Sequence[str]) -> str:
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file, or over the names and contents of all files in a folder."""
-    hasher = hashlib.sha256()
-    for part in files_below(path) if path.is_dir() else [path]:
-        if part != path:
-            hasher.update(f"{part.relative_to(path)}\0{part.stat().st_size}\0".encode())
-        with part.open("rb") as file:
-            while block := file.read(2**20):
-                hasher.update(block)
-    return hasher.hexdigest()
+    """The SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,47 +1,25 @@
-"""Embeddings of an ONNX model: the input of its last linear layer, or a tensor by name."""
+"""Embeddings of an ONNX model: the input of its last linear layer."""
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.triton.contract import CLASSIFIER_FEATURES
 from gateway_models.networks.adapted import flat
-from gateway_models.networks.features import pooled
+from gateway_models.networks.features import ADVICE
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_graph import BATCH, from_module, inner_name, rename
 from gateway_models.networks.onnx_runner import import_onnx, session_of
-from gateway_models.repository.spec import AUTO
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-ADVICE = "use --embeddings TENSOR, one with the shape [N, size], or [N, channels, height, width] to be averaged"
 _PASSING = frozenset(
     {"Cast", "Clip", "Dropout", "Exp", "Flatten", "Identity", "LogSoftmax", "Reshape", "Sigmoid", "Softmax", "Squeeze"}
     | {"QuantizeLinear", "DequantizeLinear"}
 )
 """Operators between the last layer and the scores."""
 _LINEAR = frozenset({"Gemm", "MatMul"})
-
-
-def inner_tensor(model: Any, scores: str, layer: str) -> str:  # noqa: ANN401  # onnx is imported where it is used
-    """The name of the tensor with the embeddings of a model with the output `scores`; raises ModelFileError.
-
-    `layer` is the name of a tensor, the name of a node for its output, or AUTO.
-    """
-    nodes = list(model.graph.node)
-    if layer == AUTO:
-        return _before_last_linear(model, scores)
-    tensors = {name for node in nodes for name in node.output}
-    if layer in tensors:
-        return layer
-    by_node: dict[str, str] = {node.name: node.output[0] for node in nodes if node.name}
-    if layer in by_node:
-        return by_node[layer]
-    known = [*by_node, *tensors]
-    near = difflib.get_close_matches(layer, known, n=3) or [name for node in nodes[-3:] for name in node.output]
-    raise ModelFileError(f"it has no tensor {layer!r} for --embeddings; its tensors include: {', '.join(near)}")
 
 
 def exposing(model: Any, *tensors: str) -> Any:  # noqa: ANN401
@@ -62,45 +40,33 @@ def pair_runner(model: Any, scores: str, embeddings: str) -> "Callable[[Tensor],
 
     def both(images: "Tensor") -> "tuple[Tensor, Tensor]":
         answers, inner = run(images)
-        return flat(answers), pooled(inner)
+        return flat(answers), inner
 
     return both
 
 
-def embeddings_of(module: "nn.Module", side: int, layer: str) -> "Callable[[Tensor], Tensor]":
+def embeddings_of(module: "nn.Module", side: int) -> "Callable[[Tensor], Tensor]":
     """The embeddings [N, size] of images, by the ONNX form of a module for images fp32 [N, 3, side, side]."""
     model = from_module(module, side)
     scores = model.graph.output[0].name
-    run = pair_runner(model, scores, inner_tensor(model, scores, layer))
+    run = pair_runner(model, scores, inner_tensor(model, scores))
     return lambda images: run(images)[1]
 
 
-def add_embedding(model: Any, tensor: str, size: int, dims: int) -> Any:  # noqa: ANN401
-    """Add the output `output__1` fp32 [N, size] to a finished model, made from a tensor of 2 or 4 `dims`."""
+def add_embedding(model: Any, tensor: str, size: int) -> Any:  # noqa: ANN401
+    """Add the output `output__1` fp32 [N, size] to a finished model, made from a tensor."""
     onnx, _ = import_onnx()
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     rename(model.graph, {CLASSIFIER_FEATURES: inner_name(CLASSIFIER_FEATURES)})
     if tensor not in {name for node in model.graph.node for name in node.output}:
         tensor = inner_name(tensor)  # `finish` renamed the model's inputs and outputs
-    nodes = []
-    if dims == 4:
-        nodes.append(helper.make_node("GlobalAveragePool", [tensor], ["gateway/averaged"]))
-        nodes.append(helper.make_node("Flatten", ["gateway/averaged"], ["gateway/embeddings"], axis=1))
-        tensor = "gateway/embeddings"
-    nodes.append(helper.make_node("Cast", [tensor], [CLASSIFIER_FEATURES], to=float32))
-    model.graph.node.extend(nodes)
+    model.graph.node.append(helper.make_node("Cast", [tensor], [CLASSIFIER_FEATURES], to=float32))
     model.graph.output.append(helper.make_tensor_value_info(CLASSIFIER_FEATURES, float32, [BATCH, size]))
     return model
 
 
-def dims_of(model: Any, tensor: str, images: "Tensor") -> int:  # noqa: ANN401
-    """A tensor's number of dimensions when the model runs; raises ModelFileError if it is no embedding."""
-    (inner,) = session_of(exposing(model, tensor), [tensor])(images)
-    pooled(inner)
-    return inner.dim()
-
-
-def _before_last_linear(model: Any, scores: str) -> str:  # noqa: ANN401
+def inner_tensor(model: Any, scores: str) -> str:  # noqa: ANN401  # onnx is imported where it is used
+    """The tensor with the embeddings of a model with the output `scores`; raises ModelFileError."""
     makers = {name: node for node in model.graph.node for name in node.output}
     constants = {tensor.name for tensor in model.graph.initializer}
     constants |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}

@@ -10,11 +10,9 @@ import numpy as np
 
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway.values.files import whole_file
-from gateway.values.safe_path import UnsafePath, safe_name
 from gateway_models.networks.adapted import GRAY_ADVICE, LUMA, PIXELS, Form
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
-from gateway_models.networks.other_tasks import check_task
 from gateway_models.networks.probe import Ending
 from gateway_models.repository.spec import ModelSpec
 
@@ -25,16 +23,10 @@ ANY_BATCH = (
     "export it again with the first dimension dynamic: torch.onnx.export(model, (images,), 'model.onnx', dynamo=True, "
     "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},), external_data=False), which needs onnxscript"
 )
-DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
-"""Domains whose operators ONNX Runtime implements; a model's functions have their own domains."""
-COMPILED = frozenset({"EPContext"})
-"""Operators that run code from another file, compiled for one machine."""
 OPSET = 17
 """The oldest opset with all operators of torchvision's classifiers, so that older runtimes can read it."""
 OLDEST_OPSET = 11
 BATCH = "N"
-EMBEDDINGS = "embeddings"
-"""The name of the second output of a model that `from_module` writes."""
 LEAST_WIDTH, MOST_WIDTHS = 0.1, 10.0
 """Images whose numbers lie within less, or are farther from 0 than so many times their range, are scaled wrongly."""
 OWN_SCALE = 1.5
@@ -69,15 +61,14 @@ class Signature:
 
 
 def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it is used
-    """Read and check an ONNX model; raises ModelFileError."""
+    """Read and check an ONNX model; raises ModelFileError.
+
+    onnx refuses weights outside of the model's folder, and ONNX Runtime the operators of other libraries.
+    """
     onnx, _ = import_onnx()
     try:
-        model = onnx.load(path, load_external_data=False)
-        _check_reach(model, path.parent)
-        onnx.load_external_data_for_model(model, str(path.parent))
+        model = onnx.load(path)
         onnx.checker.check_model(model)
-    except ModelFileError as exc:
-        raise ModelFileError(f"{path} {exc}") from exc
     except Exception as exc:  # protobuf, onnx and the file system have no common base class
         raise ModelFileError(f"{path} cannot be read as an ONNX model: {str(exc).strip().splitlines()[0]}") from exc
     return model
@@ -98,44 +89,6 @@ def _with_round(model: Any) -> Any:  # noqa: ANN401
         ) from exc
 
 
-def _check_reach(model: Any, folder: Path) -> None:  # noqa: ANN401
-    """Raise ModelFileError where a model uses files outside its folder, or other libraries."""
-    domains = {*DOMAINS, *(function.domain for function in model.functions)}
-    blocks = [model.graph, *model.functions]
-    while blocks:
-        block = blocks.pop()
-        tensors = [*getattr(block, "initializer", ())]
-        for sparse in getattr(block, "sparse_initializer", ()):
-            tensors += [sparse.values, sparse.indices]
-        for node in block.node:
-            if node.domain not in domains or node.op_type in COMPILED:
-                raise ModelFileError(
-                    f"has the operator {node.domain}::{node.op_type}, which another library or a compiled file runs: "
-                    "export it again with the operators of ONNX alone"
-                )
-            for attribute in node.attribute:
-                tensors += [attribute.t, *attribute.tensors]
-                for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                    tensors += [sparse.values, sparse.indices]
-                blocks += [attribute.g, *attribute.graphs]
-        for tensor in tensors:
-            for entry in tensor.external_data:
-                if entry.key == "location" and not _lies_in(entry.value, folder):
-                    raise ModelFileError(
-                        f"has weights in {entry.value!r}, which is not a file in its own folder: export it again with "
-                        "external_data=False"
-                    )
-
-
-def _lies_in(name: str, folder: Path) -> bool:
-    """Whether a folder has a regular file, not a link, of this name."""
-    try:
-        path = safe_name(name).below(folder)
-    except UnsafePath:
-        return False
-    return path.is_file() and not path.is_symlink()
-
-
 def check_signature(model: Any, side: int, known: Form = Form(""), output: str = "") -> Signature:  # noqa: ANN401, B008
     """Check that a model takes images of `side` pixels, nchw or nhwc, and return its signature.
 
@@ -146,10 +99,6 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
     inputs = [given for given in model.graph.input if given.name not in weights]
     if len(inputs) != 1:
         raise ModelFileError(f"it has {len(inputs)} inputs, but one is expected: export the classifier alone")
-    if not output:
-        size = _dims(inputs[0])[2].dim_value if len(_dims(inputs[0])) == 4 else 0
-        given = {tensor.name: [dim.dim_value or None for dim in _dims(tensor)] for tensor in model.graph.output}
-        check_task(given, size or side)
     result = _output(model, output)
     if result.type.WhichOneof("value") != "tensor_type":
         inner = next((node.input[0] for node in model.graph.node if result.name in node.output), "")
@@ -319,21 +268,18 @@ def from_module(
     module: "nn.Module",
     side: int,
     *,
-    embeddings: bool = False,
     example: "Tensor | None" = None,
     advice: str = "Use --format torchscript",
 ) -> Any:  # noqa: ANN401
     """The ONNX form of an eager or TorchScript module; raises ModelFileError, which ends in `advice`.
 
-    It takes batches like the `example`, by default fp32 [N, 3, side, side]. With `embeddings`, the module returns
-    embeddings as well; they become the output EMBEDDINGS.
+    It takes batches like the `example`, by default fp32 [N, 3, side, side].
     """
     onnx, _ = import_onnx()
     import torch
 
     from gateway_models.networks.torchscript import without_deprecations
 
-    outputs = ["answers", EMBEDDINGS] if embeddings else ["answers"]
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
         path = Path(folder) / "model.onnx"
         try:
@@ -347,8 +293,8 @@ def from_module(
                     (example,),
                     path,
                     input_names=["images"],
-                    output_names=outputs,
-                    dynamic_axes={name: {0: BATCH} for name in ("images", *outputs)},
+                    output_names=["answers"],
+                    dynamic_axes={name: {0: BATCH} for name in ("images", "answers")},
                     opset_version=OPSET,
                     # This exporter also takes TorchScript and needs no further package.
                     dynamo=False,

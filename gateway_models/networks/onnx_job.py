@@ -22,11 +22,12 @@ from gateway_models.networks.job_checks import (
     embedding_of,
     images_of,
     outcome_of,
+    probed,
     report,
 )
-from gateway_models.networks.onnx_features import add_embedding, dims_of, inner_tensor, pair_runner
+from gateway_models.networks.onnx_features import add_embedding, inner_tensor, pair_runner
 from gateway_models.networks.onnx_runner import import_onnx, runner
-from gateway_models.networks.probe import Ending, Findings, probe_network
+from gateway_models.networks.probe import Ending, Findings
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 
@@ -68,13 +69,13 @@ def serve_onnx(
         return answers(arranged(images, signature.form))
 
     report(f"trying it on images of {job.side}×{job.side}")
-    findings = probe_network(run, job.side, pixels=job.pixels)
+    findings = probed(job, run)
     activate = activation_of(job, findings, run)
     # From here on, the images are compared with the answers of the framework itself.
     answers = original or answers
     embeddings = None
     if job.spec.features:
-        tensor = inner_tensor(model, signature.output, job.spec.features)
+        tensor = inner_tensor(model, signature.output)
         both = pair_runner(model, signature.output, tensor)
 
         def run_both(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,8 +83,7 @@ def serve_onnx(
             scores, inner = both(images)
             return activate((original(images) if original else scores).float()), inner.float()
 
-        dims = dims_of(model, tensor, arranged(images_of(job)[0], signature.form))
-        embeddings = embedding_of(job, run_both, tensor, dims)
+        embeddings = embedding_of(job, run_both, tensor)
         expected: list[Any] = [run_both(batch) for batch in images_of(job)]
     else:
         expected = [activate(run(batch).float()) for batch in images_of(job)]
@@ -134,7 +134,7 @@ def write_onnx(
         normalise=(spec.prepared.mean, spec.prepared.std) if spec.tensor is ImageTensor.UINT8 else None,
     )
     if embeddings is not None:
-        model = add_embedding(model, embeddings.tensor, embeddings.size, embeddings.dims)
+        model = add_embedding(model, embeddings.tensor, embeddings.size)
     if job.spec.precision is Precision.FP16:
         report("converting to fp16")
         model = onnx_graph.to_fp16(model)

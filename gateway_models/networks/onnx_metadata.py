@@ -14,14 +14,6 @@ from gateway_models.repository.preprocessing import Preprocessing, Preprocessing
 PIXEL_FORMAT = "Image.BitmapPixelFormat"
 """The metadata of ONNX for the channels of an image input: Rgb8, Bgr8, Gray8, …"""
 CLASSIFY = "classify"
-TASKS = {
-    "detect": "finds objects by boxes",
-    "obb": "finds objects by rotated boxes",
-    "pose": "finds people by points",
-    "segment": "finds objects by masks",
-    "semantic": "gives a map of classes",
-}
-"""What Ultralytics' other tasks do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +27,12 @@ class Described:
 
 def described(path: Path) -> Described:
     """The labels and the preprocessing in an ONNX file's metadata; raises ModelFileError for another task, or BGR."""
-    found = metadata(path)
+    onnx, _ = import_onnx()
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except Exception:  # of protobuf: the job that loads it reports what is wrong
+        return Described()
+    found = {"description": model.doc_string, **{each.key: each.value for each in model.metadata_props}}
     if found.get(PIXEL_FORMAT, "").startswith("Bgr"):
         raise ModelFileError(
             f"{path} takes BGR ({PIXEL_FORMAT} in its metadata, as Custom Vision writes it), and images are RGB here. "
@@ -43,11 +40,9 @@ def described(path: Path) -> Described:
         )
     if found.get("author") != "Ultralytics" or "task" not in found:
         return Described(sentence=first_sentence(found.get("description", "")))
-    task = found["task"]
-    if task != CLASSIFY:
-        does = TASKS.get(task, f"is for the task {task!r}")
+    if (task := found["task"]) != CLASSIFY:
         raise ModelFileError(
-            f"{path} is a YOLO model that {does}: only classifiers of whole images are served. Use one of "
+            f"{path} is a YOLO model for the task {task!r}: only classifiers of whole images are served. Use one of "
             "Ultralytics' models that end in -cls"
         )
     return Described(
@@ -55,19 +50,6 @@ def described(path: Path) -> Described:
         _preprocessing(found.get("imgsz", "")),
         first_sentence(found.get("description", "")),
     )
-
-
-def metadata(path: Path) -> dict[str, str]:
-    """The metadata properties of an ONNX file, with its own text as `description`.
-
-    {} for another file, which the job that loads it reports.
-    """
-    onnx, _ = import_onnx()
-    try:
-        model = onnx.load(path, load_external_data=False)
-    except Exception:  # protobuf's errors have no common base class
-        return {}
-    return {"description": model.doc_string, **{each.key: each.value for each in model.metadata_props}}
 
 
 def _labels(text: str, path: Path) -> tuple[str, ...]:

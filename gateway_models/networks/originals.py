@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
 from gateway_models.networks.after import outputs_of, write_step
-from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM, FileKind, ModelFileError, kind_of
 from gateway_models.networks.function_process import NetworkCall, OriginalProcess, function_process, network_process
 from gateway_models.networks.functions import find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder
-from gateway_models.networks.model_source import AS_ONNX, RECIPE, TORCHVISION, digest, framework_of, source_kind
+from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest, framework_of
 from gateway_models.networks.probe import Ending, activation
 from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.networks.weights import load_into, read_tensors
@@ -108,13 +107,11 @@ def network_answers(version: Version) -> Answers:
             module = original_module(spec, outcome.classes)
             adapted = Adapted(module, form, spec.output).eval()
             run = adapted
-            if spec.features and source_kind(spec.source) in AS_ONNX:
+            if spec.features:
                 from gateway_models.networks.onnx_features import embeddings_of
 
-                inner = embeddings_of(adapted, spec.prepared.crop_size, spec.features)
+                inner = embeddings_of(adapted, spec.prepared.crop_size)
                 run = lambda images: (adapted(images), inner(images))  # noqa: E731
-            elif spec.features:
-                run = Featured(module, form, spec.output, spec.features, outcome.classes).eval()
 
     def answers(images: Tensor) -> tuple[Tensor, Tensor | None]:
         with torch.inference_mode():
@@ -150,7 +147,7 @@ def _onnx(file: Path, form: Form, spec: ModelSpec) -> Callable[[Tensor], Tensor 
     if spec.features:
         from gateway_models.networks.onnx_features import inner_tensor, pair_runner
 
-        run = pair_runner(model, scores, inner_tensor(model, scores, spec.features))
+        run = pair_runner(model, scores, inner_tensor(model, scores))
     return lambda images: run(arranged(images, form))
 
 
@@ -162,7 +159,7 @@ def _function(version: Version) -> Callable[[Tensor], Tensor]:
             f"{source.path}, or a file that it needs, has changed since it was added: add it again as a new version"
         )
     # User code runs in a separate process.
-    return function_process(source, input=version.outcome.input, output=spec.output)
+    return function_process(source, input=version.outcome.input)
 
 
 def step_process(version: Version) -> OriginalProcess:

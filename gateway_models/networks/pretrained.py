@@ -25,7 +25,6 @@ from gateway_models.networks.hub import (
     timm_config,
     weights_in,
 )
-from gateway_models.networks.photographs import photographs
 from gateway_models.networks.weights import load_into, read_tensors
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import ModelSpec
@@ -122,14 +121,14 @@ def _folder_of_transformers(spec: ModelSpec) -> Iterator[str]:
     yield spec.source.removeprefix(HUGGING_FACE) if is_its else ""
 
 
-def _of_transformers(folder: str, backend: str = "pil") -> Processor:
+def _of_transformers(folder: str) -> Processor:
     try:
         from transformers import AutoImageProcessor
     except ImportError as exc:
         raise ModelFileError(
             f"the code of transformers is the reference of its processor's file: {EXTRA}; {SAY}"
         ) from exc
-    options = {"local_files_only": True, "trust_remote_code": False, "backend": backend}
+    options = {"local_files_only": True, "trust_remote_code": False, "backend": "pil"}
     try:
         own = AutoImageProcessor.from_pretrained(folder, **options)
     except Exception as exc:  # transformers has no common base class
@@ -138,11 +137,8 @@ def _of_transformers(folder: str, backend: str = "pil") -> Processor:
     return lambda picture: np.asarray(own(picture, return_tensors="np")["pixel_values"][0])
 
 
-def check_processor(spec: ModelSpec) -> str:
-    """Compare the served preprocessing with the library's own; raises ModelFileError beyond rounding.
-
-    Returns a sentence on the pixels of transformers' other backend, "" for timm.
-    """
+def check_processor(spec: ModelSpec) -> None:
+    """Compare the served preprocessing with the library's own; raises ModelFileError beyond rounding."""
     prepared = spec.prepared
     served, own = reference_transforms(prepared), processor(spec)
     levels = 255 * np.reshape(prepared.std, (3, 1, 1))
@@ -158,23 +154,6 @@ def check_processor(spec: ModelSpec) -> str:
             f"its own processor makes of a picture of {picture.width}×{picture.height} {difference} from what would be "
             f"served ({prepared.described()}): {SAY}"
         )
-    return _other_backend(spec, own, levels)
-
-
-def _other_backend(spec: ModelSpec, own: Processor, levels: NDArray[np.float64]) -> str:
-    """How far transformers' backend torchvision is from the one that is served, on photographs."""
-    try:
-        with _folder_of_transformers(spec) as folder:
-            if not folder:
-                return ""
-            other = _of_transformers(folder, "torchvision")
-        most = max(float((np.abs(own(view) - other(view)) * levels).max()) for view in list(photographs())[::6])
-    except Exception:  # a class or a filter that this backend does not have
-        return ""
-    return (
-        "pixels are those of transformers' backend pil; with torchvision, its default, they differ by up to "
-        f"{most:.0f} of 255 levels on photographs"
-    )
 
 
 def _pictures(side: int) -> list[Image.Image]:

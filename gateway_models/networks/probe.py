@@ -9,7 +9,6 @@ from torch import Tensor
 
 from gateway_models.networks.adapted import GRAY_ADVICE, PIXELS, PLAIN, Form, arranged, chosen
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.other_tasks import check_task
 
 Run = Callable[[Tensor], object]
 """From images fp32 [N, C, H, W] to the network's output."""
@@ -18,8 +17,6 @@ SIDES = (224, 256, 240, 260, 299, 300, 380, 384, 288, 320, 192, 160, 128, 112, 9
 """Common input sizes, probed in this order."""
 CHANNELS = (3, 1, 4)
 PROBED_INPUTS = (PLAIN, "float32-nhwc", "uint8-nchw", "uint8-nhwc")
-FEATURES = frozenset({128, 192, 256, 320, 384, 512, 576, 640, 768, 960, 1024, 1280, 1408, 1536, 1792, 2048, 2560})
-"""Sizes of the last hidden layer in common networks."""
 ALONE_TOLERANCE = 1e-3
 SUM_TOLERANCE = 1e-3
 
@@ -64,7 +61,7 @@ def with_classes(size: int) -> str:
     """Advice on how to serve a network that gives only embeddings and has no classes."""
     return (
         f"to serve its embeddings only, add nn.Sequential(model, nn.Linear({size}, 2)), trained or not, with "
-        "--embeddings auto, and call POST /embed"
+        "--embeddings, and call POST /embed"
     )
 
 
@@ -151,16 +148,10 @@ def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) 
             "yes/no probability, or train it with two classes"
         )
     if labels is not None and labels != findings.classes:
-        features = (
-            f". Or is it a network without its last layer, which outputs {findings.classes} features? Then, "
-            f"{with_classes(findings.classes)}"
-            if findings.classes in FEATURES and findings.ending is Ending.LOGITS
-            else ""
-        )
         raise ModelFileError(
             f"there {f'are {labels} labels' if labels != 1 else 'is 1 label'} and the network has {findings.classes} "
             "classes: give one label per line, in the "
-            f"order of the classes in training (sorted folder names with torchvision's ImageFolder){features}"
+            f"order of the classes in training (sorted folder names with torchvision's ImageFolder)"
         )
 
 
@@ -172,11 +163,10 @@ def _first_answer(run: Run, side: int, largest: int) -> Tensor:
     except Exception as exc:
         raise ModelFileError(_why_not(run, side, exc)) from exc
     scores = _tensor(output)
-    check_task({"scores": scores.shape}, side)
     if scores.dim() != 2 or scores.shape[0] != 2:
         raise ModelFileError(
             f"it gives {list(scores.shape)} for a batch of 2 images, but one score per class, [2, classes], is "
-            "expected: is it a classifier, with its last layer?"
+            "expected: is it a classifier of whole images, with its last layer?"
         )
     _check_finite(scores)
     return scores
@@ -204,11 +194,6 @@ def _why_not(run: Run, side: int, failure: Exception) -> str:
         return "it takes only one image at a time: was it traced with code that reads the batch's size as a number?"
     # The last line is the reason; the lines before it are the traceback.
     reason = str(failure).strip().splitlines()[-1] if str(failure).strip() else type(failure).__name__
-    if "CUDA" in reason or "NVIDIA" in reason:
-        return (
-            f"it needs a GPU on any device ({reason}): a trace keeps the device of its example and of "
-            "torch.zeros(…, device='cuda'). Save it again from model.cpu(), with x.new_zeros(…), which follow x"
-        )
     return f"it does not run on a batch of images [2, 3, {side}, {side}] or of other common sizes: {reason}"
 
 

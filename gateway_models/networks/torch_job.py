@@ -10,33 +10,26 @@ from torch import Tensor
 
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import Adapted, Form, Normalising, known_form
-from gateway_models.networks.features import Featured
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
     ALLOWED,
     activation_of,
     check_pixels,
-    embedding_of,
     images_of,
     outcome_of,
     probe_batches_of,
+    probed,
     report,
 )
-from gateway_models.networks.model_source import AS_ONNX
 from gateway_models.networks.onnx_job import serve_onnx, write_onnx
 from gateway_models.networks.originals import original_module
-from gateway_models.networks.other_tasks import check_task, shapes_of
-from gateway_models.networks.probe import Ending, form_of, probe_network
-from gateway_models.networks.torchscript import Served, convert, cpu_only, export_torchscript, load_torchscript
+from gateway_models.networks.probe import Ending, form_of
+from gateway_models.networks.torchscript import Served, export_torchscript, load_torchscript
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ImageTensor, Precision
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
-
-
-GIVE_LOGITS = frozenset({"torchvision", "timm", "huggingface"})
-"""Sources whose classifiers end in logits, even if all probe outputs lie between 0 and 1."""
 
 
 def do_torch(job: Job) -> Outcome:
@@ -49,29 +42,21 @@ def do_torch(job: Job) -> Outcome:
         form = form_of(module, job.side, known_form(spec), pixels=job.pixels)
         check_pixels(job, form.input)
         given = _probe_output(module, job.side)
-        if not spec.output:
-            check_task(shapes_of(given), job.side)
         if not form.is_plain or spec.output or not isinstance(given, Tensor) or given.dim() != 2:
             module = Adapted(module, form, spec.output).eval()
-        findings = probe_network(module, job.side, pixels=job.pixels)
-        if job.kind in GIVE_LOGITS and findings.ending is Ending.SIGMOID:
-            findings = replace(findings, ending=Ending.LOGITS)  # small ones, as from an untrained network
+        findings = probed(job, module)
         activate = activation_of(job, findings, module)
-        if spec.features and job.kind in AS_ONNX:
+        if spec.features:
             with tempfile.TemporaryDirectory(prefix="converted-") as folder:
                 onnx_graph.write(onnx_graph.from_module(module, job.side), Path(folder) / "model.onnx")
                 outcome = serve_onnx(job, Path(folder) / "model.onnx", module, Form(""))
                 return replace(outcome, input="" if form.is_plain else form.input)
-        if spec.features:
-            network = module.network if isinstance(module, Adapted) else module
-            module = Featured(network, form, spec.output, spec.features, findings.classes).eval()
-        embeddings = embedding_of(job, module)
         served: torch.nn.Module = Served(module, activate, torch.float32)
         expected = [served(batch) for batch in images_of(job)]
         if spec.format is Format.ONNX:
-            model = onnx_graph.from_module(served, job.side, embeddings=embeddings is not None)
+            model = onnx_graph.from_module(served, job.side)
             ending = Ending.SIGMOID if spec.multi_label else Ending.SOFTMAX
-            outcome = write_onnx(job, findings, model, ending, expected, embeddings=embeddings)
+            outcome = write_onnx(job, findings, model, ending, expected)
             return replace(outcome, input="" if form.is_plain else form.input)
         dtype = DTYPES[spec.precision]
         if dtype is not torch.float32:
@@ -81,40 +66,32 @@ def do_torch(job: Job) -> Outcome:
                 served(images_of(job)[0])
             except RuntimeError as exc:
                 reason = str(exc).strip().splitlines()[-1]
-                raise ModelFileError(f"it does not run in {spec.precision.value}: {reason}. Keep it in fp32") from exc
+                raise ModelFileError(
+                    f"it does not run in {spec.precision.value}: {reason}. Keep it in fp32, or save it without "
+                    "torch.jit.freeze"
+                ) from exc
         if spec.tensor is ImageTensor.UINT8:
             served = Normalising(served, spec.prepared.mean, spec.prepared.std)
         file = job.file(Format.TORCHSCRIPT)
         report(f"writing {file.name}")
         export_torchscript(served, probe_batches_of(job)[1], file, tolerance=ALLOWED[spec.precision])
         written = load_torchscript(file, trust=spec.trust)
-        outcome = outcome_of(job, Format.TORCHSCRIPT, findings, expected, written, embeddings)
-        return replace(outcome, input="" if form.is_plain else form.input, cpu_only=cpu_only(written))
+        outcome = outcome_of(job, Format.TORCHSCRIPT, findings, expected, written)
+        return replace(outcome, input="" if form.is_plain else form.input)
 
 
 def _probe_output(module: torch.nn.Module, side: int) -> object:
-    """A module's output for a random batch; an empty tensor if it fails.
-
-    Raises ModelFileError where it runs in half precision only.
-    """
-    images = torch.rand((2, 3, side, side))
-    for dtype in DTYPES.values():
-        try:
-            output: object = module(images.to(dtype))
-        except Exception:  # noqa: S112  # probing reports the reason
-            continue
-        if dtype is not torch.float32:
-            raise ModelFileError(
-                f"its weights are {dtype}, and images are float32: save it from model.float(). --precision fp16 or "
-                "bf16 makes it compute in half precision"
-            )
-        return output
-    return torch.empty(0)
+    """A module's output for a random batch; an empty tensor if it fails, which probing reports."""
+    try:
+        output: object = module(torch.rand((2, 3, side, side)))
+    except Exception:
+        return torch.empty(0)
+    return output
 
 
 def _converted(module: torch.nn.Module, activate: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Served:
     if isinstance(module, Adapted):
         # Its images are converted to the input format in fp32 first.
-        module.network, module.dtype = convert(module.network, dtype), dtype
+        module.network, module.dtype = module.network.to(dtype), dtype
         return Served(module, activate, torch.float32)
-    return Served(convert(module, dtype), activate, dtype)
+    return Served(module.to(dtype), activate, dtype)

@@ -2,10 +2,9 @@
 
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,22 +37,10 @@ class Served(nn.Module):
         super().__init__()
         self.network, self.activation, self.dtype = network, activation, dtype
 
-    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """Probabilities fp32 [N, classes] of images fp32 [N, 3, H, W], and embeddings if the network returns them."""
-        answer = self.network(images.to(self.dtype))
+    def forward(self, images: Tensor) -> Tensor:
+        """Probabilities fp32 [N, classes] of images fp32 [N, 3, H, W]."""
         # Probabilities in fp32: in bf16 a softmax over 1,000 classes does not sum to one.
-        if isinstance(answer, tuple):
-            return self.activation(answer[0].float()), answer[1].float()
-        return self.activation(answer.float())
-
-
-def largest_difference(answer: Tensor | Sequence[Tensor], expected: Tensor | Sequence[Tensor]) -> float:
-    """The largest difference of two answers; for embeddings, relative to the largest number in the expected ones."""
-    if isinstance(answer, Tensor) and isinstance(expected, Tensor):
-        return float((expected - answer).abs().max())
-    (scores, embeddings), (wanted, wanted_embeddings) = answer, expected
-    scale = max(1.0, float(wanted_embeddings.abs().max()))
-    return max(largest_difference(scores, wanted), largest_difference(embeddings, wanted_embeddings) / scale)
+        return self.activation(self.network(images.to(self.dtype)).float())
 
 
 def load_torchscript(path: Path, *, trust: bool = False) -> torch.jit.ScriptModule:
@@ -80,61 +67,6 @@ def load_torchscript(path: Path, *, trust: bool = False) -> torch.jit.ScriptModu
 def _runs_while_loading(path: Path) -> bool:
     with zipfile.ZipFile(path) as archive:
         return any(b"__setstate__" in archive.read(name) for name in archive.namelist() if name.endswith(".py"))
-
-
-def convert(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Convert a module to another floating-point type in place, including frozen ones, whose weights are constants."""
-    module = module.to(dtype)
-    graph = getattr(module, "graph", None)
-    if graph is not None:
-        _convert_constants(graph, dtype)
-    return module
-
-
-def _convert_constants(block: Any, dtype: torch.dtype) -> None:  # noqa: ANN401  # torch._C has no public names
-    for node in block.nodes():
-        if node.kind() == "prim::Constant" and node.hasAttribute("value") and node.kindOf("value") == "t":
-            value = node.t("value")
-            if value.is_floating_point():
-                # Four dimensions are a convolution's weights, which run faster in the memory format of their images.
-                order = torch.channels_last if value.dim() == 4 else torch.contiguous_format
-                value = value.to(dtype).contiguous(memory_format=order)
-                node.t_("value", value)
-                node.output().inferTypeFrom(value)
-        for inner in node.blocks():
-            _convert_constants(inner, dtype)
-
-
-FACTORIES = frozenset(
-    f"aten::{name}" for name in ("arange", "empty", "eye", "full", "linspace", "ones", "rand", "randn", "zeros")
-)
-
-
-def cpu_only(module: torch.jit.ScriptModule) -> tuple[str, ...]:
-    """The operations of a TorchScript module that create tensors on the CPU, or move them there, on any device.
-
-    A trace keeps the device of its example: `torch.zeros(n, device=x.device)` always becomes zeros on the CPU. On a
-    GPU the next operation then finds its tensors on two devices.
-    """
-    return tuple(sorted(set(_on_cpu(module.inlined_graph))))
-
-
-def _on_cpu(block: Any) -> Iterator[str]:  # noqa: ANN401  # torch._C has no public names
-    for node in block.nodes():
-        for index, value in enumerate(node.inputs()):
-            constant = value.node().kind() == "prim::Constant"
-            if constant and _is_device(node, index, value) and value.toIValue() in {None, torch.device("cpu")}:
-                yield node.kind()
-        for inner in node.blocks():
-            yield from _on_cpu(inner)
-
-
-def _is_device(node: Any, index: int, value: Any) -> bool:  # noqa: ANN401
-    """Whether an input of a node is a device, or a device that is left out, which means the CPU."""
-    if value.type().kind() == "DeviceObjType":
-        return True
-    # A factory's last inputs are dtype, layout, device, pin_memory (native_functions.yaml).
-    return node.kind() in FACTORIES and index == len(list(node.inputs())) - 2 and value.toIValue() is None
 
 
 def export_torchscript(
@@ -169,7 +101,7 @@ def _check(eager: nn.Module, exported: nn.Module, example: Tensor, tolerance: fl
         expected = eager(batch)
         # More than once: TorchScript compiles again after its first calls.
         for _ in range(3):
-            difference = largest_difference(exported(batch), expected)
+            difference = float((expected - exported(batch)).abs().max())
             if not difference <= tolerance:
                 raise ExportError(
                     f"the exported model's answers differ from the eager model's by {difference:.2g} "

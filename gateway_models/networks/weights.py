@@ -3,16 +3,14 @@
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 
 import torch
 from torch import Tensor, nn
 
-from gateway_models.networks.file_kinds import EXPORT, FileKind, ModelFileError, alone, kind_of
+from gateway_models.networks.file_kinds import FileKind, ModelFileError, alone, kind_of
 
-FAULTS_SHOWN = 2
-"""Weights that an error message lists at most."""
-HEAD_TENSORS = 2
-"""The weight and the bias of a last layer."""
+REASON_CHARACTERS = 300
 MAX_DEPTH = 8
 """Levels of dictionaries in a checkpoint."""
 COUNTER = "num_batches_tracked"
@@ -49,7 +47,7 @@ def load_into(network: nn.Module, tensors: Mapping[str, Tensor], weights: str, s
         prefix: {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         for prefix in sorted(prefixes)
     }
-    fit = {prefix: state for prefix, state in sets.items() if not _faults(state, wanted)}
+    fit = {prefix: state for prefix, state in sets.items() if _has_names(state, wanted)}
     if len(fit) > 1 and not _are_equal(list(fit.values())):
         raise ModelFileError(
             f"{weights} has several sets of weights of {source}: {' and '.join(name.rstrip('.') for name in fit)}. "
@@ -59,38 +57,21 @@ def load_into(network: nn.Module, tensors: Mapping[str, Tensor], weights: str, s
     try:
         network.load_state_dict(state)
     except RuntimeError as exc:
-        raise ModelFileError(f"{weights} does not contain weights of {source}: {_why_not(state, wanted)}") from exc
+        reason = shorten(str(exc).partition("\n")[2], REASON_CHARACTERS, placeholder=" …")
+        raise ModelFileError(
+            f"{weights} does not contain weights of {source}: {reason} Name the architecture that they were trained "
+            "with; for another number of classes give --labels FILE with as many labels"
+        ) from exc
     return network.eval()
 
 
-def _faults(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
-    """The names that differ."""
-    missing = [name for name in wanted if name not in state and not name.endswith(COUNTER)]
-    return [*(f"{name} is missing" for name in missing)] + [
-        f"{name} is not in the network" for name in state if name not in wanted
-    ]
+def _has_names(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> bool:
+    """Whether these are the tensors of a network, by their names."""
+    return state.keys() <= wanted.keys() and all(name in state or name.endswith(COUNTER) for name in wanted)
 
 
 def _are_equal(sets: Sequence[Mapping[str, Tensor]]) -> bool:
     return all(torch.equal(sets[0][name], each[name]) for each in sets[1:] for name in each)
-
-
-def _why_not(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
-    shapes = [(name, list(state[name].shape), list(wanted[name].shape)) for name in wanted if name in state]
-    other = [(name, given, expected) for name, given, expected in shapes if given != expected]
-    faults = _faults(state, wanted)
-    # Only the layer of the classes differs.
-    if not faults and all(given[1:] == expected[1:] for _, given, expected in other) and len(other) <= HEAD_TENSORS:
-        classes = other[0][1][0]
-        advice = f"They have {classes} classes: use --labels FILE with {classes} labels"
-    else:
-        advice = (
-            "Name the architecture that they were trained with, or build the network in Python, load them into it "
-            f"and save it by {EXPORT}"
-        )
-    faults += [f"{name} is {given} and not {expected}" for name, given, expected in other]
-    more = f" and {len(faults) - FAULTS_SHOWN:,} more" if len(faults) > FAULTS_SHOWN else ""
-    return f"{', '.join(faults[:FAULTS_SHOWN])}{more}. {advice}"
 
 
 def _torch(path: Path) -> object:
@@ -101,8 +82,7 @@ def _torch(path: Path) -> object:
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:  # pickle, zip and torch have no common base class
         raise ModelFileError(
-            f"{path} cannot be read as plain weights, and anything else could run code. If you trust it, "
-            f"{alone(path, kind_of(path))}"
+            f"{path} cannot be read as plain weights, and anything else could run code. If you trust it, {alone(path)}"
         ) from exc
 
 

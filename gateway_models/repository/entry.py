@@ -41,8 +41,7 @@ class EntryError(UserError):
 class Outcome:
     """The result of testing and writing a network.
 
-    `difference` is the largest difference of a probability from the original's on made-up images. `cpu_only` are the
-    operations that create their tensors on the CPU on any device.
+    `difference` is the largest difference of a probability from the original's on made-up images.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -54,7 +53,6 @@ class Outcome:
     """The format written; it differs from the requested one if that would give other answers."""
     input: str = ""
     """The original's input format, such as uint8-nhwc; "" is fp32 [N, 3, H, W]."""
-    cpu_only: tuple[str, ...] = ()
     embedding_size: int = 0
     """0 where the network gives no embeddings."""
     embedding_difference: float = 0.0

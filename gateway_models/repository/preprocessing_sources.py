@@ -1,4 +1,4 @@
-"""Reads a model's preprocessing from a file (ours or Hugging Face's), torchvision's weights, or options."""
+"""Reads a model's preprocessing from Hugging Face's file, torchvision's weights, or options."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from gateway.ingest.resizing import EVEN, FLOOR, PILLOW
+from gateway.ingest.resizing import EVEN, FLOOR
 from gateway.values.text_files import read_text
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, PreprocessingError, whole
 
@@ -26,52 +26,25 @@ WITHOUT_EFFECT = frozenset(
     | {"return_tensors", "device", "disable_grouping", "model_input_names"}
 )
 """Keys that do not change how an image in RGB is prepared. Any other key with a value is refused by its name."""
-_IN_HUGGING_FACES = "image_mean"
 FIELDS = tuple(field.name for field in fields(Preprocessing))
-OPTIONAL = frozenset({"resize_library", "crop_rounding"})
 MAX_JSON_BYTES = 64 * 2**20
 """The size limit of a model's JSON file; the largest weight indexes have a few megabytes."""
 PILLOW_RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
 """The names of PIL.Image.Resampling by number, as used in Hugging Face's preprocessor_config.json."""
 
 
-def from_mapping(values: Mapping[str, Any]) -> Preprocessing:
-    """Parse the output of `asdict`; numbers and lists are accepted for tuples."""
-    unknown, missing = sorted(set(values) - {*FIELDS}), sorted({*FIELDS} - set(values) - OPTIONAL)
-    if unknown or missing:
-        problems = [
-            f"{', '.join(names)} {word}"
-            for names, word in ((unknown, "is not known"), (missing, "is missing"))
-            if names
-        ]
-        raise PreprocessingError(f"preprocessing: {'; '.join(problems)}")
-    try:
-        return Preprocessing(
-            resize_size=tuple(whole(side) for side in _list(values["resize_size"])),
-            crop_size=_side(values["crop_size"]),
-            interpolation=str(values["interpolation"]),
-            mean=_three(values["mean"]),
-            std=_three(values["std"]),
-            resize_library=str(values.get("resize_library", PILLOW)),
-            crop_rounding=str(values.get("crop_rounding", EVEN)),
-        )
-    except (TypeError, ValueError) as exc:
-        raise PreprocessingError(f"preprocessing: {exc}") from exc
-
-
 def from_file(path: Path) -> Preprocessing:
-    """Read a JSON file: the fields of Preprocessing, or Hugging Face's preprocessor_config.json."""
+    """Read Hugging Face's preprocessor_config.json; raises PreprocessingError."""
     values = _values(path)
     try:
-        return _from_hugging_face(values) if _IN_HUGGING_FACES in values else from_mapping(values)
+        return _from_hugging_face(values)
     except (PreprocessingError, KeyError, IndexError, TypeError, ValueError) as exc:
         raise PreprocessingError(f"{path}: {exc}") from exc
 
 
 def processor_in(path: Path) -> str:
-    """The text of transformers' processor in a JSON file; "" if it has the fields of Preprocessing."""
-    values = _values(path)
-    return json.dumps(values) if _IN_HUGGING_FACES in values else ""
+    """The text of transformers' processor in a JSON file."""
+    return json.dumps(_values(path))
 
 
 def _values(path: Path) -> dict[str, Any]:
@@ -133,21 +106,16 @@ def from_weights(name: str) -> Preprocessing:
 
 
 def weights_enum(name: str) -> Any:  # noqa: ANN401  # torchvision is not typed
-    """The torchvision weights of a name; raises PreprocessingError with did-you-mean suggestions."""
-    import difflib
-
-    from torchvision.models import get_model_weights, get_weight, list_models
+    """The torchvision weights of a name; raises PreprocessingError."""
+    from torchvision.models import get_weight
 
     try:
         return get_weight(name)
     except (ValueError, AttributeError, KeyError) as exc:
-        every = [str(weights) for model in list_models() for weights in get_model_weights(model)]
-        # For the name of an architecture, suggest its weights.
-        plain = name.lower().replace("_", "")
-        alike = [each for each in every if each.lower().replace("_", "").startswith(f"{plain}weights.")]
-        near = alike[:3] or difflib.get_close_matches(name, every, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else "one is ResNet50_Weights.IMAGENET1K_V2"
-        raise PreprocessingError(f"torchvision has no weights {name!r}: {hint}") from exc
+        raise PreprocessingError(
+            f"torchvision has no weights {name!r}: one is ResNet50_Weights.IMAGENET1K_V2, and "
+            "list(torchvision.models.get_model_weights(ARCH)) are those of an architecture"
+        ) from exc
 
 
 def _from_hugging_face(values: Mapping[str, Any]) -> Preprocessing:

@@ -161,14 +161,9 @@ def _template(name: str) -> Template:
 
 
 def _instances(serving: Serving) -> str:
-    """The groups of instances: GPUs with a number of their own have a group each."""
-    plain = [gpu for gpu in serving.gpus if isinstance(gpu, int)]
-    groups = [
-        f"{{ kind: KIND_GPU count: {gpu[1]} gpus: [ {gpu[0]} ] }}" for gpu in serving.gpus if isinstance(gpu, tuple)
-    ]
-    if plain:
-        groups.insert(0, f"{{ kind: KIND_GPU{_count(serving.instances)} gpus: [ {', '.join(map(str, plain))} ] }}")
-    return ", ".join(groups) or f"{{ kind: KIND_AUTO{_count(serving.instances)} }}"
+    if not serving.gpus:
+        return f"{{ kind: KIND_AUTO{_count(serving.instances)} }}"
+    return f"{{ kind: KIND_GPU{_count(serving.instances)} gpus: [ {', '.join(map(str, serving.gpus))} ] }}"
 
 
 def _count(count: int | None) -> str:

@@ -17,8 +17,6 @@ from gateway_models.repository.preprocessing import Preprocessing
 
 DEFAULT = "default"
 """Instead of a source: the model that comes with the project."""
-AUTO = "auto"
-"""Instead of a layer's name for FEATURES: the input of the last linear layer."""
 PROMPT = "a photo of a {}"
 MAX_PROMPTS = 100
 INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
@@ -93,18 +91,6 @@ def read_prompts(texts: list[str]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _gpus(text: str) -> tuple[int | tuple[int, int], ...]:
-    """Read 0,1 or 0:2,1:1."""
-    try:
-        parts = [tuple(map(int, part.split(":"))) for part in text.split(",") if part]
-        found = {part[0]: (part[0], part[1]) if len(part) > 1 else part[0] for part in parts}
-    except ValueError as exc:
-        raise SpecError(f"{text!r} must be GPUs such as 0,1, or GPUs with instances such as 0:2,1:1") from exc
-    if any(len(part) > 2 for part in parts) or len(found) < len(parts):
-        raise SpecError(f"{text!r} must name each GPU once, such as 0,1 or 0:2,1:1")
-    return tuple(found.values())
-
-
 def _input(text: str) -> str:
     if text not in INPUTS:
         raise SpecError(f"{text!r} is not an input; use one of {', '.join(INPUTS)}")
@@ -118,35 +104,21 @@ class Serving:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     instances: Annotated[
-        int | None,
-        Option(
-            "Instances of the network, on each GPU; by default as many as fit the machine that serves it.",
-            SERVING,
-        ),
+        int | None, Option("Instances of the network, on each GPU; by default as many as fit the machine.", SERVING)
     ] = None
     """None is not written: Triton gets a count that fits the machine on which it is started."""
     preprocessor_instances: Annotated[
-        int | None,
-        Option("Processes that decode, each on one core; by default as many as fit the machine.", SERVING),
+        int | None, Option("Processes that decode, each on one core; by default as many as fit the machine.", SERVING)
     ] = None
     gpus: Annotated[
-        tuple[int | tuple[int, int], ...],
-        Option(
-            "GPUs to use, such as 0,1, or with instances on each, 0:2,1:1; by default every GPU, or else the CPU.",
-            SERVING,
-            type=str,
-            read=_gpus,
-        ),
+        tuple[int, ...],
+        Option("GPUs to use, such as 0,1; by default every GPU, or else the CPU.", SERVING, type=str, read=_integers),
     ] = ()
-    """GPUs, or pairs of a GPU and its number of instances."""
     max_batch_size: Annotated[int, Option("Maximum number of images in a batch.", SERVING)] = 64
     preferred: Annotated[
         tuple[int, ...] | None,
         Option(
-            "Batch sizes to form, such as 8,16,32; by default those that suit a CPU or a GPU.",
-            SERVING,
-            type=str,
-            read=_integers,
+            "Batch sizes to form, such as 8,16,32; by default those of the device.", SERVING, type=str, read=_integers
         ),
     ] = None
     queue_delay_us: Annotated[
@@ -166,18 +138,11 @@ class Serving:
     ] = None
     cpu_runtime: Annotated[
         CpuRuntime | None,
-        Option(
-            "What runs TorchScript on a CPU; by default onnxruntime, if its answers agree.", SERVING, type=CpuRuntime
-        ),
+        Option("What runs TorchScript on a CPU; by default onnxruntime, if it agrees.", SERVING, type=CpuRuntime),
     ] = None
     cache: Annotated[
         bool,
-        Option(
-            "Compute repeated requests again instead of caching responses.",
-            SERVING,
-            flag="--no-cache",
-            read=lambda off: not off,
-        ),
+        Option("Compute repeated requests again; cache none.", SERVING, flag="--no-cache", read=lambda off: not off),
     ] = True
     """Whether the ensemble's answers are cached: a hit skips every step."""
     cache_classifier: Annotated[
@@ -203,16 +168,8 @@ class Serving:
         wrong = [size for size in self.preferred or () if not 0 < size <= self.max_batch_size]
         if wrong:
             raise SpecError(f"preferred batch size {wrong[0]} is not between 1 and the largest, {self.max_batch_size}")
-        if any(gpu < 0 for gpu in self.gpu_numbers):
+        if any(gpu < 0 for gpu in self.gpus):
             raise SpecError("GPUs are numbers from 0, as nvidia-smi lists them")
-        counts = [gpu[1] for gpu in self.gpus if isinstance(gpu, tuple)]
-        if any(not 1 <= count <= MAX_INSTANCES for count in counts):
-            raise SpecError(f"--gpus 0:2 is two instances on GPU 0: use between 1 and {MAX_INSTANCES}")
-
-    @property
-    def gpu_numbers(self) -> tuple[int, ...]:
-        """The GPUs to use."""
-        return tuple(gpu[0] if isinstance(gpu, tuple) else gpu for gpu in self.gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +185,8 @@ class ModelSpec:
     source: Annotated[
         str,
         Option(
-            "A torch.export, TorchScript, ONNX or Keras file, a scikit-learn pipeline, a SavedModel or Hugging Face "
-            "folder, torchvision:ARCH, timm:ARCH, huggingface:OWNER/NAME, a Python function, FILE.py:NAME, or "
+            "A torch.export, TorchScript, ONNX or Keras file, a scikit-learn pipeline, a Hugging Face folder, "
+            "torchvision:ARCH, timm:ARCH, huggingface:OWNER/NAME, a Python function, FILE.py:NAME, or "
             f"{DEFAULT}, EfficientNet-Lite0 with its ImageNet weights.",
             flag="",
         ),
@@ -260,11 +217,7 @@ class ModelSpec:
     ] = None
     preprocessing: Annotated[
         Preprocessing | None,
-        Option(
-            "A JSON file with these options, or Hugging Face's preprocessor_config.json.",
-            IMAGES,
-            type=Path,
-        ),
+        Option("A file of Hugging Face's, preprocessor_config.json.", IMAGES, type=Path),
     ] = None
     """None: as the existing versions, `like`, or the source have it."""
     resize_library: Annotated[
@@ -283,11 +236,7 @@ class ModelSpec:
     ] = None
     include: Annotated[
         tuple[Path, ...],
-        Option(
-            "For FILE.py:NAME, a file or folder that it imports or reads; may be repeated.",
-            type=list[Path],
-            read=tuple,
-        ),
+        Option("For FILE.py:NAME, a file or folder that it needs; may be repeated.", type=list[Path], read=tuple),
     ] = ()
     input: Annotated[
         str, Option(f"Input of FILE.py:NAME, if it has no annotation: {', '.join(INPUTS)}.", read=_input)
@@ -295,32 +244,21 @@ class ModelSpec:
     """"" means that it is detected."""
     output: Annotated[str, Option("Which of several outputs are the scores: a name, or a number from 0.")] = ""
     features: Annotated[
-        str,
-        Option(
-            "Embeddings for POST /embed: auto for the input of the last linear layer, or the name of a layer.",
-            flag="--embeddings",
-        ),
-    ] = ""
-    sha256: Annotated[str | None, Option("For a SOURCE or --weights that is a URL: its checksum.")] = None
+        bool, Option("Give embeddings for POST /embed: the input of the last linear layer.", flag="--embeddings")
+    ] = False
+    sha256: str | None = None
     precision: Annotated[Precision, Option("Precision to compute in.", SERVING)] = Precision.FP32
-    format: Annotated[
-        Format | None,
-        Option("Storage format; by default the source's.", SERVING),
-    ] = None
+    format: Annotated[Format | None, Option("Storage format; by default the source's.", SERVING)] = None
     serving: Serving = field(default_factory=Serving)
     tensor: Annotated[
         ImageTensor | None,
-        Option(
-            "Input of the network: normalised fp32, or uint8 pixels, which it then normalises itself; by default uint8 "
-            "on a machine with a GPU.",
-            SERVING,
-        ),
+        Option("Its input: normalised fp32, or uint8 pixels that it normalises; by default uint8 with a GPU.", SERVING),
     ] = None
     trust: Annotated[
         bool,
         Option(
-            "For FILE.py:NAME, also of --postprocess: its code may run here and in Triton. For a .pt2 file, a pickle, "
-            "a SavedModel or a Lambda of Keras: its code may run here.",
+            "For FILE.py:NAME, also of --postprocess: its code may run here and in Triton. For a .pt2 file, a pickle "
+            "or a Lambda of Keras: its code may run here.",
         ),
     ] = False
     offline: Annotated[
@@ -345,8 +283,7 @@ class ModelSpec:
     after: Annotated[
         AfterStep | None,
         Option(
-            "A step after the network: a YAML file that declares calibration or own classes, or a Python function of "
-            "the scores, FILE.py:NAME.",
+            "A step after the network: a YAML file, or a Python function, FILE.py:NAME.",
             flag="--postprocess",
             type=str,
             read=read_step,

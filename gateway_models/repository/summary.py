@@ -11,10 +11,9 @@ from rich.table import Table
 
 from gateway.triton.contract import pinned
 from gateway_local.console import PlainConsole
-from gateway_local.elastic import recorded
 from gateway_local.paths import at, sample_image
 from gateway_models.repository.entry import Entry
-from gateway_models.repository.spec import AUTO, ImageTensor
+from gateway_models.repository.spec import ImageTensor
 
 T = TypeVar("T")
 SHOWN = 40
@@ -51,16 +50,13 @@ class Report:
             out.print(self.verdict, style="green" if self.passed else "red")
 
 
-def added(
-    entry: Entry, repository: Path, version: int, service: str, triton: str | None = None, *, verbose: bool = False
-) -> None:
+def added(entry: Entry, repository: Path, version: int, service: str, triton: str | None = None) -> None:
     """Print what `gateway model add` wrote, and how to call the model of the service at this URL.
 
-    `triton` is the address of the running Triton that has loaded it, if any; `verbose` adds the names of its folders.
+    `triton` is the address of the running Triton that has loaded it, if any.
     """
     out = console()
-    facts = _facts(entry, version)
-    _print(f"{entry.name} version {version} is in {repository}", facts if verbose else {**facts, "folders": ""})
+    _print(f"{entry.name} version {version} is in {repository}", _facts(entry, version))
     where = "" if version == entry.in_use else f"&version={version}"
     call = f"  curl -F files=@{sample_image()} '{service}/predict?model={entry.name}{where}'"
     if triton is None:
@@ -78,17 +74,11 @@ def added(
         )
 
 
-def listed(entries: Sequence[Entry], repository: Path, loaded: Collection[str] | None = None) -> None:
-    """Print a row for each model; with the names that a Triton has `loaded`, also whether it is among them.
-
-    `threads` are those of a lone image on the CPU of this machine, if any model has more than one there.
-    """
-    files = [entry.model_file(repository, entry.in_use) for entry in entries]
-    threads = [timed.chosen if (timed := recorded(file)) else 1 for file in files]
-    elastic = ("threads",) if max(threads, default=1) > 1 else ()
-    columns = ("name", "classes", "images", "format", "precision", *elastic, "versions")
+def listed(entries: Sequence[Entry], loaded: Collection[str] | None = None) -> None:
+    """Print a row for each model; with the names that a Triton has `loaded`, also whether it is among them."""
+    columns = ("name", "classes", "images", "format", "precision", "versions")
     table = Table(*columns, *(() if loaded is None else ("loaded",)), box=None, pad_edge=False)
-    for entry, count in zip(entries, threads, strict=True):
+    for entry in entries:
         side = entry.preprocessing.crop_size
         table.add_row(
             entry.name,
@@ -96,7 +86,6 @@ def listed(entries: Sequence[Entry], repository: Path, loaded: Collection[str] |
             f"{side}×{side}",
             entry.format.value,
             entry.computes_in(entry.in_use).value,
-            *(str(count) for _ in elastic),
             _versions(entry),
             *(() if loaded is None else ("yes" if entry.name in loaded else "no",)),
         )
@@ -106,7 +95,10 @@ def listed(entries: Sequence[Entry], repository: Path, loaded: Collection[str] |
 def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
     """Print all details of a model."""
     some = ", ".join(labels[:5]) + (f", … ({len(labels)} in all)" if len(labels) > 5 else "")
-    _print(entry.name, {"repository": str(repository), "labels": some, **_facts(entry, entry.in_use)})
+    folders = ", ".join(entry.folders)
+    _print(
+        entry.name, {"repository": str(repository), "labels": some, **_facts(entry, entry.in_use), "folders": folders}
+    )
     versioned(entry)
 
 
@@ -120,9 +112,8 @@ def _facts(entry: Entry, version: int) -> dict[str, str]:
         "images": f"{'gray (one channel), ' if spec.grayscale else ''}{entry.preprocessing.described()}",
     }
     if entry.embedding_size:
-        layer = "the input of the last linear layer" if spec.features == AUTO else spec.features
         off = f"1 - cosine to the original's is up to {outcome.embedding_difference:.1e}"
-        facts["embeddings"] = f"{entry.embedding_size} numbers, {layer}; {off}"
+        facts["embeddings"] = f"{entry.embedding_size} numbers; {off}"
     if spec.after is not None:
         facts["then"] = f"{spec.after.described()}: {found.classes} classes"
     takes = ", takes uint8 pixels" if entry.tensor is ImageTensor.UINT8 else ""
@@ -130,7 +121,6 @@ def _facts(entry: Entry, version: int) -> dict[str, str]:
     off = f"probabilities differ from the original's by up to {outcome.difference:.1e} on {on}"
     facts["stored as"] = f"{entry.format.value}, {spec.precision.value}{takes}; {off}"
     facts["served by"] = _serving(entry)
-    facts["folders"] = ", ".join(entry.folders)
     return facts
 
 
@@ -180,7 +170,7 @@ def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
 
 def _serving(entry: Entry) -> str:
     serving = entry.serving
-    device = f"GPU {', '.join(map(str, serving.gpu_numbers))}" if serving.gpus else "every GPU, else the CPU"
+    device = f"GPU {', '.join(map(str, serving.gpus))}" if serving.gpus else "every GPU, else the CPU"
     delay = f", waited for up to {serving.queue_delay_us:,} µs" if serving.queue_delay_us else ""
     preferred = serving.preferred
     sizes = "" if preferred is None else f", {', '.join(map(str, preferred)) or 'none'} preferred"

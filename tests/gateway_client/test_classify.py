@@ -308,7 +308,7 @@ def test_embeddings_are_32_bit_floats_beside_classes():
         assert one.best is None
         (classified,) = gateway.classify(PNG)
         assert classified.embedding is None
-        with pytest.raises(RequestError, match="--embeddings auto"):
+        with pytest.raises(RequestError, match="--embeddings"):
             list(gateway.embed(PNG, model="plain"))
 
         async def vectors() -> list[list[float]]:

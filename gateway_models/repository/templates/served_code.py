@@ -30,8 +30,8 @@ def imported(code: Path, name: str) -> types.ModuleType:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as exc:
         raise UserCodeError(
-            f"{name}.py imports {exc.name!r}, which this environment does not have: install it where Triton runs (and "
-            "name it in requirements.txt), or add the file that has it with --include"
+            f"{name}.py imports {exc.name!r}, which this environment does not have: install it where Triton runs, "
+            "or add the file that has it with --include"
         ) from exc
     except (Exception, SystemExit) as exc:
         raise UserCodeError(f"{name}.py cannot be imported: {described(exc)}") from exc

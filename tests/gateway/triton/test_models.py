@@ -113,7 +113,7 @@ async def test_model_without_embeddings_raises_an_error_with_the_command():
     seen = []
     health = SimpleNamespace(suspect=lambda *result: seen.append(result), answered=lambda *result: seen.append(result))
     models = models_of(FakeTriton(), health)
-    with pytest.raises(NoFeatures, match="gateway model add … --embeddings auto"):
+    with pytest.raises(NoFeatures, match="gateway model add … --embeddings"):
         await models.infer(call(Embeddings.NEEDED))
     assert seen == []
 

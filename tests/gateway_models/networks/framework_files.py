@@ -1,8 +1,8 @@
 """Writes frameworks/: small classifiers of scikit-learn's digits, each by its own framework.
 
-KERAS_BACKEND=tensorflow python -m tests.gateway_models.networks.framework_files
+KERAS_BACKEND=torch python -m tests.gateway_models.networks.framework_files
 
-It needs keras, tensorflow, skops and scikit-learn. The images are gray, 8×8, with values of 0 to 255. answers.json has
+It needs keras, skops and scikit-learn. The images are gray, 8×8, with values of 0 to 255. answers.json has
 the probabilities that each framework gives the first images.
 """
 
@@ -64,17 +64,10 @@ def write_keras(images: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray
     model.fit(images, numbers, epochs=30, verbose=0)
     model.save(FILES / "digits.keras")
     model.save(FILES / "digits.h5")
-    model.save_weights(FILES / "digits.weights.h5")
-    archive = keras.export.ExportArchive()
-    archive.track(model)
-    # model.export would leave the augmentation active.
-    given = keras.InputSpec(shape=model.input_shape, dtype="float32")
-    archive.add_endpoint("serve", lambda x: model(x, training=False), [given])
-    archive.write_out(FILES / "digits_saved", verbose=False)
     code = keras.Sequential([keras.Input((8, 8, 1)), layers.Lambda(lambda x: x / 255), *model.layers[1:]])
     code.save(FILES / "lambda.keras")
     answers = model.predict(images[:IMAGES], verbose=0)
-    return dict.fromkeys(("digits.keras", "digits.h5", "digits_saved", "lambda.keras"), answers)
+    return dict.fromkeys(("digits.keras", "digits.h5", "lambda.keras"), answers)
 
 
 def main() -> None:

@@ -121,14 +121,3 @@ class Scaled(Head):
 
     def forward(self, images: Tensor) -> Tensor:
         return super().forward(self.front(images))
-
-
-class OnCuda(nn.Module):
-    """A script, since a trace of it needs a GPU."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.network = torch.jit.trace(Head().eval(), torch.rand(2, 3, 32, 32))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.network(images) + torch.zeros([1], device=torch.device("cuda:0"))

@@ -37,7 +37,7 @@ from tests.gateway_models.networks.builders import (
     save_torchscript,
     spec_of,
 )
-from tests.gateway_models.networks.special_networks import Bytes, Calling, ChannelsLast, OnCuda
+from tests.gateway_models.networks.special_networks import Bytes, Calling, ChannelsLast
 from tests.gateway_models.repository.entries import SMALL, entry
 
 FLOATS = PIXELS.float()
@@ -82,17 +82,6 @@ def test_input_format_is_detected_by_probing(tmp_path, module, example, found, t
     assert torch.allclose(written(tmp_path)(FLOATS), expected, atol=1e-5)
     version = Version(ModelSpec(str(file), "model", preprocessing=AS_THEY_ARE), outcome)
     assert torch.allclose(original_probabilities(version)(FLOATS), expected, atol=1e-5)
-
-
-def test_torchscript_for_a_gpu_alone_is_refused_with_what_to_do(tmp_path):
-    half = scripted(Head().half(), tmp_path / "half.pt", FLOATS.half())
-    with pytest.raises(ModelFileError, match=r"weights are torch\.float16.* save it from model\.float\(\)"):
-        jobs.do(job(half, tmp_path))
-    with without_deprecations():
-        torch.jit.script(OnCuda().eval()).save(tmp_path / "cuda.pt")
-    if not torch.cuda.is_available():
-        with pytest.raises(ModelFileError, match=r"needs a GPU on any device .* Save it again from model\.cpu\(\)"):
-            jobs.do(job(tmp_path / "cuda.pt", tmp_path))
 
 
 def test_bytes_and_a_normalisation_contradict_each_other(tmp_path):

@@ -9,14 +9,13 @@ import torch
 from gateway.errors import UserError
 from gateway.triton.contract import breaches, parameters, read_model_config
 from gateway_models.networks.add import add, add_changed
-from gateway_models.networks.add_checks import check_gpus
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import WorkFailed
 from gateway_models.networks.model_source import SourceError
-from gateway_models.networks.torchscript import cpu_only, load_torchscript, without_deprecations
+from gateway_models.networks.torchscript import load_torchscript, without_deprecations
 from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
-from gateway_models.repository.spec import AUTO, Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
 from gateway_models.repository.writing import PREPROCESSOR_CODE, rewrite
 from tests.commands import gateway, refusal
 from tests.doubles.backend import PNG
@@ -31,7 +30,6 @@ from tests.gateway_models.networks.builders import (
     spec_of,
 )
 from tests.gateway_models.networks.functions import save_function
-from tests.gateway_models.networks.special_networks import Calling
 from tests.gateway_models.repository.entries import SMALL, with_serving
 
 HEAD_FLAGS = ["--crop", "32", "--resize", "40", "--mean", "0.5,0.4,0.3", "--std", "0.2,0.3,0.4"]
@@ -67,15 +65,6 @@ def test_added_model_has_all_files_for_triton(added_head):
     )
     assert code == shipped
     assert not list(repository.glob(".*"))
-
-
-def test_gpu_that_is_not_there_is_a_warning(monkeypatch):
-    reported = []
-    monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 1)
-    for gpus in ((0,), (0, (1, 2))):
-        check_gpus(Serving(gpus=gpus), reported.append)
-    (warning,) = reported
-    assert "names GPU 1, and this machine has 1 GPU, numbered from 0" in warning
 
 
 def test_written_network_is_frozen_and_gives_original_answers(added_head):
@@ -176,8 +165,9 @@ REFUSED = [
     (FUNCTION, {"format": Format.ONNX}, "cannot be written as onnx"),
     (FUNCTION, {"precision": Precision.FP16}, "chooses its own precision: leave out --precision"),
     (FUNCTION, {"preprocessing": None}, r"which images does classify take\? Use --crop 224"),
-    (FUNCTION, {"weights": "state.pth"}, "a function's files are named by --include"),
-    (FUNCTION, {"features": AUTO}, "a Python function has no layers"),
+    (FUNCTION, {"weights": "state.pth"}, "--weights only works with torchvision:ARCH"),
+    (FUNCTION, {"features": True}, "a Python function has no layers"),
+    (FUNCTION, {"output": "logits"}, "a function returns the scores alone"),
     (FUNCTION, {"tensor": ImageTensor.UINT8}, "functions are not changed"),
     (RECIPE, {"format": Format.FUNCTION}, r"--format function is for FILE\.py:NAME"),
     (SCRIPT, {"zero_shot": Path("labels.txt")}, "--zero-shot is for a CLIP-like model .* use --labels"),
@@ -238,50 +228,13 @@ def test_list_and_show_print_the_model(added_head):
     assert "there are: head" in missing
 
 
-@pytest.mark.parametrize(
-    ("forward", "found"),
-    [
-        (lambda x: x + torch.zeros(x.shape[0], 1, device=x.device), ("aten::zeros",)),
-        (lambda x: x + torch.ones(2).to(x.device)[:, None], ("aten::ones", "aten::to")),
-        (lambda x: x + x.new_zeros(x.shape[0], 1), ()),
-        (lambda x: x + torch.zeros_like(x), ()),
-    ],
-)
-def test_cpu_only_operations_of_a_trace_are_found(forward, found):
-    module = type("Network", (torch.nn.Module,), {"forward": lambda self, x: forward(x)})()
-    with without_deprecations():
-        traced = torch.jit.trace(module, torch.rand(2, 2))
-    assert cpu_only(traced) == found
-
-
-def test_network_that_would_fail_on_a_gpu_is_added_with_a_warning_and_refused_for_one(tmp_path, monkeypatch):
-    """The network creates a tensor on the device of its example; once traced, always on the CPU."""
-    said = []
-    on_the_cpu = Calling(lambda scores, images: scores + torch.zeros(images.shape[0], 1, device=images.device))
-    save_torchscript(on_the_cpu, tmp_path / "head.pt")
-    made = add(request(tmp_path), tmp_path / "models", said.append)
-    assert made.classes == 5
-    assert any("would fail on a GPU" in line and "aten::zeros" in line for line in said)
-    # As the message advises.
-    said.clear()
-    assert add(request(tmp_path, name="free", format=Format.ONNX), tmp_path / "models", said.append).classes == 5
-    assert not any("would fail" in line for line in said)
-    monkeypatch.setattr("gateway_models.networks.add_checks.gpu_count", lambda: 1)
-    wanted = request(tmp_path, name="refused", serving=Serving(gpus=(0,)))
-    with pytest.raises(
-        EntryError, match="it would fail on the GPU that --gpus names: it creates tensors on the CPU on any device"
-    ):
-        add(wanted, tmp_path / "models", print)
-    assert not (tmp_path / "models" / "refused").exists()
-
-
 def test_same_file_changes_nothing_and_a_changed_one_is_the_next_version(tmp_path):
     """As `gateway up FILE` adds it; a file of before puts its version into use again."""
     repository, file = tmp_path / "models", save_onnx(Head(), tmp_path / "head.onnx")
     spec, first = spec_of(file, tmp_path), file.read_bytes()
 
     def up(spec: ModelSpec = spec) -> tuple[int, int, bool]:
-        entry, number, changed = add_changed(spec, repository, lambda _: None, lambda _: False)
+        entry, number, changed = add_changed(spec, repository, lambda _: None)
         return entry.in_use, number, changed
 
     assert up() == (1, 1, True)

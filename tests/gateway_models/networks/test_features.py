@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import nn
 
-from gateway_models.networks.adapted import Form
 from gateway_models.networks.add import add
-from gateway_models.networks.features import Featured, check_embeddings, embedding_difference, pooled
+from gateway_models.networks.features import check_embeddings, embedding_difference
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.job_checks import outcome_of
+from gateway_models.networks.onnx_features import pair_runner
 from gateway_models.networks.originals import original_answers
 from gateway_models.networks.probe import Ending, Findings
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
 from gateway_models.repository.entry import Entry, EntryError
-from gateway_models.repository.spec import AUTO, Format, ImageTensor, ModelSpec, Precision
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision
 from tests.gateway_models.networks.builders import (
     Head,
     job,
@@ -45,41 +45,7 @@ def inner_of(network: Head) -> torch.Tensor:
 
 
 def request(source: str | Path, folder: Path, **changes) -> ModelSpec:
-    return spec_of(source, folder, **{"features": AUTO, "trust": True, **changes})
-
-
-def test_auto_is_the_input_of_the_last_linear_layer():
-    network = Head().eval()
-    featured = Featured(Head(), Form(), "", AUTO, 5).eval()
-    with torch.no_grad():
-        scores, vectors = featured(IMAGES)
-        assert torch.allclose(scores, network(IMAGES), atol=1e-5)
-        assert torch.allclose(vectors, inner_of(network), atol=1e-5)
-        assert check_embeddings(featured, 32, pixels=False) == 16
-        by_name = Featured(network, Form(), "", "features", 5)(IMAGES)[1]
-        assert torch.allclose(by_name, network.features(IMAGES).mean((2, 3)), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("network", "layer", "words"),
-    [
-        (Head(), "feature", "no layer 'feature' for --embeddings; its layers include: features"),
-        (Two(), AUTO, "2 candidates for the last layer: use --embeddings LAYER"),
-        (CONVOLVED, AUTO, "none of its linear layers runs as a module: use --embeddings LAYER"),
-    ],
-    ids=["no-such-layer", "two-heads", "convolution"],
-)
-def test_network_without_the_layer_is_refused_with_advice(network, layer, words):
-    with torch.no_grad(), pytest.raises(ModelFileError, match=words):
-        Featured(network.eval(), Form(), "", layer, 5)(IMAGES)
-
-
-@pytest.mark.parametrize(
-    ("inner", "reason"), [(torch.zeros(2, 7, 9), r"is \[2, 7, 9\]"), ((torch.zeros(2, 9),), "is a tuple")]
-)
-def test_layer_without_a_vector_per_image_is_refused(inner, reason):
-    with pytest.raises(ModelFileError, match=reason):
-        pooled(inner)
+    return spec_of(source, folder, **{"features": True, "trust": True, **changes})
 
 
 @pytest.mark.parametrize(
@@ -112,12 +78,7 @@ SOURCES = {
 
 def written_answers(entry: Entry, repository: Path, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """What the written network gives, by the names that Triton knows."""
-    path = entry.model_file(repository, 1)
-    if entry.format is Format.ONNX:
-        from gateway_models.networks.onnx_features import pair_runner
-
-        return pair_runner(path, "output__0", "output__1")(images)
-    return load_torchscript(path)(images)
+    return pair_runner(entry.model_file(repository, 1), "output__0", "output__1")(images)
 
 
 @pytest.mark.parametrize(
@@ -148,30 +109,26 @@ def test_added_network_gives_embeddings_and_scores(kind, changes, tmp_path):
     assert entry.versions[1].outcome.embedding_difference < (1e-5 if "precision" not in changes else 1e-2)
 
 
-def test_onnx_embedding_tensor_is_selected_by_name(tmp_path):
-    import onnx
-
-    source = SOURCES["onnx"](tmp_path)
-    relu = next(node for node in onnx.load(source).graph.node if node.op_type == "Relu")
-    entry = add(request(source, tmp_path, features=relu.output[0]), tmp_path / "models", print)
-    _, vectors = written_answers(entry, tmp_path / "models", IMAGES)
-    assert torch.allclose(vectors, inner_of(Head()), atol=1e-5)  # what is averaged is averaged here
+def test_embeddings_are_an_output_of_every_step(tmp_path):
+    add(request(SOURCES["onnx"](tmp_path), tmp_path), tmp_path / "models", print)
     ensemble = (tmp_path / "models" / "head" / "config.pbtxt").read_text()
     assert 'name: "FEATURES"' in ensemble
     assert 'output_map { key: "output__1" value: "FEATURES" }' in ensemble
     assert 'name: "output__1"' in (tmp_path / "models" / "head_classifier" / "config.pbtxt").read_text()
-    with pytest.raises(ModelFileError, match="no tensor 'nowhere' for --embeddings; its tensors include:"):
-        add(request(source, tmp_path, name="other", features="nowhere"), tmp_path / "models", print)
-    with pytest.raises(ModelFileError, match=r"ReduceMean.*not a linear one: use --embeddings TENSOR"):
-        add(request(save_onnx(CONVOLVED, tmp_path / "c.onnx"), tmp_path, name="other"), tmp_path / "models", print)
+    for network, words in (
+        (CONVOLVED, "ReduceMean, not a linear one: --embeddings gives"),
+        (Two(), "Add, not a linear"),
+    ):
+        with pytest.raises(ModelFileError, match=words):
+            add(request(save_onnx(network, tmp_path / "c.onnx"), tmp_path, name="other"), tmp_path / "models", print)
 
 
 def test_versions_give_embeddings_all_or_none(own_head, tmp_path):
     repository = tmp_path / "embeddings"
     add(request(SOURCES["torchscript"](tmp_path), tmp_path), repository, print)
     better = save_torchscript(Head(seed=1), tmp_path / "better.pt")
-    entry = add(request(better, tmp_path, version=2, features="", labels=None), repository, print)
-    assert [each.spec.features for each in entry.versions.values()] == [AUTO, AUTO]
+    entry = add(request(better, tmp_path, version=2, features=False, labels=None), repository, print)
+    assert [each.spec.features for each in entry.versions.values()] == [True, True]
     assert entry.versions[2].outcome.embedding_difference < 1e-5
     with pytest.raises(EntryError, match="give no embeddings, and versions share their outputs"):
         add(request(better, tmp_path, version=2), own_head, print)

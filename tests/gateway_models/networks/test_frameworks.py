@@ -37,18 +37,16 @@ from tests.gateway_models.networks.framework_files import FILES, IMAGES, digits
 
 KINDS = {
     "digits.keras": "keras",
-    "digits.h5": "keras-hdf5",
-    "digits.weights.h5": "hdf5",
-    "digits_saved": "saved-model",
+    "digits.h5": "keras",
     "digits.joblib": "sklearn",
     "compressed.joblib": "sklearn",
     "digits.skops": "skops",
 }
 LONG = [
     pytest.param(name, marks=pytest.mark.long)
-    for name in ("digits.keras", "digits.h5", "digits_saved", "digits.skops", "compressed.joblib")
+    for name in ("digits.keras", "digits.h5", "digits.skops", "compressed.joblib")
 ]
-"""TensorFlow and Keras take ten seconds; compressed.joblib is loaded as digits.joblib is.
+"""Keras takes ten seconds; compressed.joblib is loaded as digits.joblib is.
 
 digits.skops is loaded in `test_labels_of_a_pipeline_are_its_classes`, too.
 """
@@ -68,7 +66,7 @@ def add_digits(file: str, folder: Path, **changes) -> Entry:
 
 
 def copied(name: str, target: Path) -> Path:
-    return Path((shutil.copytree if (FILES / name).is_dir() else shutil.copyfile)(FILES / name, target))
+    return Path(shutil.copyfile(FILES / name, target))
 
 
 def images() -> Tensor:
@@ -94,11 +92,10 @@ def test_files_are_recognised_by_content(tmp_path, name, kind):
 
 def test_truncated_and_empty_files_are_no_models(tmp_path):
     for name in KINDS:
-        if (FILES / name).is_file():
-            data = (FILES / name).read_bytes()
-            for size in (0, 1, 5, len(data) // 2):
-                (tmp_path / "part").write_bytes(data[:size])
-                kind_of(tmp_path / "part")
+        data = (FILES / name).read_bytes()
+        for size in (0, 1, 5, len(data) // 2):
+            (tmp_path / "part").write_bytes(data[:size])
+            kind_of(tmp_path / "part")
 
 
 def test_uninstalled_framework_names_both_commands():
@@ -111,11 +108,6 @@ def test_uninstalled_framework_names_both_commands():
         assert ("no_such_framework, which would convert it" in str(refused.value)) is bool(framework.opener)
         assert ("pip install" in str(refused.value)) is bool(framework.opener)
         assert not framework.opener or callable(getattr(converters, framework.opener))
-
-
-def test_weights_alone_are_refused_with_advice():
-    with pytest.raises(FrameworkError, match=r"model\.load_weights\('.*digits\.weights\.h5'\)"):
-        find_source(ModelSpec(str(FILES / "digits.weights.h5"), "model"))
 
 
 @pytest.mark.parametrize("name", CONVERTED)
@@ -135,18 +127,24 @@ def test_served_answers_are_the_frameworks_own(tmp_path, name):
     # That with which `verify` compares.
     original = original_probabilities(entry.versions[1])
     assert torch.allclose(original(images()), answers(name), atol=1e-4)
-    (copy / "fingerprint.pb" if copy.is_dir() else copy).write_bytes(b"another")
+    copy.write_bytes(b"another")
     with pytest.raises(EntryError, match="has changed since it was added"):
         original_probabilities(entry.versions[1])
 
 
-@pytest.mark.parametrize("name", ["digits_saved", "digits.joblib", "compressed.joblib"])
+@pytest.mark.parametrize("name", ["digits.joblib", "compressed.joblib"])
 def test_what_may_run_code_needs_trust(name):
     needs(name)
     source = find_source(ModelSpec(str(FILES / name), "model"))
     with pytest.raises(SourceError, match=r"If its author may run code here, with your rights, add --trust\. Or "):
         check_trust(source)
     check_trust(find_source(ModelSpec(str(FILES / name), "model", trust=True)))
+
+
+def test_folder_of_tensorflow_is_told_what_to_run(tmp_path):
+    (tmp_path / "saved_model.pb").touch()
+    with pytest.raises(FrameworkError, match=r"tf2onnx\.convert --saved-model \S+ --output \S+\.onnx"):
+        find_source(ModelSpec(str(tmp_path), "model"))
 
 
 def test_pickle_is_not_loaded_without_trust(tmp_path):
@@ -253,43 +251,15 @@ def test_pipeline_that_cannot_be_converted_says_why(tmp_path, kind, size, reason
         add_digits(str(path), tmp_path, preprocessing=replace(GRAY, resize_size=(16,), crop_size=16))
 
 
-# fastai and Ultralytics: what they pickle is recognised unopened.
-
-
-def named(path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pickle with an object of MODULE.NAME, which need not be installed."""
-    where, _, own = name.rpartition(".")
+def test_pickle_of_ultralytics_is_told_what_to_run(tmp_path, monkeypatch):
+    """It is recognised unopened, and need not be installed."""
+    where = "ultralytics.nn.tasks"
     module = types.ModuleType(where)
-    network = type(own, (nn.Linear,), {"__module__": where})
-    setattr(module, own, network)
-    parts = where.split(".")
-    for count in range(1, len(parts) + 1):
-        monkeypatch.setitem(sys.modules, ".".join(parts[:count]), module)
-    torch.save({"epoch": -1, "model": network(2, 2)}, path)
-    for count in range(1, len(parts) + 1):
-        monkeypatch.delitem(sys.modules, ".".join(parts[:count]))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("name", "kind", "advice"),
-    [
-        (
-            "ClassificationModel",
-            "yolo",
-            r"run `yolo export model=\S+best\.pt format=onnx`; then `gateway model add best",
-        ),
-        ("DetectionModel", "yolo-task", r"finds objects by boxes, masks or points, and only classifiers"),
-    ],
-)
-def test_pickle_of_ultralytics_is_told_what_to_run(tmp_path, monkeypatch, name, kind, advice):
-    path = named(tmp_path / "best.pt", f"ultralytics.nn.tasks.{name}", monkeypatch)
-    assert kind_of(path) is framework_named(kind)
-    with pytest.raises(UserError, match=advice):
-        find_source(ModelSpec(str(path), "yolo", trust=True))
-
-
-def test_learner_is_told_how_to_export_its_network(tmp_path, monkeypatch):
-    learner = named(tmp_path / "learner.pkl", "fastai.learner.Learner", monkeypatch)
-    with pytest.raises(UserError, match=r"load_learner\('\S+learner\.pkl'\)\.model.*`gateway model add learner\.onnx`"):
-        find_source(ModelSpec(str(learner), "flowers", trust=True))
+    network = type("ClassificationModel", (nn.Linear,), {"__module__": where})
+    vars(module)["ClassificationModel"] = network
+    with monkeypatch.context() as installed:
+        for name in ("ultralytics", "ultralytics.nn", where):
+            installed.setitem(sys.modules, name, module)
+        torch.save({"epoch": -1, "model": network(2, 2)}, tmp_path / "best.pt")
+    with pytest.raises(UserError, match=r"run `yolo export model=\S+best\.pt .*`gateway model add best"):
+        find_source(ModelSpec(str(tmp_path / "best.pt"), "yolo", trust=True))

@@ -8,7 +8,6 @@ import os
 import re
 import runpy
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,9 +101,7 @@ def test_small_logits_of_a_known_classifier_are_not_probabilities(vit, tmp_path)
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"architectures": ["ViTModel"]}, "has ViTModel, which returns no scores for classes.*embeddings"),
-        ({"architectures": ["SegformerForSemanticSegmentation"]}, "which gives a map of classes"),
-        ({"architectures": ["DetrForObjectDetection"]}, "which gives boxes around objects"),
+        ({"architectures": ["ViTModel"]}, "has ViTModel, and a folder of …ForImageClassification.*embeddings"),
         ({}, "has no architecture"),
         ({**VIT, "id2label": {"0": "a", "2": "b"}}, "has 2 labels, and none for class 1"),
         ({**VIT, "id2label": {"a": "0"}}, "names that are not numbers"),
@@ -129,15 +126,6 @@ def test_folder_that_is_no_classifier_or_names_code_is_refused(tmp_path, config,
         read_folder(folder(tmp_path, config, SAFE))
 
 
-def index_of(name: str) -> Callable[[Path], object]:
-    """Writes an index that names a file of weights."""
-    text = json.dumps({"weight_map": {"weights": name}})
-    return lambda path: (path / "model.safetensors.index.json").write_text(text)
-
-
-NOT_BESIDE = r"which is not a \.safetensors file in the folder"
-
-
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -145,7 +133,6 @@ NOT_BESIDE = r"which is not a \.safetensors file in the folder"
         (lambda path: (path / SAFE).unlink(), "has no weights: model.safetensors is expected"),
         (lambda path: (path / SAFE).rename(path / PICKLED), "has pytorch_model.bin, which is not supported"),
         (lambda path: os.mkfifo(path / "more.safetensors"), r"more\.safetensors is not a regular file"),
-        *((index_of(name), NOT_BESIDE) for name in (f"../{SAFE}", f"/srv/{SAFE}", PICKLED)),
     ],
 )
 def test_folder_without_its_files_is_refused(tmp_path, change, reason):
@@ -207,6 +194,9 @@ def test_name_that_cannot_be_fetched_is_reported(monkeypatch, tmp_path):
         fetch_folder("nothing", offline=True)
     with pytest.raises(SourceError, match="is downloaded, which --offline forbids"):
         find_source(ModelSpec("timm:test_vit", "model", offline=True))
+    for source in ("timm:resnet5", "torchvision:resnet_50"):
+        with pytest.raises(UserError, match=r"has no (model|classifier) 'resnet_?50?'.* lists? them"):
+            find_source(ModelSpec(source, "model"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuses)
     with pytest.raises(HubError, match=r"cannot be downloaded \(no route to host\): on a machine .*hf download"):
         fetch_folder("nobody/nothing", offline=False)
@@ -219,8 +209,7 @@ def test_file_of_a_processor_has_its_librarys_code_as_reference(tmp_path):
     ConvNextImageProcessor(size={"shortest_edge": 64}, crop_pct=0.9).save_pretrained(tmp_path)
     path = tmp_path / "preprocessor_config.json"
     spec = ModelSpec("head.onnx", "head", preprocessing=from_file(path), processor=processor_in(path))
-    assert "backend pil; with torchscript" not in (said := check_processor(spec))
-    assert re.search(r"with torchvision, its default, they differ by up to \d+ of 255 levels on photographs", said)
+    check_processor(spec)
     picture = noise(90, 120)
     own = ConvNextImageProcessorPil.from_pretrained(tmp_path)(picture, return_tensors="np")["pixel_values"]
     assert np.abs(processor(spec)(picture) - own[0]).max() < 1e-6
@@ -248,7 +237,7 @@ def test_folder_whose_processor_prepares_images_otherwise_is_refused(vit, monkey
     source = find_source(ModelSpec(str(vit), "model"))
     spec = completed(replace(source, labels=LABELS), None)
     assert spec.own_processor
-    assert "of 255 levels" in check_processor(spec)
+    check_processor(spec)
     own = ViTImageProcessorPil.resize
     monkeypatch.setattr(ViTImageProcessorPil, "resize", lambda self, image, **more: own(self, image[::-1], **more))
     with pytest.raises(ModelFileError, match=r"a picture of 35×35 pixels that differ by up to \d+\.\d of 255 levels"):
@@ -281,29 +270,21 @@ def test_every_configuration_of_timm_is_equal_or_refused(largest):
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
-    [
-        ("timm:resnet5", "timm has no model 'resnet5': did you mean resnet50"),
-        ("torchvision:resnet_50", "torchvision has no classifier 'resnet_50': did you mean .*resnet50"),
-    ],
-)
-def test_misspelt_architecture_gets_suggestions(source, reason):
-    with pytest.raises(UserError, match=reason):
-        find_source(ModelSpec(source, "model"))
-
-
-@pytest.mark.parametrize(
     ("asked", "classes", "advice"),
     [
         (
             "torchvision:resnet34",
             5,
-            r"layer1\.2\.conv1\.weight is missing, \S+ is missing and \d+ more\. Name the",
+            r"Missing key\(s\) in state_dict: \S+layer1\.2\.conv1\.weight.* Name the architecture",
         ),
-        ("torchvision:resnet18", 7, "They have 5 classes: use --labels FILE with 5 labels"),
+        (
+            "torchvision:resnet18",
+            7,
+            r"shape torch\.Size\(\[5, 512\]\).* give --labels FILE",
+        ),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_with_two_reasons(tmp_path, asked, classes, advice):
+def test_weights_that_do_not_fit_are_refused(tmp_path, asked, classes, advice):
     torch.save(models.get_model("resnet18", num_classes=5).state_dict(), tmp_path / "weights.pth")
     with pytest.raises(ModelFileError, match=advice) as refused:
         original_module(ModelSpec(asked, "model", weights=str(tmp_path / "weights.pth")), classes)

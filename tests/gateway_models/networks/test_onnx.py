@@ -129,14 +129,6 @@ def small(
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
-def in_a_branch(model: onnx.ModelProto, inner: onnx.ModelProto) -> onnx.ModelProto:
-    """A model that has another one in both branches of an If."""
-    model.graph.node.append(
-        helper.make_node("If", ["out0"], ["other"], then_branch=inner.graph, else_branch=inner.graph)
-    )
-    return model
-
-
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A folder with a file of weights, a link and a FIFO, beside another file."""
@@ -149,7 +141,6 @@ def folder(tmp_path) -> Path:
     return path
 
 
-OTHER_FILE = "which is not a file in its own folder: export it again with external_data"
 REFUSED = [
     ({"dims": (4, 3, 32, 32)}, "fixed batch of 4: export it again with the first dimension dynamic.*dynamo=True"),
     ({"dims": ("N", 1, 32, 32)}, "but images have three channels.* use --grayscale"),
@@ -162,12 +153,11 @@ REFUSED = [
     ({"kind": "INT32"}, "is INT32, but FLOAT or FLOAT16 or UINT8"),
     ({"outputs": 2}, r"2 outputs \(out0, out1\): choose the scores with --output NAME"),
     *(
-        ({"weights_in": location}, OTHER_FILE)
-        for location in ("../secret", "/etc/hostname", "link", "fifo", "absent", "./weights.bin", "..")
+        ({"weights_in": location}, "cannot be read as an ONNX model: .*weights")
+        for location in ("../secret", "/etc/hostname", "link", "fifo", "absent", "..")
     ),
-    ({"operator": "EPContext", "domain": "com.microsoft"}, "has the operator com.microsoft::EPContext"),
-    ({"domain": "ai.onnx.contrib"}, "has the operator ai.onnx.contrib::MatMul"),
-    ({"operator": "Evil", "domain": "my.library"}, "has the operator my.library::Evil"),
+    ({"operator": "EPContext", "domain": "com.microsoft"}, "ONNX Runtime cannot run it: .*EPContext"),
+    ({"domain": "ai.onnx.contrib"}, "ONNX Runtime cannot run it: .*ai.onnx.contrib:MatMul"),
 ]
 """What differs in a graph → why it is refused."""
 
@@ -177,7 +167,7 @@ def test_graph_is_refused_with_its_reason(folder, changes, reason):
     """Also one that reads other files, or runs operators of other libraries."""
     (folder / "model.onnx").write_bytes(small(**changes).SerializeToString())
     with pytest.raises(ModelFileError, match=reason):
-        check_signature(load_onnx(folder / "model.onnx"), 32)
+        jobs.do(job(folder / "model.onnx", "onnx", folder / "written", format=Format.ONNX))
 
 
 def test_export_of_custom_vision_is_refused_until_it_takes_rgb_and_gives_a_tensor(tmp_path):
@@ -240,13 +230,13 @@ def test_scaling_in_front_of_a_network_must_fit_its_images(tmp_path, front, prep
 
 
 def test_file_that_is_no_graph_or_has_others_in_a_branch_is_refused(tmp_path):
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"\x08\x08\x12\xff not a graph")
-    with pytest.raises(ModelFileError, match="cannot be read as an ONNX model"):
-        load_onnx(path)
-    onnx.save(in_a_branch(small(), small(weights_in="/etc/hostname")), path)
-    with pytest.raises(ModelFileError, match=OTHER_FILE):
-        load_onnx(path)
+    path, branches = tmp_path / "model.onnx", small()
+    inner = small(weights_in="/etc/hostname").graph
+    branches.graph.node.append(helper.make_node("If", ["out0"], ["other"], then_branch=inner, else_branch=inner))
+    for content in (b"\x08\x08\x12\xff not a graph", branches.SerializeToString()):
+        path.write_bytes(content)
+        with pytest.raises(ModelFileError, match="cannot be read as an ONNX model"):
+            load_onnx(path)
 
 
 @pytest.mark.parametrize("changes", [{}, {"dims": ("N", 3, "height", "width")}, {"weights_in": "weights.bin"}])

@@ -1,21 +1,17 @@
-"""What a network does is tried, not assumed; those for other tasks are refused by what they give."""
+"""What a network does is tried, not assumed."""
 
 from dataclasses import replace
 
 import pytest
 import torch
-from onnx import TensorProto, helper
 from torch import nn
-from torchvision.models.detection import ssdlite320_mobilenet_v3_large
 
 from gateway_models.networks import jobs
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.job_checks import activation_of
-from gateway_models.networks.onnx_graph import check_signature
-from gateway_models.networks.other_tasks import check_task, shapes_of
 from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches, probe_network
 from gateway_models.repository.preprocessing import AS_PIXELS
-from tests.gateway_models.networks.builders import Head, job, save_program, save_torchscript
+from tests.gateway_models.networks.builders import Head, job, save_torchscript
 from tests.gateway_models.networks.special_networks import Calling, Scaled
 
 
@@ -71,7 +67,7 @@ def test_activation_that_contradicts_the_options_is_refused(ending, multi_label,
             Calling(lambda scores, _: nn.functional.normalize(scores)),
             r"has length 1, like embeddings.*nn.Linear\(5, 2\)",
         ),
-        (Calling(lambda _, images: images), r"a map of classes.*scores \[N, 3, 32, 32\]"),
+        (Calling(lambda _, images: images), r"gives \[2, 3, 32, 32\] for a batch .* a classifier of whole images"),
         (Calling(lambda scores, _: scores[..., None, None]), r"gives \[2, 5, 1, 1\]"),
         (Calling(lambda scores, _: scores.reshape(2, -1)), "reads the batch's size as a number"),
         (
@@ -98,7 +94,6 @@ def test_unservable_network_is_refused_with_reason(module, reason):
     [
         (5, 1, False, r"there is 1 label and the network has 5 classes"),
         (5, 4, False, r"4 labels and the network has 5 classes.*ImageFolder\)$"),
-        (512, 4, False, "a network without its last layer, which outputs 512 features"),
         (1, 1, False, "use --multi-label"),
     ],
 )
@@ -122,66 +117,3 @@ def test_same_scores_for_all_photographs_are_questioned(tmp_path, capsys, last):
     )
     jobs.do(replace(tried, spec=replace(tried.spec, preprocessing=replace(tried.spec.prepared, **AS_PIXELS))))
     assert "warning" not in capsys.readouterr().err
-
-
-MAP, BOXES, PARTS = "a map of classes", "boxes around objects", "as a backbone gives"
-
-
-@pytest.mark.parametrize(
-    ("outputs", "side", "what"),
-    [
-        ({"out": (2, 21, 224, 224), "aux": (2, 21, 224, 224)}, 224, MAP),
-        ({"logits": (2, 150, 56, 56)}, 224, MAP),
-        ({"output_0": (None, 128, 128, 3)}, 128, MAP),
-        ({"classes": (2, 224, 224)}, 224, MAP),
-        ({"boxes": (7, 4), "labels": (7,), "scores": (7,)}, 320, BOXES),
-        ({"logits": (2, 100, 92), "pred_boxes": (2, 100, 4)}, 224, BOXES),
-        ({"output0": (None, 84, 8400)}, 640, BOXES),
-        ({"output0": (1, 25200, 85)}, 640, BOXES),
-        ({"output0": (1, 300, 6)}, 640, BOXES),
-        ({"output0": (1, 116, 8400), "output1": (1, 32, 160, 160)}, 640, BOXES),
-        ({"last_hidden_state": (2, 197, 768)}, 224, PARTS),
-        ({"features": (2, 2048, 7, 7)}, 224, PARTS),
-    ],
-)
-def test_other_tasks_are_recognised(outputs, side, what):
-    with pytest.raises(ModelFileError, match=what):
-        check_task(outputs, side)
-
-
-@pytest.mark.parametrize(
-    "outputs",
-    [
-        {"logits": (2, 1000)},
-        {"logits": (2, 1000), "hidden": (2, 197, 768)},
-        {"scores": (None, 1000, 1, 1)},
-        {"scores": (None, None, None, None)},
-        {"class": (2,)},
-        {},
-    ],
-)
-def test_classifiers_and_unknown_outputs_pass(outputs):
-    check_task(outputs, 224)
-
-
-def test_onnx_is_refused_before_its_size():
-    """Its side is not the crop's: advice about --crop would only lead to the next refusal."""
-    given = helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 640, 640])
-    result = helper.make_tensor_value_info("output0", TensorProto.FLOAT, [1, 84, 8400])
-    graph = helper.make_graph([helper.make_node("Identity", ["images"], ["output0"])], "g", [given], [result])
-    with pytest.raises(ModelFileError, match=rf"{BOXES}.*output0 \[N, 84, 8400\]"):
-        check_signature(helper.make_model(graph), 224)
-
-
-@pytest.mark.parametrize("change", [lambda maps, _: maps, lambda maps, _: {"out": maps}], ids=["alone", "named"])
-def test_network_that_gives_a_map_is_refused(tmp_path, change):
-    """An image without noise, for example, or a segmentation as torchvision's networks give it."""
-    network = Calling(change, nn.Conv2d(3, 3, 3, padding=1))
-    with pytest.raises(ModelFileError, match=MAP):
-        jobs.do(job(save_program(network, tmp_path / "map.pt2"), "exported", tmp_path, trust=True))
-
-
-def test_detection_of_torchvision_is_refused():
-    network = ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None).eval()
-    with torch.no_grad(), pytest.raises(ModelFileError, match=BOXES):
-        check_task(shapes_of(network(torch.rand(1, 3, 320, 320))), 320)

@@ -1,25 +1,20 @@
 """YOLO classifiers of Ultralytics: their ONNX files have the labels and the size of their images."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
-import torch
 from torch import nn
 
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
-from gateway_models.repository.preprocessing import Preprocessing, reference_transforms
+from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, save_onnx
 
 WRITTEN = {"author": "Ultralytics", "task": "classify", "imgsz": "[64, 64]", "names": "{0: 'cat', 1: 'fox', 2: 'owl'}"}
 """The properties that are read, of those that ultralytics/engine/exporter.py 8.4 writes."""
 IMAGES = Preprocessing((64,), 64, "bilinear", (0.0,) * 3, (1.0,) * 3)
-ONLY = ": only classifiers of whole images"
 
 
 def exported(path: Path, **properties: str) -> ModelSpec:
@@ -46,10 +41,7 @@ def test_description_is_the_first_sentence_of_the_metadata(tmp_path, author):
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
-        ({"task": "detect"}, f"finds objects by boxes{ONLY}"),
-        ({"task": "segment"}, f"finds objects by masks{ONLY}"),
-        ({"task": "semantic"}, f"gives a map of classes{ONLY}"),
-        ({"task": "depth"}, f"is for the task 'depth'{ONLY}"),
+        ({"task": "detect"}, "for the task 'detect': only classifiers of whole images"),
         ({"names": "{0: 'cat', 2: 'owl'}"}, "has 2 labels, and none for class 1"),
     ],
 )
@@ -86,44 +78,3 @@ def test_damaged_file_is_left_to_the_loader(tmp_path, cut):
             find_source(spec)
         return
     assert find_source(spec).kind == "onnx"
-
-
-SCRIPT = """
-import json, os, sys
-import yaml
-from PIL import Image
-from ultralytics import YOLO
-
-layers = {"nc": 3, "backbone": [[-1, 1, "Conv", [32, 3, 2]]], "head": [[-1, 1, "Classify", ["nc"]]]}
-yaml.safe_dump(layers, open("small-cls.yaml", "w"))
-model = YOLO("small-cls.yaml", task="classify")
-model.model.names = {0: "cat", 1: "fox", 2: "owl"}
-model.save("small.pt")
-YOLO("small.pt").export(format="onnx", imgsz=64)
-answers = YOLO("small.pt")(sys.argv[1], imgsz=64)
-print(json.dumps(answers[0].probs.data.tolist()))
-"""
-
-
-def test_real_export_gives_the_answers_of_ultralytics(tmp_path):
-    """What the package writes, where it is installed."""
-    pytest.importorskip("ultralytics", exc_type=ImportError)
-    from PIL import Image
-
-    photo = Path("examples/cat.jpg").absolute()
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(tmp_path),
-        "YOLO_CONFIG_DIR": str(tmp_path),
-        "YOLO_OFFLINE": "1",
-    }
-    command = [sys.executable, "-c", SCRIPT, str(photo)]
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    source = find_source(ModelSpec(str(tmp_path / "small.onnx"), "yolo"))
-    assert source.labels == ("cat", "fox", "owl")
-    assert source.preprocessing == IMAGES
-    from gateway_models.networks.onnx_runner import runner
-
-    image = reference_transforms(source.preprocessing)(Image.open(photo).convert("RGB"))
-    answer = runner(tmp_path / "small.onnx")(image[None])
-    assert torch.allclose(answer[0], torch.tensor(json.loads(run.stdout.splitlines()[-1])), atol=1e-5)

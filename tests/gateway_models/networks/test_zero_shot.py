@@ -115,7 +115,7 @@ def test_scores_are_those_of_the_library(clip, repository_of_two, tmp_path, writ
 
 
 def test_image_embeddings_are_those_of_the_tower(clip, tmp_path):
-    entry = add(request(clip, tmp_path, "cat", "dog", features="auto"), tmp_path / "models", print)
+    entry = add(request(clip, tmp_path, "cat", "dog", features=True), tmp_path / "models", print)
     assert entry.embedding_size == 24
 
 

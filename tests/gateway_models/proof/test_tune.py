@@ -76,7 +76,7 @@ ON_GPU = ["torchscript fp32", "torchscript bf16", "torchscript fp16"]
         (ONE, 0, False, WITHOUT_BF16),
         (in_onnx(ONE), 0, True, ["onnx fp32", *EVERY]),
         (ONE, 1, True, [*ON_GPU, "onnx fp32", "onnx fp16"]),
-        (with_outcome(ONE, embedding_size=16), 0, True, WITHOUT_BF16),
+        (with_outcome(in_onnx(ONE), embedding_size=16), 0, True, ["onnx fp32", "openvino fp32"]),
         (TWO, 0, True, [EVERY[0], "torchscript bf16"]),
         (TWO, 1, True, ON_GPU),
         (in_onnx(ONE, source=str(FILES / "digits.keras")), 0, True, ["onnx fp32", "openvino fp32", "openvino bf16"]),

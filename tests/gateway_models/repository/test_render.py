@@ -23,7 +23,6 @@ from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format, OpenVino, Precision, Serving, SpecError
-from gateway_models.repository.summary import added
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.gateway_models.repository.entries import entry
 
@@ -75,9 +74,9 @@ def test_reference_of_drift_is_a_parameter_of_its_version():
 
 def test_numbers_that_were_not_chosen_are_not_written():
     """A count, preferred sizes or a delay that are written are a person's, and stay on every machine."""
-    texts = render(entry(serving=Serving(gpus=(0, (2, 3)))))
+    texts = render(entry(serving=Serving(gpus=(0, 2))))
     classifier, preprocessor = config(texts["head_classifier"]), config(texts["head_preprocessor"])
-    assert [(group.count, list(group.gpus)) for group in classifier.instance_group] == [(0, [0]), (3, [2])]
+    assert [(group.count, list(group.gpus)) for group in classifier.instance_group] == [(0, [0, 2])]
     assert not list(classifier.dynamic_batching.preferred_batch_size)
     assert not classifier.dynamic_batching.max_queue_delay_microseconds
     assert [group.count for group in preprocessor.instance_group] == [0]
@@ -138,13 +137,3 @@ def test_openvino_is_an_accelerator_of_onnx_on_cpus():
     assert [each.name for each in accelerators.gpu_execution_accelerator] == ["tensorrt"]
     assert classifier.platform == "onnxruntime_onnx"
     assert ensemble.parameters["precision"].string_value == "bf16"
-
-
-def test_service_is_to_be_started_unless_its_triton_runs(tmp_path, capsys):
-    added(entry(), tmp_path, 1, "http://127.0.0.1:8080")
-    assert f"gateway up --model head --model-repository {tmp_path}" in capsys.readouterr().out
-    added(entry(), tmp_path, 1, "http://127.0.0.1:8080", "gpu:8001")
-    printed = capsys.readouterr().out
-    assert f"gateway model verify head --model-repository {tmp_path} --triton gpu:8001" in printed
-    assert "/predict?model=head'   # with the address of the gateway of that Triton" in printed
-    assert "gateway up" not in printed

@@ -1,6 +1,6 @@
 """Calls a user's Python function with images in its input format; the same code runs in the probe and in Triton.
 
-function.json has `module`, `callable`, `input`, `output` and `activation`; code/ has the module and its files.
+function.json has `module`, `callable`, `input` and `activation`; code/ has the module and its files.
 """
 
 import inspect
@@ -32,13 +32,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class ServedFunction:
     """The function of a folder, imported and loaded; raises UserCodeError where that fails.
 
-    `device` is "cpu" or, for example, "cuda:0"; a `load` or a class that takes an argument receives it.
+    `device` is "cpu" or, for example, "cuda:0"; a `load` that takes an argument receives it.
     """
 
     def __init__(self, folder: Path, device: str) -> None:
         config = json.loads((folder / FUNCTION).read_text())
         self.name = f"{config['callable']} of {config['module']}.py"
-        self._output: str = config["output"]
         self._activation = ACTIVATIONS[config["activation"]]
         module = imported(folder / CODE, config["module"])
         self.function, self._state = _callable(module, config["callable"], device, self.name)
@@ -55,7 +54,11 @@ class ServedFunction:
         """The function's scores for images fp32 [N, 3, H, W], in fp32 on the CPU; raises whatever it raises."""
         batch = arranged(images.cpu(), self.input)
         result = self.function(batch if self._as_tensor else batch.numpy(), *self._state)
-        scores = _tensor(chosen(result, self._output)).detach().cpu().float()
+        if isinstance(result, Mapping) and len(result) == 1:
+            (result,) = result.values()
+        elif isinstance(result, (list, tuple)) and len(result) == 1 and getattr(result[0], "ndim", 0) == 2:
+            (result,) = result
+        scores = _tensor(result).detach().cpu().float()
         if scores.dim() != 2 or len(scores) != len(images):
             raise UserCodeError(
                 f"{self.name} gave {list(scores.shape)} for a batch of {len(images)}, and one row of scores for each "
@@ -72,33 +75,6 @@ def arranged(images: Tensor, wanted: str) -> Tensor:
     return (images.permute(0, 2, 3, 1) if order == "nhwc" else images).contiguous()
 
 
-def chosen(result: object, which: str) -> object:
-    """One of several results, by name or number; raises UserCodeError that lists the results."""
-    if isinstance(result, Mapping):
-        names = [str(name) for name in result]
-        if not which and len(names) == 1:
-            return next(iter(result.values()))
-        if which in names:
-            return result[which]
-        raise UserCodeError(f"it returns {', '.join(names)}: choose the scores with --output NAME")
-    if isinstance(result, (list, tuple)) and not _is_rows(result):
-        if not which and len(result) == 1:
-            return result[0]
-        if which.isdecimal() and int(which) < len(result):
-            return result[int(which)]
-        raise UserCodeError(f"it returns {len(result)} values: choose the scores with --output INDEX, 0 is the first")
-    if which:
-        raise UserCodeError(f"it returns one value, so there is nothing for --output {which} to choose")
-    return result
-
-
-def _is_rows(result: Any) -> bool:  # noqa: ANN401
-    """Whether a list has rows of numbers and is therefore the scores."""
-    return bool(result) and all(
-        isinstance(row, (list, tuple)) and all(isinstance(score, (int, float)) for score in row) for row in result
-    )
-
-
 def _tensor(scores: object) -> Tensor:
     if isinstance(scores, Tensor):
         return scores
@@ -113,22 +89,15 @@ def _callable(module: types.ModuleType, name: str, device: str, label: str) -> t
     function = getattr(module, name, None)
     if not callable(function):
         raise UserCodeError(f"{label}: there is no such function")
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise UserCodeError(f"{label} is asynchronous or a generator: it must return the scores of its batch")
+    if inspect.isclass(function) or inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise UserCodeError(f"{label} is a class, asynchronous or a generator: a function of the batch is expected")
     try:
         load = getattr(module, "load", None)
-        state = _with_device(load, device) if callable(load) and load is not function else None
-        if inspect.isclass(function):
-            function = _with_device(function, device)
+        takes = _needed(load) if callable(load) else []
+        state = None if not callable(load) or load is function else load(device) if takes else load()
     except (Exception, SystemExit) as exc:
         raise UserCodeError(f"{label} could not be loaded: {described(exc)}") from exc
-    if not callable(function):
-        raise UserCodeError(f"{name} is a class without __call__, which would take the batch")
-    needed = [
-        each
-        for each in _parameters(function)
-        if each.default is inspect.Parameter.empty and each.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
+    needed = _needed(function)
     if len(needed) > 2:
         raise UserCodeError(
             f"{name} needs {len(needed)} arguments, but it is given the batch of images, and as a second argument what "
@@ -137,9 +106,13 @@ def _callable(module: types.ModuleType, name: str, device: str, label: str) -> t
     return function, (state,) * (len(needed) == 2)
 
 
-def _with_device(function: Callable[..., Any], device: str) -> Any:  # noqa: ANN401  # whatever it returns
-    takes = [each for each in _parameters(function) if each.default is inspect.Parameter.empty]
-    return function(device) if takes else function()
+def _needed(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters without a default."""
+    return [
+        each
+        for each in _parameters(function)
+        if each.default is inspect.Parameter.empty and each.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
 
 
 def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
