@@ -1,6 +1,5 @@
 """`gateway model compare`: two versions of a model on the same images."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -47,8 +46,6 @@ def compare(
     decode: DecodeAs = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document.")] = False,
 ) -> None:
     """Compare two versions of a model: how often they agree, which is right more often, and whether that is chance.
 
@@ -56,7 +53,7 @@ def compare(
 
         gateway model compare flowers 1 2 photos/test
 
-        gateway model compare flowers 1 2 photos/ --tolerance 0.02 --json
+        gateway model compare flowers 1 2 photos/ --tolerance 0.02
 
     A version can also be compared on live traffic: gateway model use flowers 1 --shadow 2=10.
     """
@@ -79,10 +76,7 @@ def compare(
         answers = predict_each(ensembles, triton.address, samples, resize_for(entry, decode))
         results = run(progress(answers, len(samples), "comparing"), multi_label=entry.multi_label)
         compared = Compared.of(results, labelled=labelled)
-    if as_json:
-        typer.echo(json.dumps({"model": name, "versions": versions, **compared.document(labels, tolerance)}, indent=2))
-    else:
-        comparison_report(compared, versions, labels).print()
+    comparison_report(compared, versions, labels).print()
     if not compared.holds(tolerance):
         if compared.pairs:
             print_status(f"{100 * compared.disagreement:.2f} % differ, more than --tolerance {tolerance:g} allows")

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,39 +106,6 @@ class Compared:
     def holds(self, tolerance: float | None) -> bool:
         """Whether images were compared and the share with different answers is within the tolerance."""
         return bool(self.pairs) and (tolerance is None or self.disagreement <= tolerance)
-
-    def document(self, labels: Sequence[str], tolerance: float | None) -> dict[str, Any]:
-        """The same as plain data, for JSON."""
-        low, high = self.interval
-        apart = [each.largest for each in self.pairs]
-        document: dict[str, Any] = {
-            "pictures": len(self.pairs),
-            "agreement": 1 - self.disagreement if self.pairs else None,
-            "agreement_interval": [1 - high, 1 - low],
-            "largest_difference": max(apart, default=None),
-            "median_difference": float(np.median(apart)) if apart else None,
-            "tolerance": tolerance,
-            "holds": self.holds(tolerance),
-        }
-        if self.labelled and self.pairs:
-            document |= {"accuracy": self.accuracy, "right_alone": self.only, "p_value": self.chance}
-        document["different"] = [
-            {
-                "path": str(pair.sample.path),
-                "predictions": [
-                    [
-                        {"label": labels[number], "class_id": number, "score": float(scores[number])}
-                        for number in sorted(answer)
-                    ]
-                    for scores, answer in zip(pair.scores, pair.answers, strict=True)
-                ],
-                "difference": pair.largest,
-                **({"true": [labels[number] for number in sorted(pair.sample.classes)]} if self.labelled else {}),
-            }
-            for pair in self.different
-        ]
-        document["refused"] = [{"path": str(each.path), "reason": each.reason} for each in self.refused]
-        return document
 
 
 def compare(answers: Iterable[tuple[SampleAnswer, ...]], *, multi_label: bool) -> Iterator[Pair | NotCompared]:

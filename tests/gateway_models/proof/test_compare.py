@@ -1,6 +1,5 @@
 """Two versions on the same pictures: what is counted, what is noise, and what is shown."""
 
-import json
 import re
 from contextlib import nullcontext
 from dataclasses import replace
@@ -59,8 +58,6 @@ def test_answers_of_a_multi_label_model_are_its_labels(capsys):
     scores = np.array([0.9, 0.6], np.float32), np.array([0.9, 0.4], np.float32)
     compared = Compared([Pair(sample, scores, multi_label=True)], labelled=True)
     assert (compared.disagreement, compared.accuracy) == (1.0, (1.0, 0.0))
-    (different,) = compared.document(LABELS, None)["different"]
-    assert [[each["label"] for each in found] for found in different["predictions"]] == [LABELS, ["cat"]]
     comparison_report(compared, VERSIONS, LABELS).print()
     printed = capsys.readouterr().out
     assert "0.00 % have the same labels, from a probability of 0.5" in printed
@@ -166,15 +163,9 @@ def test_versions_are_compared_on_known_classes(repository, photos):
 
 @pytest.mark.parametrize(("tolerance", "code"), [("0.5", 0), ("0.49", 1)])
 def test_difference_beyond_the_tolerance_exits_with_1(repository, photos, tolerance, code):
-    options = ("--model-repository", repository, "--json", "--tolerance", tolerance)
-    document = json.loads(gateway(*COMPARE, 1, 2, photos, *options, code=code).stdout)
-    assert (document["pictures"], document["agreement"], document["holds"]) == (4, 0.5, code == 0)
-    assert document["different"][0]["predictions"][0] == [{"label": "cat", "class_id": 0, "score": pytest.approx(0.9)}]
-    (refused,) = document["refused"]
-    assert "not a JPEG" in refused["reason"]
-    unknown = json.loads(gateway(*COMPARE, 1, 2, photos / "dog", *options, code=code).stdout)
-    assert "accuracy" not in unknown
-    assert "true" not in unknown["different"][0]
+    options = ("--model-repository", repository, "--tolerance", tolerance)
+    gateway(*COMPARE, 1, 2, photos, *options, code=code)
+    assert "accuracy" not in gateway(*COMPARE, 1, 2, photos / "dog", *options, code=code).stdout
 
 
 @pytest.mark.parametrize(
