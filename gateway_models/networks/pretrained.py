@@ -55,21 +55,21 @@ def folder_network(folder: Path) -> nn.Module:
     config = read_config(folder / CONFIG)
     if "pretrained_cfg" in config:
         return _timm_folder(folder, config)
+    return Logits(loaded("AutoModelForImageClassification", folder)).eval()
+
+
+def loaded(kind: str, folder: Path) -> Any:  # noqa: ANN401  # of transformers
+    """The network of a folder by a class of transformers, in fp32, without the folder's code; raises ModelFileError."""
     try:
-        from transformers import AutoModelForImageClassification
-        from transformers.utils import logging as transformers_logging
+        import transformers
     except ImportError as exc:
         raise ModelFileError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    safely = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
     try:
-        network, info = AutoModelForImageClassification.from_pretrained(
-            folder,
-            local_files_only=True,
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            dtype="float32",
+        network, info = getattr(transformers, kind).from_pretrained(
+            folder, output_loading_info=True, dtype="float32", **safely
         )
     except Exception as exc:  # safetensors, torch and transformers have no common base class
         raise ModelFileError(f"transformers cannot load it: {str(exc).strip().splitlines()[0]}") from exc
@@ -79,7 +79,7 @@ def folder_network(folder: Path) -> nn.Module:
         raise ModelFileError(
             f"its weights lack {missing[0]}{others}, which would be random: was it saved before its training?"
         )
-    return Logits(network).eval()
+    return network
 
 
 def timm_network(architecture: str, weights: Path, classes: int | None) -> nn.Module:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.hub import CONFIG, EXTRA, read_config, read_folder
+from gateway_models.networks.hub import CONFIG, read_config, read_folder
 from gateway_models.networks.job_checks import report
+from gateway_models.networks.pretrained import loaded
 
 TEXTS_AT_ONCE = 256
 """Texts that the text tower computes in one batch."""
@@ -37,22 +38,13 @@ class ZeroShot(nn.Module):
 def zero_shot_network(folder: Path, labels: Sequence[str], prompts: Sequence[str]) -> ZeroShot:
     """The network of a folder that hub.read_folder accepts as zero-shot, with these labels; raises UserError."""
     read_folder(folder, zero_shot=True)  # again, since it may have changed after it was added
+    towers = loaded("AutoModel", folder).eval()
+    from transformers import AutoTokenizer
+
     try:
-        from transformers import AutoModel, AutoTokenizer
-        from transformers.utils import logging as transformers_logging
-    except ImportError as exc:
-        raise ModelFileError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    options = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        towers, info = AutoModel.from_pretrained(folder, use_safetensors=True, output_loading_info=True, **options)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-    except Exception as exc:  # safetensors, torch and transformers have no common base class
-        raise ModelFileError(f"transformers cannot load it: {str(exc).strip().splitlines()[0]}") from exc
-    if missing := sorted(info["missing_keys"]):
-        raise ModelFileError(f"its weights lack {missing[0]}, which would be random: was it saved before its training?")
-    towers = towers.eval()
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as exc:  # tokenizers' errors have no common base class
+        raise ModelFileError(f"transformers cannot load its tokenizer: {str(exc).strip().splitlines()[0]}") from exc
     config = read_config(folder / CONFIG)
     padding = "max_length" if str(config.get("model_type", "")).startswith("siglip") else "longest"
     report(f"computing the embeddings of {len(labels)} labels in {len(prompts)} prompts each")
