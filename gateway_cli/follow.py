@@ -153,7 +153,7 @@ def _answer(message: dict[str, Any], sent: deque[tuple[int, float]]) -> FrameAns
 
 
 def _best(answer: dict[str, Any]) -> tuple[str, float]:
-    best = next(iter(answer["predictions"]), {"label": "", "score": 0.0})
+    best: dict[str, Any] = answer["predictions"][0] if answer["predictions"] else {"label": "", "score": 0.0}
     return str(best["label"]), float(best["score"])
 
 

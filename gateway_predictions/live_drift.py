@@ -55,7 +55,7 @@ def read_reference(text: str) -> LiveReference:
         shares = {name: [float(share) for share in given[name]] for name in BOUNDS}
         classes = {int(number): (str(label), float(share)) for number, (label, share) in given[CLASS].items()}
         images = int(given["images"])
-    except (LookupError, TypeError, AttributeError, RecursionError) as exc:
+    except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as exc:
         raise ValueError(f"not a reference: {exc!r}") from exc
     if any(len(shares[name]) != len(bounds) + 1 for name, bounds in BOUNDS.items()):
         raise ValueError("the bins belong to another release")

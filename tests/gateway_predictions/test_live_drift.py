@@ -65,7 +65,10 @@ def test_reference_needs_images(count):
         assert reference_of(answered(count)).images == count
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"images": 1, "score": [1], "entropy": [1], "class": {}}'])
+SHORT = '{"images": 1, "score": [1], "entropy": [1], "class": {}}'
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", SHORT, SHORT.replace("1,", "1e999,")])
 def test_unreadable_reference_is_logged_once(text):
     live = LiveDrift()
     with structlog.testing.capture_logs() as logs:
