@@ -133,7 +133,7 @@ async def test_unknown_model_or_version_is_not_found(endpoint, model, version):
         await endpoint.infer(call(model=model, version=version), class_count=1)
     with pytest.raises(ModelNotFound):
         await endpoint.config(model, version)
-    assert (await endpoint.infer(call(version="1"), class_count=1)).model_version == "1"
+    assert (await endpoint.infer(call(version="1"), class_count=1))[0].model_version == "1"
     assert (await endpoint.config(MODEL, "1")).name == MODEL
 
 

@@ -187,7 +187,7 @@ def test_runtime_follows_backend_device_and_record(text, ensemble, runtime):
 async def test_memory_is_checked_before_a_model_is_loaded(tmp_path, monkeypatch):
     """No Triton is called for a model that does not fit."""
     model(tmp_path, "huge", ONNX)
-    monkeypatch.setattr("gateway.triton.backend.usable_memory", lambda: free(0))
+    monkeypatch.setattr("gateway.machine.memory.usable_memory", lambda: free(0))
     settings = Settings(_env_file=None, triton_url="127.0.0.1:1", model_repository=tmp_path)
     backend = create_backend(settings)
     with pytest.raises(LoadFailed, match="huge takes"):
