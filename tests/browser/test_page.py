@@ -188,8 +188,10 @@ def test_two_models_answer_side_by_side(page: Page, tmp_path):
     add(page, photos(blue=1, red=1))
     expect(page.locator("#tally")).to_have_text("2 classified")
     expect(page.locator(".card").first.locator(".model")).to_have_text(["colours", "moods"])
-    left, right = map(box, page.locator(".card").first.locator(".answer").all())
-    assert left["y"] == pytest.approx(right["y"], abs=1)  # both may still settle
+    # Measured at once, since the page may scroll to the cards meanwhile.
+    boxes = "nodes => nodes.map((node) => node.getBoundingClientRect().toJSON())"
+    left, right = page.locator(".card").first.locator(".answer").evaluate_all(boxes)
+    assert left["y"] == pytest.approx(right["y"], abs=1)
     assert left["x"] < right["x"]
 
     page.get_by_role("button", name="Open blue-0.png").click()

@@ -1,7 +1,7 @@
 """API keys: files of their hashes, and quotas: rates, shares, models and routes of each key."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from gateway.findings import Finding
@@ -72,13 +72,10 @@ class ApiKeys(Plugin):
 
         return (router,)
 
-    def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def lifespan(self, runtime: Runtime) -> AsyncIterator[None]:
         """The connections to the store of rates."""
         del runtime
-        return self._closing()
-
-    @asynccontextmanager
-    async def _closing(self) -> AsyncIterator[None]:
         try:
             yield
         finally:

@@ -1,27 +1,20 @@
-"""Tenants: what the requests of each API key with a quota may take, and have taken."""
+"""What the requests of one API key may take, and have taken."""
 
 import asyncio
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
-
-import structlog
 
 from gateway.errors import Forbidden, GatewayError, RateLimited
 from gateway.limits.admission import FairShare
-from gateway.limits.caller import ANYONE, Caller, Stages
+from gateway.limits.caller import Caller, Stages
 from gateway.limits.lease import Bound
 from gateway.metrics import series
 from gateway.plugins.keys import metrics
-from gateway.plugins.keys.key_file import Keys
-from gateway.plugins.keys.quota import NO_QUOTA, Period, Priority, Quota, Rate
-from gateway.plugins.keys.settings import KeySettings
+from gateway.plugins.keys.quota import Period, Priority, Quota, Rate
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.plugins.keys.rates import Grant, Rates, Window
-
-log = structlog.get_logger("gateway")
 
 BULK_WEIGHT = 0.1
 """Weight of bulk images: while interactive ones wait, one in eleven permits is for a bulk image of an equal share."""
@@ -187,40 +180,3 @@ class Tenant(Caller):
 
 def _images(count: int) -> str:
     return "1 image" if count == 1 else f"{count} images"
-
-
-class Tenants:
-    """The tenant of each key in a file; a key without a quota has no limits. A changed quota makes a new tenant."""
-
-    def __init__(self, settings: Settings, rates: "Rates") -> None:
-        self._settings = settings
-        self._rates = rates
-        self._counts_alone = settings.workers > 1 and KeySettings.of(settings).rate_store_url is None
-        self._keys: Keys | None = None
-        self._tenants: Mapping[str, Tenant] = {}
-
-    def of(self, keys: Keys, name: str) -> Caller:
-        """What the requests of a key may take, by its name; `keys` are those of the file at this moment.
-
-        While no key of the file has a quota, they have no limits, and no metrics.
-        """
-        if not keys.quotas:
-            return ANYONE
-        if keys is not self._keys:
-            self._update(keys)
-        return self._tenants[name]
-
-    def _update(self, keys: Keys) -> None:
-        before = self._tenants
-        tenants = {}
-        for name in keys.digests:
-            quota = keys.quotas.get(name, NO_QUOTA)
-            known = before.get(name)
-            if known is None or known.quota != quota:
-                known = Tenant(name, quota, self._settings, self._rates)
-            tenants[name] = known
-        if self._counts_alone and any(quota.rate or quota.periods for quota in keys.quotas.values()):
-            log.warning("rates_not_shared", workers=self._settings.workers)
-        for name in before.keys() - tenants.keys():
-            metrics.forget_key(name)
-        self._keys, self._tenants = keys, tenants

@@ -108,9 +108,12 @@ function link() {
   return address.href;
 }
 
-const FRAME = 'width="100%" height="720" style="border: 0" allow="camera; clipboard-write" loading="lazy"';
+const FRAME = 'width="100%" height="840" style="border: 0" allow="camera; clipboard-write" loading="lazy"';
 /** The page in a frame of another page, high enough for an example with its answer. */
-const embedded = () => `<iframe src="${link().replaceAll("&", "&amp;")}" title="${$("about-name").textContent}" ${FRAME}></iframe>`;
+function embedded() {
+  const [address, title] = [link(), $("about-name").textContent].map((text) => text.replaceAll("&", "&amp;").replaceAll('"', "&quot;"));
+  return `<iframe src="${address}" title="${title}" ${FRAME}></iframe>`;
+}
 
 /** A multi-label model selects the likely labels itself. */
 function offerLikely() {
