@@ -21,7 +21,7 @@ from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.inspection import DecodePolicy
 from gateway.limits.admission import Admission
-from gateway.limits.connections import Connections
+from gateway.limits.connections import Connections, affordable_connections
 from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
 from gateway.metrics import SHARED_FOLDER, reserve_space
@@ -30,7 +30,6 @@ from gateway.predict import image_steps, router
 from gateway.server.allocator import keep_freed_memory
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
-from gateway.server.open_files import affordable_connections
 from gateway.settings import Settings
 from gateway.time_slices import freeze_garbage
 from gateway.triton.opening import connector, create_backend

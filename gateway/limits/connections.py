@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import resource
 import time
 from collections.abc import Callable, Hashable
 from enum import IntEnum
@@ -9,10 +10,17 @@ from functools import partial
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
+import structlog
+
 from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.lease import Bound
 from gateway.limits.pools import IDLE_SECONDS, Pace
+
+OWN_FILES = 128
+"""Files that the process opens besides its connections: decoders, connections to Tritons, logs."""
+
+log = structlog.get_logger("gateway")
 
 BACKLOG_SHARE, BACKLOG_MOST = 4, 4
 """Work that did not end in its turn gets 1/BACKLOG_SHARE of the time, at most BACKLOG_MOST pieces of it at once."""
@@ -349,3 +357,27 @@ class Connections:
         )
         if connection in self._members:  # otherwise it is in the reserve, to read the error
             self._leave(connection)
+
+
+def affordable_connections(most: int) -> int:
+    """`most` connections, or fewer where the process may not open that many files; raises its soft limit if it can.
+
+    A connection that is accepted without a file left is reset, and so is whatever else needs a file.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = most + RESERVED + OWN_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return most
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if allowed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    affordable = min(most, max(1, allowed - RESERVED - OWN_FILES))
+    if affordable < most:
+        log.warning(
+            "connections_limited",
+            max_connections=affordable,
+            configured=most,
+            open_files=allowed,
+            advice=f"raise the limit of open files to {needed} (ulimit -n)",
+        )
+    return affordable

@@ -12,9 +12,8 @@ from uvicorn.server import ServerState
 from gateway.errors import GatewayError, Overloaded
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pools import Pace, WaitingClient
-from gateway.server.handler import Handler, Phase, ProtocolOf, ServedConnection
-from gateway.server.refusals import error_response
-from gateway.server.slow_reader import SlowReaderTimeout
+from gateway.server.cycle import error_response
+from gateway.server.handler import Handler, Phase, ProtocolOf, ServedConnection, SlowReaderTimeout
 from gateway.settings import Settings
 from gateway.values.clients import client_of
 

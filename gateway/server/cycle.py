@@ -1,16 +1,27 @@
-"""One HTTP request and its response, as ASGI messages."""
+"""One HTTP request and its response, as ASGI messages; responses that the server writes itself."""
 
 import asyncio
 import http
+import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
+from pydantic_core import to_json
 from starlette.types import ASGIApp, Message
 
-from gateway.errors import AlreadyLogged, InternalError
+from gateway.errors import (
+    PROBLEM_MEDIA_TYPE,
+    AlreadyLogged,
+    GatewayError,
+    HeadersTooLarge,
+    InternalError,
+    Overloaded,
+    problem_document,
+)
 from gateway.limits.connections import Member, Turns
 from gateway.server.handler import ServedConnection
+from gateway.values.quantities import size
 
 MAX_BUFFERED_BYTES = 64 * 1024
 """The socket is not read while the application has more bytes of a body to take; no more requests of a connection are
@@ -221,3 +232,29 @@ def head(status: int, headers: Sequence[Sequence[bytes]]) -> bytes:
     if text.count(b"\n") != len(headers) or text.count(b"\r") != len(headers) or b"\0" in text:
         raise ValueError("a response header contains a line break or a NUL")
     return (_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status) + text
+
+
+def error_response(error: GatewayError) -> bytes:
+    """The response to bytes that are no request, and to a request that is refused before it reaches the application."""
+    headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode())]
+    if isinstance(error, Overloaded):
+        headers.append((b"retry-after", b"1"))
+    body = to_json(problem_document(error, uuid.uuid4().hex))
+    length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+    return head(int(error.status), headers) + length + body
+
+
+def headers_too_large(most: int) -> HeadersTooLarge:
+    """The error of a request beyond `max_header_bytes`."""
+    return HeadersTooLarge(
+        f"The URL and the headers of a request may have {size(most)} each, and so may the sizes and trailers of a "
+        f"body in chunks.",
+        limit="max_header_bytes",
+        value=most,
+    )
+
+
+def too_many_headers(most: int) -> HeadersTooLarge:
+    """The error of a request beyond `max_headers`."""
+    sentence = f"A request may have at most {most:,} headers, including trailers."
+    return HeadersTooLarge(sentence, limit="max_headers", value=most)

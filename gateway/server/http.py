@@ -2,7 +2,7 @@
 
 import urllib.parse
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -10,11 +10,11 @@ import httptools
 
 from gateway.errors import GatewayError, InvalidRequest, Overloaded
 from gateway.limits.connections import Slot
-from gateway.server.cycle import MAX_BUFFERED_BYTES, HttpCycle
+from gateway.server.cycle import MAX_BUFFERED_BYTES, HttpCycle, headers_too_large, too_many_headers
 from gateway.server.handler import Needs, Phase, ProtocolOf, ServedConnection
-from gateway.server.offers import head_of, websocket_path, without_offer
-from gateway.server.refusals import headers_too_large, too_many_headers
 
+MAX_HEADERS, MAX_LINE_BYTES = 100, 8_000
+"""Headers and bytes of a line in the handshake of a WebSocket, within the limits of the library that parses it."""
 MAX_PIPELINED = 16
 """Requests of a connection that may wait for the response to one before them; then no more are parsed."""
 MAX_LENGTH_DIGITS = 20
@@ -336,3 +336,30 @@ class HttpHandler:
         if not self._cycles:
             self._connection.refuse(error)
         self._update_parses()
+
+
+def websocket_path(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The path of the WebSocket that a request without a body asks for; None if it asks for none."""
+    fields = dict(headers)
+    opens = (
+        method == b"GET"
+        and version == "1.1"
+        and url.isascii()
+        and fields.get(b"upgrade", b"").lower() == b"websocket"
+        and fields.get(b"content-length", b"0") == b"0"
+        and b"transfer-encoding" not in fields
+        and len(fields) < MAX_HEADERS
+        and max(len(url), *(len(name) + len(value) for name, value in fields.items())) < MAX_LINE_BYTES
+    )
+    return url.partition(b"?")[0].decode() if opens else None
+
+
+def without_offer(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The same request without its header Upgrade."""
+    return head_of(method, url, version, [field for field in headers if field[0] != b"upgrade"])
+
+
+def head_of(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The bytes of a request without a body."""
+    fields = [b"%b: %b\r\n" % field for field in headers]
+    return b"%b %b HTTP/%b\r\n" % (method, url, version.encode()) + b"".join(fields) + b"\r\n"

@@ -17,8 +17,7 @@ from gateway.ingest.multipart import MAX_PARAMETER_BYTES, MAX_PARAMETERS, MAX_PA
 from gateway.plugins.oip.grpc_api.server import MAX_DESCRIPTION_BYTES
 from gateway.plugins.streams.websockets import MAX_FRAGMENTS
 from gateway.plugins.urls.network import HEAD_READ_BYTES, MAX_OVERHEAD_BYTES, Wire
-from gateway.server.http import FRAMING_SHARE
-from gateway.server.offers import MAX_HEADERS, MAX_LINE_BYTES
+from gateway.server.http import FRAMING_SHARE, MAX_HEADERS, MAX_LINE_BYTES
 from tests.attack.target import MULTIPART, Target, receive, summary
 from tests.attack.websocket import BINARY, CONTINUATION, TEXT, Stream, frame, handshake
 from tests.doubles.backend import PNG, frame_backend

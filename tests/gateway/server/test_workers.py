@@ -12,13 +12,12 @@ from contextlib import ExitStack
 import pytest
 import uvloop
 
-from gateway.limits.connections import RESERVED
+from gateway.limits.connections import OWN_FILES, RESERVED
 from gateway.machine.capacity import plan
 from gateway.metrics import reserve_space
 from gateway.server import serve
 from gateway.server.allocator import VARIABLES
 from gateway.server.draining import Draining
-from gateway.server.open_files import OWN_FILES
 from gateway.server.serve import METRICS_BYTES, NoSpaceForWorkers, plan_of, plan_to_serve
 from gateway.server.server import ACCEPTED, listening_sockets
 from gateway.server.workers import accept_no_more
@@ -132,7 +131,7 @@ CONNECTIONS = 20
 NEEDED = CONNECTIONS + RESERVED + OWN_FILES
 SCRIPT = """
 import json, os, resource, sys
-from gateway.server.open_files import affordable_connections
+from gateway.limits.connections import affordable_connections
 
 for soft, hard in json.loads(sys.argv[2]):
     if os.fork() == 0:
