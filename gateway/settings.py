@@ -104,7 +104,12 @@ class Section(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, env_file=ENV_FILE, extra="ignore", frozen=True, use_attribute_docstrings=True
+        env_prefix=ENV_PREFIX,
+        env_file=ENV_FILE,
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
+        defer_build=True,
     )
     not_above: ClassVar[Pairs] = ()
     """Pairs of settings of which the first must not be larger than the second."""

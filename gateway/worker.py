@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 
+import gateway.plain_structlog  # noqa: F401
 from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.logs import configure_logs

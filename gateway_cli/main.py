@@ -2,18 +2,19 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
 
+import gateway.plain_structlog  # noqa: F401
 from gateway import __version__
 from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.hooks import Plugin, PluginFailed
-from gateway.logs import LogStream, lost_as_text
+from gateway.log_stream import LogStream, lost_as_text
 from gateway.plugin_loading import commands_of, environment_of, hooks, installed, listings
 from gateway.settings import LogFormat, Settings
 from gateway_cli.classify import classify
@@ -31,7 +32,7 @@ from gateway_models.repository.spec import ModelSpec
 
 if TYPE_CHECKING:
     from gateway.findings import Finding
-    from gateway_local.display import Display
+    from gateway_local.table import Shown
 
 app = typer.Typer(
     name="gateway",
@@ -71,36 +72,16 @@ Verbose = Annotated[
 ]
 
 
-def _print_line(line: str) -> None:
-    typer.echo(visible(line), err=True)
+def _shown(settings: Settings, *, verbose: bool) -> "Shown":
+    """Stages, with Triton's log in a file, on a terminal; else, or with --verbose, every line; or events in JSON."""
+    from gateway_local.live import log_path
+    from gateway_local.table import Shown
 
-
-@contextmanager
-def _display(settings: Settings, *, verbose: bool) -> Iterator["Display"]:
-    """Choose the display: stages, with Triton's log in a file, on a terminal; else, or with --verbose, every line.
-
-    With the log format JSON, each line is an event.
-    """
-    from gateway_local.console import PlainConsole
-    from gateway_local.display import Lines
-
-    console = PlainConsole(stderr=True)
     if settings.log_format is LogFormat.JSON:
-        from gateway_local.display import JsonLines
-
-        yield JsonLines()
-        return
-    if verbose or not console.is_terminal:
-        yield Lines(print_status, _print_line, tables=verbose)
-        return
-    from gateway_cli.live import LiveDisplay, log_path
-
-    display = LiveDisplay(console, log_path(settings.port))
-    display.say(f"Triton's log goes to {display.log_file}; --verbose shows it here")
-    try:
-        yield display
-    finally:
-        display.close()
+        return Shown("json")
+    if verbose or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return Shown("verbose" if verbose else "lines")
+    return Shown("live", log_path(settings.port))
 
 
 def _settings(**options: object) -> Settings:
@@ -188,12 +169,14 @@ def up(
         words = ["up", f"--model-repository={model_repository}", f"--triton-port={triton_port}", "--verbose"]
         emit(*next_steps(settings, detached(settings.port, words)))
         return
-    with _display(settings, verbose=verbose) as display:
-        configs, found = models(model_repository)
-        if configs and found.level is not Level.OK:  # a warning only: Triton decides about the models
-            display.say(f"warning: {found.text.replace(chr(10), ', ')}: {found.advice}")
-        log = getattr(display, "log_file", None)
-        run_up(settings, model_repository, display=display, triton_port=triton_port, log=log)
+    shown = _shown(settings, verbose=verbose)
+    display = shown.display()
+    if shown.log:
+        display.say(f"Triton's log goes to {shown.log}; --verbose shows it here")
+    configs, found = models(model_repository)
+    if configs and found.level is not Level.OK:  # a warning only: Triton decides about the models
+        display.say(f"warning: {found.text.replace(chr(10), ', ')}: {found.advice}")
+    run_up(settings, model_repository, shown=shown, display=display, triton_port=triton_port)
 
 
 app.command()(takes_spec(up, optional=True))
@@ -273,7 +256,7 @@ def _run_service(model_repository: Path, photo: Path | None) -> "list[Finding]":
     settings = load_settings()
     settings = settings.model_copy(update={"model": default_model(model_repository, settings)})
     runtime = ensure_runtime(default_cache_dir(), print_status)
-    display = Lines(print_status, lambda _: None)
+    display = Lines(log=lambda _: None)
     return list(prove(settings, model_repository, runtime, photo or SHIPPED_EXAMPLES / SAMPLE, display))
 
 
@@ -305,8 +288,8 @@ def triton_run(
     from gateway_local.up import run_triton
 
     settings, ports = load_settings(), (grpc_port, http_port, metrics_port)
-    with _display(settings, verbose=True) as display:
-        run_triton(settings, model_repository, host=host, ports=ports, display=display, arguments=arguments or ())
+    shown = _shown(settings, verbose=True)
+    run_triton(settings, model_repository, host=host, ports=ports, shown=shown, arguments=arguments or ())
 
 
 @triton_app.command("alive", hidden=True)

@@ -1,14 +1,12 @@
 """The API as workers of this process: started, watched, reloaded and stopped as a whole."""
 
 import json
-from collections.abc import Callable, Mapping
+import socket
+from collections.abc import Callable
 from http import HTTPStatus
 
 from gateway.errors import UserError
-from gateway.plugin_loading import hooks
-from gateway.server.serve import bound, plan_of
 from gateway.server.workers import Plan, Reloads, Workers
-from gateway.settings import Settings
 from gateway_local.children import Waited, get, wait_ready
 from gateway_local.hosts import reachable
 
@@ -24,70 +22,53 @@ class ApiFailed(UserError):
 
 
 class ApiProcess:
-    """The workers of the API, which die with this process. `load_models` replaces that setting."""
+    """The workers of the API on a socket, which die with this process; `model` is the one that must be ready."""
 
     name = "the API"
 
-    def __init__(self, settings: Settings, triton_url: str, *, say: Say = print, load_models: str = "") -> None:
-        self._settings = settings
-        self._triton_url = triton_url
-        self._load_models = load_models
-        self._say = say
-        self._workers: Workers | None = None
+    def __init__(self, listener: socket.socket, model: str, *, say: Say = print) -> None:
+        self._workers = Workers(listener, lambda _, text, __: say(text))
+        self._model = model
+        self._host, self.port = "", 0
 
-    def plan(self, settings: Settings, changed: Mapping[str, object]) -> Plan:
-        """What workers with these settings run with; `changed` has those that their environment has not."""
-        own = {
-            "triton_url": self._triton_url,
-            "port": settings.port,
-            **{port.setting: port.number for port in hooks(settings).ports(settings)},
-            "model": settings.model,
-            "load_models": self._load_models or ",".join(settings.load_models),
-        }
-        return plan_of(settings, {**changed, **own})
-
-    def start(self, changed: Mapping[str, object] | None = None) -> None:
-        """Start the workers and return at once; raises AddressUnusable."""
-        self._workers = Workers(bound(self._settings), lambda _, text, __: self._say(text))
-        self._workers.start(self.plan(self._settings, changed or {}))
+    def start(self, plan: Plan) -> None:
+        """Start the workers of a plan and return at once."""
+        self._host, self.port = reachable(plan.address[0]), plan.address[1]
+        self._workers.start(plan)
 
     def reloads(self, replan: Callable[[], Plan], done: Callable[[str | None], None]) -> Reloads:
         """Reloads of these workers."""
-        assert self._workers is not None
         return Reloads(self._workers, replan, done)
 
     @property
     def pids(self) -> list[int]:
         """The processes that serve."""
-        return self._workers.pids if self._workers else []
+        return self._workers.pids
 
     @property
     def alive(self) -> bool:
         """Whether the workers run, or will be replaced."""
-        return self._workers is not None and self._workers.failure is None
+        return self._workers.failure is None
 
     def check(self) -> None:
         """Replace workers that died or hang; raises ApiFailed if they keep dying. Call this periodically."""
-        assert self._workers is not None
         self._workers.check()
         if not self.alive:
             raise ApiFailed(f"the API ended with code {self._workers.failure} several times; its log may say why")
 
     def readiness(self) -> tuple[bool, str]:
         """Whether images are classified, and the reason if they are not; waits for two seconds at most."""
-        if self._workers is not None and self._workers.reloading:
+        if self._workers.reloading:
             return True, ""  # a wait for an answer would delay the hand-over
-        host, port = reachable(self._settings.host), self._settings.port
         try:
-            status, body = get(host, port, "/health/ready", timeout_seconds=READY_TIMEOUT_SECONDS)
+            status, body = get(self._host, self.port, "/health/ready", timeout_seconds=READY_TIMEOUT_SECONDS)
         except OSError:
-            return False, f"the API does not answer on port {port}"
-        return status == HTTPStatus.OK, _reason(body, self._settings.model)
+            return False, f"the API does not answer on port {self.port}"
+        return status == HTTPStatus.OK, _reason(body, self._model)
 
     def wait_ready(self, timeout_seconds: float = START_TIMEOUT_SECONDS) -> None:
         """Wait until images are classified; raises ApiFailed if the API ends before, or is not ready in time."""
         workers = self._workers
-        assert workers is not None
 
         def alive() -> bool:
             workers.check()
@@ -101,20 +82,17 @@ class ApiProcess:
 
     def stop(self, grace_seconds: float | None = None) -> None:
         """Stop in order; what runs after the grace period, by default that of the settings, is killed."""
-        if self._workers is not None:
-            self._workers.stop(grace_seconds)
+        self._workers.stop(grace_seconds)
 
     def kill(self) -> None:
         """Kill all workers at once, also while `stop` waits; for signal handlers."""
-        if self._workers is not None:
-            self._workers.kill()
+        self._workers.kill()
 
     def _late(self) -> str:
-        host, port = reachable(self._settings.host), self._settings.port
         try:
-            _, body = get(host, port, "/health/ready", timeout_seconds=ANSWER_TIMEOUT_SECONDS)
+            _, body = get(self._host, self.port, "/health/ready", timeout_seconds=ANSWER_TIMEOUT_SECONDS)
         except OSError as exc:
-            return f"it does not answer on port {port}: {exc}"
+            return f"it does not answer on port {self.port}: {exc}"
         return f"it reports: {_detail(body)}"
 
 

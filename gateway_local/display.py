@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from typing import Protocol
 
+from gateway_client.visible import visible
 from gateway_local.server import LOG_PREFIX
 from gateway_local.server_log import TritonLogReader, level_and_text
 
@@ -94,11 +95,11 @@ class Reminders:
 class Lines:
     """Passes on every line as it is: for log collectors, and for `--verbose`. Triton's wide tables may be left out."""
 
-    def __init__(self, say: Say, log: Say, *, tables: bool = True) -> None:
-        self.say = say
-        self._log = log
+    def __init__(self, say: Say | None = None, log: Say | None = None, *, tables: bool = True) -> None:
+        self.say = say or (lambda text: _write(f"{STATUS_PREFIX}{visible(text)}"))
+        self._log = log or (lambda line: _write(visible(line)))
         self._tables = tables
-        self._reminders = Reminders(say)
+        self._reminders = Reminders(self.say)
 
     def log(self, line: str) -> None:
         """Pass on a line of Triton's log."""
@@ -119,22 +120,25 @@ class JsonLines:
 
     def say(self, text: str) -> None:
         """Write a line of `gateway up` itself."""
-        _write("info", "up", text)
+        _event("info", "up", text)
 
     def log(self, line: str) -> None:
         """Write a line of Triton's log; its tables are written line by line."""
         self._reminders.log(line)
         level, text = level_and_text(line.removeprefix(LOG_PREFIX))
         if text:
-            _write(level, "triton", text)
+            _event(level, "triton", text)
 
     def waiting(self, text: str) -> AbstractContextManager[object]:
         """Report the step at once and periodically."""
         return self._reminders.waiting(text)
 
 
-def _write(level: str, event: str, message: str) -> None:
+def _event(level: str, event: str, message: str) -> None:
     now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    line = json.dumps({"timestamp": now, "level": level, "event": event, "message": message})
+    _write(json.dumps({"timestamp": now, "level": level, "event": event, "message": message}))
+
+
+def _write(line: str) -> None:
     sys.stderr.write(f"{line}\n")  # in one call: several threads write
     sys.stderr.flush()

@@ -55,7 +55,7 @@ def candidates(cores: float) -> list[int]:
 
 
 def choose(seconds: Mapping[int, float]) -> Threads:
-    """The number of threads to keep: more of them while each step gains LEAST_GAIN."""
+    """The number of threads to keep: more of them where they gain LEAST_GAIN over those kept so far."""
     kept = 1
     for threads in sorted(seconds):
         if seconds[kept] / seconds[threads] > LEAST_GAIN:

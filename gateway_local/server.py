@@ -13,7 +13,6 @@ from types import TracebackType
 
 from gateway.machine.capacity import Plan, plan
 from gateway.machine.cores import usable_cores
-from gateway.triton.contract import read_model_configs
 from gateway_client.files import is_hidden
 from gateway_local import sizing
 from gateway_local.bytecode import compile_models
@@ -51,14 +50,13 @@ class StartFailed(TritonRuntimeError):
 def missing_code(repository: Path) -> list[Path]:
     """The model.py files that models of the Python backend lack in the versions that Triton would load."""
     missing = []
-    for name, config in read_model_configs(repository).items():
+    for name, (_, config) in sizing.read(repository).items():
         versions = sorted(int(folder.name) for folder in (repository / name).iterdir() if folder.name.isdecimal())
-        if config.version_policy.WhichOneof("policy_choice") in {None, "latest"}:
-            versions = versions[-max(1, config.version_policy.latest.num_versions) :]
-        if config.backend == "python":
-            files = [
-                repository / name / str(version) / (config.default_model_filename or "model.py") for version in versions
-            ]
+        if not config.all("version_policy") or config.all("version_policy", "latest"):
+            versions = versions[-max(1, int(config.first("version_policy", "latest", "num_versions") or 0)) :]
+        if config.first("backend") == "python":
+            code = config.first("default_model_filename") or "model.py"
+            files = [repository / name / str(version) / code for version in versions]
             missing += [file for file in files if not file.is_file()]
     return missing
 

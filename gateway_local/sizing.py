@@ -24,7 +24,9 @@ FOLDER = "configs"
 PARAMETER = "sized_for"  # gateway.triton.contract.SIZED_FOR, which needs protobuf
 """The parameter of a completed configuration that says what its numbers were computed from."""
 RAW_IMAGE = "RAW_IMAGE"
-TORCHSCRIPT = "pytorch_libtorch"
+TORCHSCRIPT, ONNX = "pytorch_libtorch", "onnxruntime_onnx"
+CPU_NETWORK = "cpu.onnx"  # gateway_local.cpu_network.NETWORK
+"""The form of a TorchScript network that ONNX Runtime runs on a CPU, in a version's folder."""
 FUSER = "ENABLE_TENSOR_FUSER"
 """Parameter of NVIDIA's libtorch backend. TorchScript's fuser compiles kernels for each batch size at the second call
 with it, while clients wait, and a queue forms every size up to max_batch_size. Without it there is nothing to compile.
@@ -44,11 +46,12 @@ def roles(configs: Mapping[str, Field]) -> dict[str, bool]:
     return found
 
 
-def completed(text: str, *, preprocessor: bool, chosen: Plan) -> str:
+def completed(text: str, *, preprocessor: bool, chosen: Plan, in_onnx: bool = False) -> str:
     """A configuration with the plan's numbers where it has none; the text itself if it has all of them.
 
     Networks run on the plan's GPUs, if it has any, unless their configuration says otherwise: KIND_AUTO would fall back
-    to the CPU without a word where a driver does not fit. Raises ValueError if the text is no configuration.
+    to the CPU without a word where a driver does not fit. On a CPU, ONNX Runtime (`in_onnx`) warms up with one batch
+    of each size: it compiles nothing. Raises ValueError if the text is no configuration.
     """
     config = parse(text)
     edits: list[tuple[int, int, str]] = []
@@ -82,6 +85,8 @@ def completed(text: str, *, preprocessor: bool, chosen: Plan) -> str:
         may_wait = any(on_gpus) and not batching.all("default_queue_policy")
         if may_wait and not batching.all("max_queue_delay_microseconds"):
             edits.append((batching.end, batching.end, f"max_queue_delay_microseconds: {chosen.queue_delay_us} "))
+    if edits and not any(on_gpus) and (in_onnx or config.first("platform") == ONNX):
+        edits += [(each.start, each.end, "1") for each in config.all("model_warmup", "count")]
     if edits:
         parameter = f'parameters {{ key: "{PARAMETER}" value: {{ string_value: "{chosen.machine}" }} }}'
         edits.append((config.end, config.end, f"\n{parameter}\n"))
@@ -115,7 +120,8 @@ def completed_texts(repository: Path, chosen: Plan) -> dict[str, str]:
     for name, preprocessor in roles({name: config for name, (_, config) in files.items()}).items():
         if name in files:
             text, _ = files[name]
-            found[name] = completed(text, preprocessor=preprocessor, chosen=chosen)
+            in_onnx = any(repository.glob(f"{name}/*/{CPU_NETWORK}"))
+            found[name] = completed(text, preprocessor=preprocessor, chosen=chosen, in_onnx=in_onnx)
             if found[name] == text:
                 del found[name]
     return found

@@ -21,8 +21,6 @@ from gateway.machine.capacity import Costs, plan
 from gateway.machine.cores import usable_cores
 from gateway.machine.memory import memory_limit
 from gateway.plugin_loading import environment_of, hooks
-from gateway.server.connection import Connection
-from gateway.server.http import HttpHandler
 from gateway.server.workers import Plan
 from gateway.settings import BesideTriton, Settings, variable
 
@@ -130,6 +128,10 @@ def _fitted(settings: Settings) -> dict[str, Any]:
 
 def server_options(settings: Settings) -> dict[str, Any]:
     """Options of uvicorn for whatever serves the API."""
+    # Imported here: the commands that start workers need neither.
+    from gateway.server.connection import Connection
+    from gateway.server.http import HttpHandler
+
     return {
         "host": settings.host,
         "port": settings.port,

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from gateway.machine.service_record import ServiceRecord
@@ -40,7 +40,8 @@ def main() -> None:
     workers.start(plan)
     record = ServiceRecord(plan.address[1], command="serve", host=plan.address[0])
     terminal = sys.stderr.isatty()
-    reloads = Reloads(workers, replanned, record.reloaded)
+    replan = (sys.executable, "-m", "gateway.worker", "--plan")
+    reloads = Reloads(workers, lambda: replanned(replan), record.reloaded)
     try:
         while workers.failure is None and not {signal.SIGINT, signal.SIGTERM} & set(asked):
             if signal.SIGHUP in asked:
@@ -59,9 +60,8 @@ def main() -> None:
     sys.exit(workers.failure or 0)
 
 
-def replanned() -> Plan:
-    """The plan by the settings as they are now; raises Refused."""
-    command = [sys.executable, "-m", "gateway.worker", "--plan"]
+def replanned(command: Sequence[str]) -> Plan:
+    """The plan by the settings as they are now, which a command prints, or else why not; raises Refused."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=PLAN_SECONDS, check=True

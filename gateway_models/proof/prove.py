@@ -21,6 +21,7 @@ from gateway.findings import Finding, Level, ok, warn
 from gateway.machine.capacity import CALL_IMAGES, GPU_BATCH, Costs
 from gateway.machine.gpus import find_gpus
 from gateway.plugin_loading import hooks, needs_key
+from gateway.server.serve import bound
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.contract import ModelConfig
 from gateway_local.api_process import ApiProcess
@@ -33,6 +34,7 @@ from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import read, roles
+from gateway_local.up import api_plan
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.image_files import image_files
 from gateway_models.proof.parity import Parity, compare_served, runs_on_gpu
@@ -136,10 +138,10 @@ def prove(
         with display.waiting("starting Triton"):
             triton.wait_ready(settings.triton_start_timeout_seconds)
         loaded = time.monotonic()
-        api = ApiProcess(settings, triton.url, load_models=settings.model)
+        api = ApiProcess(bound(settings), settings.model)
         stack.callback(api.stop, 0)
         with display.waiting("starting the API"):
-            api.start()
+            api.start(api_plan(settings, {"triton_url": triton.url, "load_models": settings.model}))
             api.wait_ready()
         service = Service(settings.port, triton, api, sample.read_bytes())
         classified, now = service.send_one(), time.monotonic()

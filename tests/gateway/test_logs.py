@@ -10,13 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.log_stream import LogStream, lost_as_json, lost_as_text
 from gateway.logs import (
     MAX_VALUE_CHARACTERS,
     REPEATS_PER_MINUTE,
-    LogStream,
     Repeats,
-    lost_as_json,
-    lost_as_text,
 )
 from tests import warm
 from tests.gateway.api.in_child import logged

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from gateway.plugins.keys.key_file import KeysError
-from gateway_cli import live
-from gateway_cli.live import LiveDisplay, log_path
-from gateway_local.console import PlainConsole
+from gateway_local import live
+from gateway_local.live import LiveDisplay, log_path
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.commands import gateway, refusal
 from tests.processes import wait_for
@@ -41,12 +40,9 @@ def screen():
 
 @pytest.fixture
 def display(screen, tmp_path):
-    display = LiveDisplay(
-        PlainConsole(file=screen, force_terminal=True, width=100, _environ={"TERM": "xterm"}),
-        tmp_path / "logs" / "triton.log",
-    )
+    display = LiveDisplay(tmp_path / "logs" / "triton.log", screen)
     yield display
-    display.close()
+    display.log_file.close()
 
 
 def test_display_shows_models_and_errors_but_not_log_chatter(display, screen):
@@ -69,15 +65,15 @@ def test_display_shows_models_and_errors_but_not_log_chatter(display, screen):
     assert loaded.startswith("gateway |   model echo")
     assert loaded.rstrip().endswith("s")
     assert errors == ["gateway | triton | [markup] stays as it is", "gateway | triton | failed to load: boom"]
-    assert display.log_file.read_text().splitlines() == log
+    assert Path(display.log_file.name).read_text().splitlines() == log
 
 
 def test_log_file_size_is_bounded(display, monkeypatch):
     monkeypatch.setattr(live, "MAX_LOG_BYTES", 100)
     for number in range(1_000):
         display.log(f"line {number}")
-    assert display.log_file.stat().st_size < 200
-    assert "line 999" in display.log_file.read_text()
+    assert Path(display.log_file.name).stat().st_size < 200
+    assert "line 999" in Path(display.log_file.name).read_text()
 
 
 def test_spinner_is_shown_while_waiting(display, screen):

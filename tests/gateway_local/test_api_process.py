@@ -6,9 +6,11 @@ import signal
 import psutil
 import pytest
 
+from gateway.server.serve import bound
 from gateway_local.api_process import ApiFailed, ApiProcess
 from gateway_local.children import is_ok
 from gateway_local.hosts import LOOPBACK
+from gateway_local.up import api_plan
 from tests.processes import free_port, is_gone, wait_for
 from tests.settings import Settings
 
@@ -19,8 +21,9 @@ def api():
 
     def start(changed=None, **settings):
         said = []
-        process = ApiProcess(Settings(_env_file=None, port=free_port(), **settings), "127.0.0.1:9", say=said.append)
-        process.start(changed)
+        given = Settings(_env_file=None, port=free_port(), **settings)
+        process = ApiProcess(bound(given), given.model, say=said.append)
+        process.start(api_plan(given, {**(changed or {}), "triton_url": "127.0.0.1:9"}))
         started.append(process)
         return process, said
 
@@ -38,7 +41,7 @@ def test_worker_that_ends_while_it_starts_fails_the_start(api):
 @pytest.mark.slow
 def test_worker_that_dies_or_hangs_is_replaced_and_a_late_start_has_its_reason(api, monkeypatch):
     process, said = api(workers=2, shutdown_delay_seconds=100)
-    port = process._settings.port
+    port = process.port
     wait_for(lambda: is_ok(LOOPBACK, port, "/health/live", timeout_seconds=60))
     with pytest.raises(ApiFailed, match=r"not ready after 0.3 s; it reports: .*not ready"):
         process.wait_ready(0.3)

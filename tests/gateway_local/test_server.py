@@ -196,7 +196,7 @@ def test_model_for_a_missing_gpu_fails_with_advice(runtime, echo_repository):
 def test_missing_model_file_names_the_export_command(runtime, model_repository, tmp_path):
     ignore = shutil.ignore_patterns("model.pt", "ensemble_model", "preprocessor")
     repository = Path(shutil.copytree(model_repository, tmp_path / "models", ignore=ignore))
-    assert "classifier/1/model.pt: `gateway model add default` writes" in failure(runtime, repository)
+    assert "classifier/1/model.pt: `gateway model add` writes" in failure(runtime, repository)
 
 
 @pytest.mark.parametrize(

@@ -53,10 +53,18 @@ def test_shipped_models_are_completed(repository):
     assert [each.name for each in warmed][-1] == "batch of 32"
     assert {str(each.inputs) for each in warmed} == {str(warmed[0].inputs)}
     assert parameters(found["classifier"])[SIZED_FOR] == "16 cores, 1 GPU"
+    network = repository / "classifier" / "1" / "cpu.onnx"
+    network.parent.mkdir(exist_ok=True)
+    network.touch()
     on_cpu = {name: config_of(text) for name, text in completed_texts(repository, CPU).items()}
     assert groups(on_cpu["classifier"]) == [(AUTO, 13, [])]
     assert list(on_cpu["classifier"].dynamic_batching.preferred_batch_size) == [4, 8]
-    assert [each.batch_size for each in on_cpu["classifier"].model_warmup] == [1, 4, 8]
+    warmed = on_cpu["classifier"].model_warmup
+    assert [(each.batch_size, each.count) for each in warmed] == [(1, 1), (4, 1), (8, 1)]
+    assert [each.count for each in found["classifier"].model_warmup] == [3, 3, 3, 3, 3]
+    network.unlink()
+    by_torch = config_of(completed_texts(repository, CPU)["classifier"])
+    assert [each.count for each in by_torch.model_warmup] == [3, 3, 3]
     assert not on_cpu["classifier"].dynamic_batching.max_queue_delay_microseconds
 
 

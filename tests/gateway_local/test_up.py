@@ -8,9 +8,17 @@ from gateway.plugins.keys.key_file import add_key
 from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_model_repository, shipped
 from gateway_local.server import StartFailed
-from gateway_local.up import CHECK_SECONDS, REPORT_SECONDS, KillReports, program, request, start
-from tests.processes import PROJECT
+from gateway_local.supervise import CHECK_SECONDS, REPORT_SECONDS, KillReports, start
+from gateway_local.up import program, request
+from tests.processes import PROJECT, python
 from tests.settings import Settings
+
+
+@pytest.mark.parametrize("module", ["gateway_local.supervise", "gateway.server.supervisor"])
+def test_supervisors_need_only_the_standard_library(module):
+    """They live as long as the service: with the settings they would take three times the memory."""
+    code = f"import sys, {module}; print(*{{each.partition('.')[0] for each in sys.modules}} - sys.stdlib_module_names)"
+    assert set(python("-S", "-c", code).stdout.split()) <= {"__main__", "gateway", "gateway_client", "gateway_local"}
 
 
 class Triton:
@@ -109,7 +117,7 @@ def test_processes_killed_for_memory_are_reported_once_a_minute(monkeypatch):
 
 def test_start_failure_names_lack_of_memory(monkeypatch):
     counts = iter([0, 2])
-    monkeypatch.setattr("gateway_local.up.killed_for_memory", lambda: next(counts))
+    monkeypatch.setattr("gateway_local.supervise.killed_for_memory", lambda: next(counts))
     with pytest.raises(StartFailed, match=r"(?s)code 1 .*memory ran out, and the kernel killed 2 processes"):
         start(Triton(1), lambda _: None, 1)
 

@@ -154,7 +154,7 @@ def test_no_process_inherits_what_the_service_has_open(shared_up):
     others = {}
     for process in (psutil.Process(shared_up.process.pid), *shared_up.family()):
         line = " ".join(process.cmdline())
-        if "gateway_cli" in line or "gateway.worker" in line:
+        if "gateway_local.supervise" in line or "gateway.worker" in line:
             own |= open_objects(process)
         elif line:
             others[line] = open_objects(process)

@@ -1,0 +1,68 @@
+"""What the supervisor of `gateway up` is given: its processes as data, and how to show them."""
+
+import os
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gateway.server.workers import Plan
+from gateway_local.display import Display, JsonLines, Lines
+from gateway_local.live import LiveDisplay
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a start is shown: `json`, an event in each line; `lines`; `verbose`, with Triton's tables; or `live`."""
+
+    how: str
+    log: Path | None = None
+    """The file of Triton's log; for `live` alone."""
+
+    def display(self) -> Display:
+        """A display of this kind."""
+        if self.log is not None:
+            return LiveDisplay(self.log)
+        return JsonLines() if self.how == "json" else Lines(tables=self.how == "verbose")
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The API of a service."""
+
+    plan: Plan
+    """What its workers run with, but for Triton's address."""
+    listener: int
+    """The descriptor of its socket."""
+    model: str
+    replan: Sequence[str]
+    """The command that prints the plan for the settings as they are then, or why there is none, in JSON."""
+    record: Mapping[str, object]
+    """Fields of the service's record."""
+    ready: Sequence[str]
+    """What to do with the service, line by line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A Triton, by the arguments of EmbeddedTriton, and perhaps the API in front of it."""
+
+    triton: Mapping[str, Any]
+    start_timeout_seconds: float
+    shown: Shown
+    hides_gpu_errors: bool
+    """Whether Triton's errors about missing GPUs are left out, on a machine without a usable one."""
+    began: float
+    """When the command began, by time.monotonic()."""
+    api: Api | None = None
+
+
+def become_supervisor(table: Table) -> NoReturn:
+    """Replace this process by one that keeps the processes of a table running: it takes a third of the memory."""
+    handle = os.memfd_create("table", 0)
+    with open(handle, "wb", closefd=False) as file:
+        pickle.dump(table, file)
+    os.lseek(handle, 0, os.SEEK_SET)
+    os.execv(sys.executable, [sys.executable, "-m", "gateway_local.supervise", str(handle)])  # noqa: S606  # Python
