@@ -28,7 +28,7 @@ _NOTES = {
 _SERVED_EMBEDDING = (
     "The embedding of an image, from the layer that `gateway model add --embeddings` chose: what POST /embed returns."
 )
-_LAYER = "The output of the layer that --embeddings names: the embedding of an image."
+_LAYER = "The input of the last linear layer: the embedding of an image."
 _AFTER_STEP = """,
     {
       model_name: "%s"
