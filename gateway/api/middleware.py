@@ -1,4 +1,4 @@
-"""What surrounds every request: five ASGI middlewares, which application.py lists in this order.
+"""What surrounds every request: five ASGI middlewares, the outermost first; see `middleware`.
 
     ResponseHeaders    id, context and trace of a request; headers of its response
     RequestLog         its log event and its metrics
@@ -33,6 +33,8 @@ from gateway.api.route_table import RouteTable
 from gateway.errors import InvalidParameter, RateLimited
 from gateway.limits.caller import ANYONE, REFUSAL_SECONDS
 
+log = structlog.get_logger("gateway")
+
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -46,16 +48,6 @@ DEFAULT_HEADERS = [*((name.lower().encode(), value.encode()) for name, value in 
 SETTLED = frozenset({*(name for name, _ in DEFAULT_HEADERS), b"etag"})
 
 Headers = Iterable[tuple[bytes, bytes]]
-
-
-def missing(headers: Headers) -> Headers:
-    """The default headers that a response does not set itself."""
-    given = dict(headers)
-    # A response with an ETag is a static file, which may be cached; all others must not be stored.
-    return [each for each in DEFAULT_HEADERS if each[0] not in given and not (each is NO_STORE and b"etag" in given)]
-
-
-log = structlog.get_logger("gateway")
 
 SWITCHED = HTTPStatus.SWITCHING_PROTOCOLS
 """Status in the log of a WebSocket that was opened."""
@@ -321,3 +313,10 @@ def middleware(
 def _cleaned(request_id: bytes) -> str:
     """A client's request id without characters that may be unsafe in a log; it may become empty."""
     return _UNSAFE.sub("", request_id.decode("latin-1"))[:_MAX_REQUEST_ID]
+
+
+def missing(headers: Headers) -> Headers:
+    """The default headers that a response does not set itself."""
+    given = dict(headers)
+    # A response with an ETag is a static file, which may be cached; all others must not be stored.
+    return [each for each in DEFAULT_HEADERS if each[0] not in given and not (each is NO_STORE and b"etag" in given)]

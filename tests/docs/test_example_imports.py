@@ -76,7 +76,7 @@ def try_imports(statements: list[str], site: Path) -> subprocess.CompletedProces
 
 def test_examples_of_pages(environment_of):
     statements = {each for page in PAGES for each in imports_of(page)}
-    assert {"import httpx", "from gateway_client import Gateway", "import torch"} <= statements
+    assert {"import httpx", "from gateway_client import Gateway"} <= statements
     run = try_imports(sorted(statements), environment_of(MAKE_UP))
     assert run.returncode == 0, run.stderr
     # A package of the developers is not found, also behind a package that is a requirement.
