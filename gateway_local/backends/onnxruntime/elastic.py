@@ -60,12 +60,14 @@ class Elastic:
 
     def __init__(self, session: Any, lone: Any, threads: int, is_alone: Callable[[], bool]) -> None:  # noqa: ANN401
         self._session, self._lone, self._is_alone = session, lone, is_alone
+        self._may_shrink: Callable[[], bool] = getattr(session, "may_shrink", bool)
+        """Whether the session for batches gets the next lone image, to return its memory."""
         self.inputs, self.outputs = session.inputs, session.outputs
         self.described = f"{session.described}, a lone image on {threads} threads while nothing else runs"
 
     def run(self, outputs: list[str], feed: dict[str, Any]) -> list[Any]:
         """The outputs of a batch."""
-        is_lone = all(len(each) == 1 for each in feed.values()) and self._is_alone()
+        is_lone = all(len(each) == 1 for each in feed.values()) and not self._may_shrink() and self._is_alone()
         found: list[Any] = (self._lone if is_lone else self._session).run(outputs, feed)
         return found
 

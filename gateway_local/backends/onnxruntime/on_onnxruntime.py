@@ -41,15 +41,19 @@ class Session:
         self.described = f"ONNX Runtime, {self._session.get_providers()[0]}"
         self.inputs = [tensor.name for tensor in self._session.get_inputs()]
         self.outputs = [tensor.name for tensor in self._session.get_outputs()]
-        self._may_shrink = args["model_instance_kind"] != "GPU"
+        self._on_cpu = args["model_instance_kind"] != "GPU"
         self._has_grown, self._ran_at = False, time.monotonic()
+
+    def may_shrink(self) -> bool:
+        """Whether a lone image would now return the memory that larger batches have taken."""
+        return self._on_cpu and self._has_grown and time.monotonic() - self._ran_at > PAUSE_SECONDS
 
     def run(self, outputs: list[str], feed: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """The outputs of a batch. A lone image after a pause returns the memory that larger batches have taken."""
-        now, size = time.monotonic(), max(map(len, feed.values()))
+        size = max(map(len, feed.values()))
+        shrinks = size == 1 and self.may_shrink()
         self._has_grown |= size > 1
-        shrinks = self._may_shrink and self._has_grown and size == 1 and now - self._ran_at > PAUSE_SECONDS
-        self._ran_at = now
+        self._ran_at = time.monotonic()
         found: list[NDArray[Any]] = self._session.run(outputs, feed, SHRINKING if shrinks else None)
         if shrinks:
             self._has_grown = False

@@ -56,6 +56,15 @@ def test_only_a_lone_image_on_an_idle_machine_has_several_threads():
     assert "2 threads" in session.described
 
 
+def test_session_for_batches_gets_the_lone_image_with_which_it_returns_memory():
+    usual, lone = Session({}), Session({})
+    usual.may_shrink = lambda: usual.sizes[-1:] == [8]
+    session = elastic.Elastic(usual, lone, 2, lambda: True)
+    for size in (8, 1, 1):
+        session.run(["y"], {"x": np.zeros((size, 3))})
+    assert (usual.sizes, lone.sizes) == ([8, 1], [1])
+
+
 @pytest.mark.parametrize(
     ("record", "parameters", "kind", "threads"),
     [
