@@ -1,4 +1,4 @@
-"""How well scores say how often answers are right: expected calibration error and Brier score.
+"""How well scores say how often answers are right: expected calibration error, Brier score, and the reliability bins.
 
 All of it is about the best class of each image: an image is answered with a score, and the answer is right or not.
 """
@@ -30,13 +30,29 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Bin:
+    """The images whose best class has a score above `low` and up to `high`."""
+
+    low: float
+    high: float
+    images: int
+    score: float
+    """The mean score of their best classes."""
+    right: float
+    """The share of them that were right."""
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """The calibration of some answers."""
 
+    images: int
     expected_calibration_error: Estimate
     """The mean over images of |score - share right| in the bin of each."""
     brier_score: Estimate
     """The mean of (score - 1)² of right answers and score² of wrong ones (G. W. Brier, 1950), of the best class."""
+    bins: tuple[Bin, ...]
+    """Those with images."""
 
 
 def calibration_of(scores: Scores, right: Right) -> Calibration:
@@ -51,12 +67,25 @@ def calibration_of(scores: Scores, right: Right) -> Calibration:
     resampled = (rng.integers(0, images, images) for _ in range(count))
     bounds = np.quantile([measures(scores[drawn], right[drawn]) for drawn in resampled], (0.025, 0.975), axis=0)
     error, brier = (Estimate(*map(float, each)) for each in zip(measures(scores, right), *bounds, strict=True))
-    return Calibration(error, brier)
+    numbers = _numbers(scores)
+    bins = ((int(number), numbers == number) for number in np.unique(numbers))
+    return Calibration(
+        images,
+        error,
+        brier,
+        tuple(
+            Bin(n / BINS, (n + 1) / BINS, int(inside.sum()), float(scores[inside].mean()), float(right[inside].mean()))
+            for n, inside in bins
+        ),
+    )
 
 
 def measures(scores: Scores, right: Right) -> tuple[float, float]:
     """Expected calibration error and Brier score of answers."""
-    # A score at a border is in the lower bin.
-    bins = np.clip(np.ceil(scores * BINS).astype(np.intp) - 1, 0, BINS - 1)
-    difference = np.bincount(bins, weights=scores - right, minlength=BINS)
+    difference = np.bincount(_numbers(scores), weights=scores - right, minlength=BINS)
     return float(np.abs(difference).sum() / len(scores)), float(np.mean((scores - right) ** 2))
+
+
+def _numbers(scores: Scores) -> NDArray[np.intp]:
+    """The bin of each score: a score at a border is in the lower one."""
+    return np.clip(np.ceil(scores * BINS).astype(np.intp) - 1, 0, BINS - 1)

@@ -38,6 +38,15 @@ def calibrate(
             callback=a_number,
         ),
     ] = 0.5,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            help="PNG file for the reliability diagram, by default NAME-calibration.png.",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     *,
@@ -59,6 +68,7 @@ def calibrate(
     from gateway_models.proof.dataset import read_dataset
     from gateway_models.proof.evaluate import left_out, predict_each
     from gateway_models.proof.image_files import reasons, resize_for
+    from gateway_models.proof.plots import reliability
     from gateway_models.proof.serving import serving
     from gateway_models.repository.after import DeclaredStep
     from gateway_models.repository.manage import entry_with_version
@@ -75,12 +85,19 @@ def calibrate(
     for line in reasons(left_out(answers)):
         print_status(f"left out: {line}")
     found = run(scored(answers), held_out=held_out)
+    diagram = plot or Path(f"{name}-calibration.png")
+    reliability(
+        [("before", found.before), ("after", found.after)],
+        f"Calibration of {name}, version {base}, on {data}",
+        diagram,
+    )
     number = None
     if found.helps and not dry_run:
         step = DeclaredStep(temperature=found.temperature)
         entry, number = add_step(step, model_repository, name, base, print_status)
         reload(address, load=entry.ensembles)
     _report(found)
+    emit(f"reliability diagram: {diagram}")
     if not found.helps:
         print_status("the scores of the images held out are not better, so there is no new version")
         raise typer.Exit(1)

@@ -9,7 +9,6 @@ import typer
 from gateway_cli.addresses import Triton
 from gateway_cli.model.group import Name, model_app
 from gateway_cli.terminal import Repository, emit, print_status
-from gateway_client.csv_cells import csv_line
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.tuning import TUNING
 from gateway_models.proof.variants import NetworkRuntime
@@ -83,14 +82,9 @@ def evaluate(
         Path | None,
         typer.Argument(help="A folder with a folder for each class, or a CSV of path,label.", show_default=False),
     ] = None,
-    confusion: Annotated[
+    plot: Annotated[
         Path | None,
-        typer.Option(
-            "--confusion",
-            help="CSV file for the confusion matrix, with a row for each true class; by default NAME-confusion.csv.",
-            dir_okay=False,
-            show_default=False,
-        ),
+        typer.Option("--plot", help="File for the confusion matrix; by default NAME-confusion.png.", dir_okay=False),
     ] = None,
     version: Version = None,
     decode: DecodeAs = None,
@@ -119,8 +113,8 @@ def evaluate(
         raise typer.BadParameter("name either DATA or --log URL")
     if log is None and (days is not None or as_json):
         raise typer.BadParameter("--days and --json are for --log")
-    if log is not None and (confusion is not None or decode is not None or address is not None):
-        raise typer.BadParameter("--confusion, --decode and --triton are for DATA")
+    if log is not None and (plot is not None or decode is not None or address is not None):
+        raise typer.BadParameter("--plot, --decode and --triton are for DATA")
     if log is not None:
         from gateway_cli.log_accuracy import evaluate_log
 
@@ -131,6 +125,7 @@ def evaluate(
     from gateway_models.proof.dataset import read_dataset
     from gateway_models.proof.evaluate import Evaluation, predict_each
     from gateway_models.proof.image_files import resize_for
+    from gateway_models.proof.plots import confusion_matrix
     from gateway_models.proof.report import evaluation_report
     from gateway_models.proof.serving import serving
     from gateway_models.repository.manage import entry_with_version
@@ -148,12 +143,10 @@ def evaluate(
     evaluation_report(evaluation, labels).print()
     if not evaluation.answers:
         raise typer.Exit(1)
-    confusion = confusion or Path(f"{name}-confusion.csv")
-    confusion.parent.mkdir(parents=True, exist_ok=True)
-    rows = zip(labels, evaluation.confusion().tolist(), strict=True)
-    lines = [csv_line(["true", *labels]), *(csv_line([label, *counts]) for label, counts in rows)]
-    confusion.write_text("".join(lines), encoding="utf-8", newline="")
-    emit(f"confusion matrix: {confusion}")
+    plot = plot or Path(f"{name}-confusion.png")
+    plot.parent.mkdir(parents=True, exist_ok=True)
+    confusion_matrix(evaluation.confusion(), labels, plot, f"{name} on {data}")
+    emit(f"confusion matrix: {plot}")
 
 
 @model_app.command("tune")

@@ -18,6 +18,7 @@ from gateway_models.proof.calibrate import (
 )
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer
+from gateway_models.proof.plots import reliability
 from gateway_models.repository.after import DeclaredStep, FunctionStep
 from gateway_models.repository.entry import read_entry
 from gateway_predictions.calibration import calibration_of, measures
@@ -100,6 +101,7 @@ def test_measures_are_those_of_the_papers():
     assert error == pytest.approx((2 * 0.4 + 0.4) / 3)
     assert brier == pytest.approx((0.01 + 0.81 + 0.16) / 3)
     found = calibration_of(scores, right)
+    assert [(each.images, each.score, each.right) for each in found.bins] == [(1, 0.4, 0), (2, 0.9, 0.5)]
     estimate = found.expected_calibration_error
     assert estimate.low <= estimate.value <= estimate.high
     with pytest.raises(ValueError, match="no images"):
@@ -107,8 +109,8 @@ def test_measures_are_those_of_the_papers():
 
 
 def test_scores_at_the_ends_have_a_bin():
-    error, _ = measures(np.array([0.0, 1.0, 1 / 15]), np.array([False, True, True]))
-    assert error == pytest.approx((1 - 1 / 15) / 3)
+    found = calibration_of(np.array([0.0, 1.0, 1 / 15]), np.array([False, True, True]))
+    assert [(each.low, each.images) for each in found.bins] == [(0, 2), (14 / 15, 1)]
 
 
 def test_too_few_images_are_refused(sure):
@@ -124,6 +126,12 @@ def test_versions_that_cannot_be_calibrated_are_refused(step):
         check_calibration(entry(multi_label=True), 1)
     with pytest.raises(NotCalibrated, match=r"has a step after its network \(.*\): calibrate a version without one"):
         check_calibration(entry(after=step), 1)
+
+
+def test_diagram_has_both_sides(calibrated, tmp_path):
+    sides = [("before", calibrated.before), ("after", calibrated.after)]
+    reliability(sides, "digits $1$", tmp_path / "new" / "a.png")
+    assert (tmp_path / "new" / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_scaling_and_step_give_the_same_scores(own_head):

@@ -10,6 +10,7 @@ from gateway_client.csv_cells import csv_line
 from gateway_models.proof.dataset import DatasetError, Sample, read_dataset
 from gateway_models.proof.evaluate import ClassScore, Evaluation, SampleAnswer
 from gateway_models.proof.image_files import NoImages, NotCompared, image_files, read_image_files
+from gateway_models.proof.plots import confusion_matrix
 from gateway_models.proof.report import ranks
 from tests.commands import usage_error
 
@@ -110,9 +111,12 @@ def test_multi_label_model_predicts_every_class_above_a_half():
     assert evaluation.per_class() == [ClassScore(0, 1, 1, 1), ClassScore(1, 1, 1, 1), ClassScore(2, 0, 1, 0)]
 
 
-@pytest.mark.parametrize(
-    "options", [("data", "--json"), ("data", "--days", 1), ("--log", "log", "--confusion", "a.csv")]
-)
+def test_confusion_matrix_of_many_classes_is_drawn(tmp_path):
+    confusion_matrix(np.eye(100), [f"class {n}" for n in range(100)], tmp_path / "matrix.png", "many")
+    assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("options", [("data", "--json"), ("data", "--days", 1), ("--log", "log", "--plot", "a.png")])
 def test_options_that_would_have_no_effect_are_refused(options):
     assert re.search("are for (--log|DATA)", usage_error("model", "evaluate", "head", *options))
 

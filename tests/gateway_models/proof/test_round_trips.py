@@ -376,8 +376,8 @@ def test_parity_refuses_an_original_that_is_gone_or_another(added_head, tmp_path
 
 def test_evaluate_counts_what_the_service_answers(server, repository, serves, photos, tmp_path):
     files = image_files([photos])
-    confusion = tmp_path / "results" / "confusion.csv"
-    options = [f"--confusion={confusion}", f"--triton={server.url}", f"--model-repository={repository}"]
+    plot = tmp_path / "plots" / "confusion.png"
+    options = [f"--plot={plot}", f"--triton={server.url}", f"--model-repository={repository}"]
     with serves("counted") as served:
         transforms = reference_transforms(served.entry.preprocessing)
         images = [transforms(Image.open(path).convert("RGB")) for path in files]
@@ -396,8 +396,9 @@ def test_evaluate_counts_what_the_service_answers(server, repository, serves, ph
     assert re.search(rf"images +{len(files)}, [\d.]+ a second", result.output)
     assert "not counted:" in result.output
     assert "broken.jpg" in result.output
-    counts = np.genfromtxt(confusion, delimiter=",", skip_header=1)[:, 1:]
-    assert (counts.sum(), counts.trace()) == (len(files), len(files) - 1)
+    with Image.open(plot) as drawn:
+        assert drawn.format == "PNG"
+        assert min(drawn.size) > 300
 
 
 FAILS = """
