@@ -46,12 +46,14 @@ def quantity(field: str, value: object) -> str:
         return str(value.value)
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: ""}[value]
+    if field.endswith("_rules") and isinstance(value, dict):
+        return ",".join(value)
     if isinstance(value, dict):
         return ",".join(f"{each:g}" if name == "*" else f"{name}={each}" for name, each in value.items())
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     if "_bytes" in field and isinstance(value, int):
-        return size(value)
+        return size(value) if value else "0"
     if field.endswith("_seconds"):
         return f"{value:g} s"
     return f"{value:,}" if isinstance(value, int) and value >= 10_000 else str(value)
@@ -71,7 +73,7 @@ def allowed_values(field: str) -> str:
     for start in ("a whole number ", "a number ", "from "):
         text = text.removeprefix(start)
     if "_bytes" in field:
-        return re.sub(r"\d+", lambda match: size(int(match[0])), text)
+        return re.sub(r"\d+", lambda match: quantity(field, int(match[0])), text)
     return re.sub(r"\d{5,}", lambda match: f"{int(match[0]):,}", text)
 
 

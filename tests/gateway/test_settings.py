@@ -195,8 +195,8 @@ def test_invalid_list_error_names_its_variable_and_has_an_example(monkeypatch, f
 
 def test_documented_defaults_are_valid_values(monkeypatch):
     page = (PROJECT / "docs" / "reference" / "settings.md").read_text()
-    rows = re.findall(r"^\| `(GATEWAY_\w+)` \| ([\d.,]+(?: (?:KiB|MiB|GiB|s))?) \|", page, re.MULTILINE)
-    assert len(rows) > 20
+    rows = re.findall(r"^\| `(GATEWAY_\w+)` \| ([^ |][^|]*) \|", page, re.MULTILINE)
+    assert len(rows) > 30
     for name, default in rows:
         monkeypatch.setenv(name, default)
     fields = {name.removeprefix("GATEWAY_").lower() for name, _ in rows}
