@@ -542,7 +542,7 @@ class StreamSettings(Section):
     fixed_limits: ClassVar[FixedLimits] = {"stream_idle_seconds": (STREAM_IDLE_SECONDS, "seconds", errors.StreamIdle)}
 
     max_streams: int = Field(64, ge=0, le=100_000)
-    """Open streams of one process; then a new one replaces the longest without a frame, or gets 503 `overloaded`."""
+    """Open streams of one process; beyond it the most idle stream is closed, or the new one gets 503 `overloaded`."""
 
 
 class Settings(

@@ -29,7 +29,7 @@ DRIFT_IMAGES = Counter(
 )
 DRIFT_REFERENCE = Gauge(
     "gateway_drift_reference_share",
-    "The share of a bin in the stored reference; 0 if it has the bin no more.",
+    "The share of a bin in the stored reference; 0 for a bin that it lacks.",
     ["model", "version", "property", "bin"],
     multiprocess_mode="livemax",
 )
