@@ -1,5 +1,5 @@
 """The prediction log: what the models answered, clients' feedback, and what can be learned from both.
 
-The service hands finished results to `service_log`; a process of its own, `writer`, writes them. Commands read the log
-through `reader`.
+The service hands finished results to `service_log`; a thread, `writer`, writes them. Commands read the log through
+`reader`.
 """

@@ -1,7 +1,8 @@
 """Dynamic batching: the images of all requests in few calls.
 
 An image leaves at once while a Triton is idle. While as many calls are out as keep the Tritons of its model busy, it
-waits; each call that returns is followed by the next one, with images of similar size of one request or of many.
+waits; each call that returns is followed by the next one, with images of similar size of one request or of many. An
+image that a response cache may hold has a call of its own, since the cache's key is the whole call.
 """
 
 import asyncio

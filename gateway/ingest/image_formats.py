@@ -1,4 +1,8 @@
-"""The image formats that are accepted, one entry each; and what is known of an image before it is decoded."""
+"""The image formats that are accepted, one entry each; and what is known of an image before it is decoded.
+
+A new format also needs samples in tests/samples.py and a row in docs/reference/images.md; a decoder's package, an extra
+in pyproject.toml and constraints.txt, and its installation in the Dockerfile. Tests name the other lists of formats.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum

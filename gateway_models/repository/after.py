@@ -1,7 +1,8 @@
 """The step after a network: calibrated scores and own classes, declared in YAML, or a Python function of the user's.
 
 A step belongs to a version of a model. It is a Triton model of its own, a folder beside the others, and the last step
-of the version's ensemble.
+of the version's ensemble. `templates/after/declared.py` computes a declared one in Triton, and
+`gateway_models.networks.after` completes and tries it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""A model as the user describes it: one object from the command line to the record beside the model."""
+"""A model as the user describes it: one object from the command line to the record beside the model.
+
+A field of `ModelSpec` or `Serving` with an `Option` is an option of `gateway model add`, without other changes.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
