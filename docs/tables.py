@@ -70,8 +70,9 @@ def default(field: str) -> str:
 def allowed_values(field: str) -> str:
     """The allowed values of a setting, with sizes in units and large counts in groups of three digits."""
     text = allowed(field)
-    for start in ("a whole number ", "a number ", "from "):
+    for start in ("a whole number ", "a number ", "from ", "a ", "the path of a "):
         text = text.removeprefix(start)
+    text = re.sub(r"^([\d.]+) to (\d+)$", r"\1–\2", text).replace("list with commas", "list")
     if "_bytes" in field:
         return re.sub(r"\d+", lambda match: quantity(field, int(match[0])), text)
     return re.sub(r"\d{5,}", lambda match: f"{int(match[0]):,}", text)
@@ -177,20 +178,24 @@ def option_lines(command: Command) -> list[str]:
     return lines
 
 
+def labels(names: Iterable[str]) -> str:
+    """Names of labels as in PromQL."""
+    return f"{{{','.join(names)}}}" if names else ""
+
+
 def metric_table() -> str:
     """Every metric of the core, then those of the plug-ins."""
     modules = [metrics, *metrics_of(installed())]
     found = [metric for each in modules for metric in vars(each).values() if isinstance(metric, MetricWrapperBase)]
     rows = (
         (
-            f"`{metric._name}{'_total' if metric._type == 'counter' else ''}`",
+            f"`{metric._name}{'_total' * (metric._type == 'counter')}{labels(metric._labelnames)}`",
             metric._type,
-            ", ".join(metric._labelnames),
             metric._documentation,
         )
         for metric in found
     )
-    return table(("metric", "type", "labels", "meaning"), rows)
+    return table(("metric", "type", "meaning"), rows)
 
 
 def leaf_commands(path: tuple[str, ...], command: Command) -> Iterator[tuple[tuple[str, ...], Command]]:

@@ -269,37 +269,37 @@ class ListenSettings(Section):
     """Where the service listens, and the machine that it is for."""
 
     host: str = Field("127.0.0.1", min_length=1, max_length=255)
-    """Address that the API listens on; 0.0.0.0 for every interface."""
+    """Address of the API; 0.0.0.0 for every interface."""
     port: int = Field(8080, ge=1, le=65_535)
-    """Port that the API listens on."""
+    """Port of the API."""
     workers: int = Field(1, ge=1, le=64)
     """Gateway processes that share the ports."""
     cores: float = Field(0, ge=0, le=4_096)
-    """Cores to compute counts of processes and limits of images for; 0 for those of the machine or container."""
+    """Cores to size the service for; 0 for those of the machine or container."""
     beside_triton: BesideTriton = BesideTriton.NO
-    """Compute workers and limits of images that are not set, for a machine with a Triton on its cpu or gpu; or no."""
+    """Size what is not set for a machine with a Triton on its cpu or gpu; or no."""
     triton_alone: bool = False
-    """Size Triton's models for cores that no gateway shares, as in a pod of its own; the chart sets it."""
+    """Size Triton's models for cores that no gateway shares."""
     costs: Annotated[str, Field(min_length=0, max_length=500), AfterValidator(_costs)] = ""
-    """What an image costs, as `gateway doctor --run` prints it; when empty, what it found on this machine."""
+    """What an image costs, as `gateway doctor --run` prints it; by default what it found on this machine."""
 
 
 class PluginSettings(Section):
     """Plug-ins."""
 
     plugins_off: Listed = ()
-    """Installed plug-ins that are not used, by the names that `gateway plugins` lists; their settings do not exist."""
+    """Names of plug-ins (`gateway plugins`) that are not used; their settings do not exist."""
 
 
 class AccessSettings(Section):
     """Who may call."""
 
     metrics_access: MetricsAccess = MetricsAccess.OPEN
-    """Who may read `GET /metrics`, which names models and API keys: open to all, any API key, or an admin key."""
+    """Who may read `GET /metrics`, which names models and keys: all, any API key, or an admin key."""
     cors_origins: Annotated[Listed, AfterValidator(setting_values.origins)] = ()
-    """Origins whose web pages may call the API and show the page in a frame: https://app.example,…; * for all."""
+    """Origins whose web pages may call the API and frame the page, such as https://app.example; * for all."""
     hosts: Annotated[Listed, AfterValidator(setting_values.hosts)] = ()
-    """Public names of the service, such as images.example,*.lab.example; * for all. Needed while no API key is."""
+    """Public names of the service, such as *.lab.example; * for all. Needed without API keys."""
 
 
 class TritonSettings(Section):
@@ -318,32 +318,31 @@ class TritonSettings(Section):
     )
 
     triton_url: Annotated[Listed, AfterValidator(setting_values.triton_addresses)] = ("127.0.0.1:8001",)
-    """Triton's gRPC endpoint as host:port; calls are balanced over several, with commas, or all addresses of a name."""
+    """Triton's gRPC host:port; calls are balanced over several, and over all addresses of a name."""
     triton_ca_file: TlsFile = None
-    """Certificates (PEM) of the CA that signed Triton's certificate; connections to Triton then use TLS."""
+    """PEM of the CA that signed Triton's certificate; turns on TLS to Triton."""
     triton_server_name: Annotated[str | None, Allowed("a host name")] = Field(None, min_length=1, max_length=253)
     """Name in Triton's certificate; by default the host of the first `triton_url`."""
     triton_certificate_file: TlsFile = None
-    """The gateway's certificate (PEM) for a Triton that requires one of its clients; needs `triton_key_file`."""
+    """The gateway's certificate (PEM), for mutual TLS; needs `triton_key_file`."""
     triton_key_file: TlsFile = None
     """Private key (PEM) of `triton_certificate_file`."""
     model: str = Field("ensemble_model", min_length=1, max_length=256)
     """Model for requests that do not name one."""
     load_models: Listed = ()
-    """Models to load besides the default one if Triton does not serve them; * for all of its repository."""
+    """Models that Triton should serve besides the default one; * for all of its repository."""
     models_memory_bytes: int = Field(0, ge=0, le=64 * KIB * GIB)
-    """Host memory of a Triton for models, which requests then load, the default one included; 0 to load all of them."""
+    """Host memory of a Triton for models, which requests then load; 0 loads all at the start."""
     models_gpu_memory_bytes: int = Field(0, ge=0, le=KIB * GIB)
-    """With models_memory_bytes: memory of each GPU for models; 0 if it is not limited."""
+    """With models_memory_bytes: memory of each GPU for models; 0 for no limit."""
     cache_secret: SecretStr | None = Field(None, min_length=16, max_length=1_024)
-    """Secret that separates images in Triton's response cache; gateways with the same secret share cached results."""
+    """Secret of Triton's response cache; gateways with the same one share results."""
     default_top_k: int = Field(5, ge=1, le=1_000)
-    """Predictions for each file when a request does not set `top_k`."""
+    """Predictions for each file without `top_k`."""
     max_top_k: Constant[int] = 1_000
-    """Largest `top_k` of a request: all classes of ImageNet."""
+    """Largest `top_k` of a request."""
     max_predictions: Constant[int] = 100_000
-    """Predictions in one response, files × `top_k`: 10 MB of JSON. Ten scores under /v2 count as one; JSON lines have
-    no limit."""
+    """Predictions in one response, files × `top_k`; ten scores under /v2 count as one, JSON lines not at all."""
 
     def faults(self) -> Sequence[str]:
         """Models on demand contradict a list of all models."""
@@ -368,18 +367,17 @@ class DeadlineSettings(Section):
     not_above: ClassVar[Pairs] = (("default_timeout_seconds", "max_timeout_seconds"),)
 
     default_timeout_seconds: float = Field(30.0, gt=0, le=3_600)
-    """Deadline of a request that does not set `timeout`, counted from its last byte."""
+    """Deadline of a request without `timeout`, counted from its last byte."""
     max_timeout_seconds: float = Field(300.0, gt=0, le=3_600)
-    """Largest `timeout` of a request, and the deadline of an explanation that sets none."""
+    """Largest `timeout` of a request, and default of an explanation."""
     upload_timeout_seconds: float = Field(300.0, gt=0, le=86_400)
-    """Time for a body to arrive, excluding time in which the gateway does not read."""
+    """Time for a body to arrive."""
     upload_idle_timeout_seconds: Constant[float] = 20.0
-    """Longest pause of a client while it sends its body, and longest time for the headers of a request: a phone that
-    changes networks needs some seconds."""
+    """Longest pause within a body, and longest time for the headers of a request."""
     min_upload_bytes_per_second: Constant[int] = 8 * KIB
-    """Lowest speed of an upload; a client that stays slower gets 408 `upload_too_slow`."""
+    """Lowest speed of an upload."""
     upload_grace_seconds: Constant[float] = 20.0
-    """Time that an upload may fall behind `min_upload_bytes_per_second` before it is refused."""
+    """Time that an upload may fall behind `min_upload_bytes_per_second`."""
     answer_timeout_seconds: Constant[float] = 60.0
     """Longest time for a client to read the next 64 KiB of its response; then its connection is closed."""
 
@@ -401,23 +399,23 @@ class RequestSettings(Section):
     not_above: ClassVar[Pairs] = (("max_file_bytes", "max_request_bytes"),)
 
     max_files: int = Field(1_000, ge=1, le=10_000)
-    """Files in one request; the next one is refused with 413 `too_many_files`."""
+    """Files in one request; beyond it 413 `too_many_files`."""
     max_file_bytes: int = Field(20 * MIB, ge=1, le=GIB)
-    """Bytes of one file; a larger one gets `file_too_large`."""
+    """Bytes of one file; beyond it `file_too_large`."""
     max_request_bytes: int = Field(2 * GIB, ge=1, le=64 * GIB)
-    """Bytes of one body; a larger one is refused with 413 `request_too_large`."""
+    """Bytes of one body; beyond it 413 `request_too_large`."""
     request_cpu_seconds: Constant[float] = 3.0
-    """Processor time for decoding a request's images, plus an allowance per image and byte; then `too_costly`."""
+    """Processor time for decoding a request's images, plus an allowance per image and byte."""
     max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)
-    """Width × height of one image (its first frame); a larger one gets `image_too_large`."""
+    """Width × height of one image; beyond it `image_too_large`."""
     max_image_side: Constant[int] = 16_384
-    """Width or height of one image in pixels, as WebP allows; a larger one gets `image_too_large`."""
+    """Width or height of one image in pixels."""
     max_header_bytes: Constant[int] = 64 * KIB
-    """Bytes of a request's headers, and of its JSON header under /v2; more is refused with 431 `headers_too_large`."""
+    """Bytes of a request's headers, and of its JSON header under /v2."""
     max_headers: Constant[int] = 100
-    """Headers of one request; more are refused with 431 `headers_too_large`."""
+    """Headers of one request."""
     max_part_header_bytes: Constant[int] = 16 * KIB
-    """Bytes of the headers of one multipart part; more is refused with 431 `headers_too_large`."""
+    """Bytes of the headers of one multipart part."""
 
 
 class ProcessSettings(Section):
@@ -434,7 +432,7 @@ class ProcessSettings(Section):
     }
 
     max_connections: Annotated[int, Fixed("1,000, or what the limit of open files leaves")] = 1_000
-    """Connections of one process; then a new one replaces an idle or the slowest one, or gets 503 `overloaded`."""
+    """Connections of one process; then a new one replaces an idle or the slowest one, or gets 503."""
     max_images_in_flight: int = Field(32, ge=1, le=100_000)
     """Images of one process that may be in Triton at once."""
     max_bytes_in_flight: Annotated[int, Fixed("64 MiB; less if memory is limited")] = 64 * MIB
@@ -442,15 +440,15 @@ class ProcessSettings(Section):
     max_images_waiting: Annotated[int, Fixed("`GATEWAY_MAX_IMAGES_IN_FLIGHT`, at least 64")] = Field(
         default_factory=lambda known: max(64, known["max_images_in_flight"])
     )
-    """Images of one process that may wait for admission; at the limit, new requests get 503 `overloaded`."""
+    """Images of one process that may wait for admission."""
     max_bytes_waiting: Annotated[
         int, Fixed("256 MiB, or `GATEWAY_MAX_FILE_BYTES` if that is more; less if memory is limited")
     ] = Field(default_factory=lambda known: max(256 * MIB, known["max_file_bytes"]))
-    """Bytes of uploads that one process may buffer; at the limit, the slowest upload gets 503 `overloaded`."""
+    """Bytes of uploads that one process may buffer; beyond it the slowest upload gets 503."""
     max_bytes_unread: Annotated[int, Fixed("128 MiB; less if memory is limited")] = 128 * MIB
-    """Bytes of unread responses that one process may buffer; at the limit, the slowest reader is disconnected."""
+    """Bytes of unread responses that one process may buffer; beyond it the slowest reader is disconnected."""
     max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
-    """Longest time that a request waits for the admission of its first image, then 503, or its key's rate, then 429."""
+    """Longest wait of a request for admission, then 503, or for its key's rate, then 429."""
     hold_without_triton: bool = False
     """Whether images wait up to `max_wait_seconds` while no Triton is ready; else they are refused at once."""
 
@@ -464,7 +462,7 @@ class DecodingSettings(Section):
     }
 
     decode: DecodeMode = DecodeMode.AUTO
-    """Whether images are decoded in the gateway instead of Triton: auto, always or never."""
+    """Whether images are decoded in the gateway instead of Triton."""
     decode_above_pixels: Constant[int] = 4_000_000
     """With decode=auto, images with more pixels are decoded in the gateway: from about this size on, the smaller call
     saves more than decoding here costs."""
@@ -485,9 +483,9 @@ class DecodingSettings(Section):
     )
     """Child processes of one gateway process that decode images; all but the first start only when images wait."""
     decode_cpu_seconds: Constant[float] = 3.0
-    """Processor time that decoding one image in the gateway may take; a small image gets less, then `too_costly`."""
+    """Processor time for decoding one image in the gateway; less for a small one."""
     decode_memory_bytes: Annotated[int, Fixed("1 GiB; less if memory is limited")] = GIB
-    """Memory that decoding one image may take (a small one gets less, then `too_costly`), and all images at once."""
+    """Memory for decoding one image (less for a small one), and all images at once."""
 
 
 class LocalTritonSettings(Section):
@@ -496,19 +494,18 @@ class LocalTritonSettings(Section):
     triton_cache_bytes: int = Field(256 * MIB, ge=0, le=64 * GIB)
     """Size of Triton's response cache; 0 for none."""
     model_repository: Annotated[Path | None, Allowed("the path of a folder")] = None
-    """Folder of Triton's models, to check the memory of those to load and record which versions answer; `gateway up`
-    sets it."""
+    """Folder of Triton's models, to check their memory and record which versions answer."""
     triton_start_timeout_seconds: float = Field(180.0, gt=0, le=3_600)
-    """Longest time that Triton may take to load its models."""
+    """Longest time for Triton to load its models."""
 
 
 class RecoverySettings(Section):
     """Recovery and shutdown."""
 
     heal: bool = True
-    """Whether models that died or fail are reloaded; needs a Triton with --model-control-mode=explicit."""
+    """Whether failed models are reloaded; needs Triton's --model-control-mode=explicit."""
     shutdown_delay_seconds: float = Field(0.0, ge=0, le=300)
-    """Time between SIGTERM and the closing of the port; readiness is false, and requests are still served."""
+    """Time between SIGTERM and the closing of the port: not ready, but requests are served."""
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)
     """Time for requests in flight to finish after SIGTERM."""
 
@@ -528,7 +525,7 @@ class LogSettings(Section):
     log_level: LogLevel = LogLevel.INFO
     """Least severe level that is logged."""
     log_format: LogFormat = LogFormat.AUTO
-    """text, json, or auto: text on a terminal and JSON lines elsewhere."""
+    """auto: text on a terminal and JSON lines elsewhere."""
 
 
 STREAM_IDLE_SECONDS = 30.0
@@ -542,7 +539,7 @@ class StreamSettings(Section):
     fixed_limits: ClassVar[FixedLimits] = {"stream_idle_seconds": (STREAM_IDLE_SECONDS, "seconds", errors.StreamIdle)}
 
     max_streams: int = Field(64, ge=0, le=100_000)
-    """Open streams of one process; beyond it the most idle stream is closed, or the new one gets 503 `overloaded`."""
+    """Open streams of one process; beyond it the most idle stream is closed, or the new one gets 503."""
 
 
 class Settings(

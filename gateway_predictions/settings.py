@@ -74,21 +74,20 @@ class PredictionLogSettings(Section):
     log_predictions_share: Annotated[dict[str, float], NoDecode, BeforeValidator(if_text(percentages_of))] = Field(
         {ALL_MODELS: 1.0}
     )
-    """Percentage of images whose results are logged, at random: one number, or one by model as *=1,flowers=100."""
+    """Percentage of images that are logged at random, also by model: *=1,flowers=100."""
     log_predictions_rules: Annotated[
         dict[str, float],
         NoDecode,
         Allowed("none, or a list of score<NUMBER, margin<NUMBER, disagreement and error"),
         BeforeValidator(if_text(rules_of)),
     ] = Field({DISAGREEMENT: 1.0, ERROR: 1.0})
-    """Results that are always logged: with a best score below a number, with two best scores that differ by less than a
-    number, contradicted by a shadow version, or failed."""
+    """Results that are always logged (docs/guides/prediction-log.md)."""
     log_predictions_images: bool = False
-    """Whether the image files of logged results are stored."""
+    """Whether the images are stored."""
     log_predictions_keep_days: int = Field(30, ge=0, le=36_500)
-    """Days after which rows and images are deleted; 0 for never. A bucket has lifecycle rules instead."""
+    """Days after which rows and images are deleted; 0 for never. Not in a bucket."""
     log_predictions_keep_bytes: int = Field(10 * GIB, ge=0, le=1_024 * 1_024 * GIB)
-    """Bytes above which the oldest days are deleted; 0 for no limit. A bucket has lifecycle rules instead."""
+    """Bytes above which the oldest days are deleted; 0 for no limit. Not in a bucket."""
 
     def process_bytes(self) -> int:
         """The packages, the queue, and the file that is made of a part of it."""

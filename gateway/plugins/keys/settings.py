@@ -31,10 +31,10 @@ class KeySettings(Section):
     """API keys."""
 
     api_keys_file: KeyFilePath = None
-    """File of the API keys' names and hashes; without it no key is needed. See `gateway key`."""
+    """File of API keys (`gateway key`); without it no key is needed."""
     admin_keys_file: KeyFilePath = None
-    """File of the keys that may load and unload models; without it, that is not possible. See `gateway key`."""
+    """File of the keys that may load and unload models; without it nobody may."""
     rate_store_url: Annotated[
         SecretStr | None, Allowed("a URL: redis://…, rediss://… or unix://…"), AfterValidator(_rate_store)
     ] = None
-    """Redis or Valkey in which processes count the images of keys, such as redis://host:6379/0; needs extra fleet."""
+    """Redis or Valkey in which processes count the images of keys; needs the extra fleet."""

@@ -22,8 +22,7 @@ class ProtocolSettings(Section):
     }
 
     grpc_port: int = Field(0, ge=0, le=65_535)
-    """Port of the Open Inference Protocol over gRPC; 0 for none. Needs the extra grpc, and API keys unless
-    `host` is loopback."""
+    """Port; 0 for none. Needs the extra grpc, and API keys unless `host` is loopback."""
 
     def faults(self) -> list[str]:
         """Two servers cannot share a port."""

@@ -49,6 +49,6 @@ class UrlSettings(Section):
     needs: ClassVar[Pairs] = (("fetch_networks", "fetch_urls"),)
 
     fetch_urls: Annotated[Listed, AfterValidator(_url_prefixes)] = ()
-    """Prefixes of URLs from which images may be fetched, with commas: https://host/folder/."""
+    """Prefixes of URLs from which images may be fetched, such as https://host/folder/."""
     fetch_networks: Annotated[Listed, AfterValidator(_networks)] = ()
-    """Networks besides the public internet from which images may be fetched, with commas, such as 10.20.0.0/16."""
+    """Private networks from which images may be fetched, such as 10.20.0.0/16."""
