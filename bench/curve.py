@@ -76,13 +76,13 @@ def _measure(service: Service, sender: Remote, photo: Photo, in_flight: int, sec
 
 
 def _report(curves: Mapping[str, Mapping[float, Series]]) -> str:
-    header = ["", "images/s", "p50", "p99", *(f"CPU: {stage}" for stage in STAGES), "CPU an image"]
+    header = ["", "images/s", "p50, ms", "p99, ms", *(f"CPU: {stage}, ms" for stage in STAGES), "CPU an image, ms"]
     rows = []
     for title, curve in curves.items():
         for x, series in curve.items():
-            name = f"{x} {title}" if title == BY_NUMBER else f"{x:.3g} MB, {SIZES_IN_FLIGHT} in flight"
-            times = (f"{series.cpu_milliseconds(stage):.2f} ms" for stage in (*STAGES, ""))
-            latencies = (f"{series.latency_milliseconds(percent):.0f} ms" for percent in (50, 99))
+            name = f"{x} {title}" if title == BY_NUMBER else f"{x:.3g} MB"
+            times = (f"{series.cpu_milliseconds(stage):.2f}" for stage in (*STAGES, ""))
+            latencies = (f"{series.latency_milliseconds(percent):.0f}" for percent in (50, 99))
             rows.append([name, f"{series.rate:.0f}", *latencies, *times])
     return table(header, rows)
 

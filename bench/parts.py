@@ -104,7 +104,7 @@ def report(measured: dict[str, Series], seconds: float, cores: int) -> str:
     groups = [
         name for name in GROUPS if any(name in each.cpu_seconds for series in measured.values() for each in series)
     ]
-    header = ["", "images/s", "share of (a)", "p50, p99", *(f"CPU: {GROUPS[name]}" for name in groups)]
+    header = ["", "images/s", "share of (a)", "p50, p99, ms", *(f"CPU: {GROUPS[name]}, ms" for name in groups)]
     rows = []
     for part, series in measured.items():
         cost = series.cpu_milliseconds()
@@ -114,17 +114,14 @@ def report(measured: dict[str, Series], seconds: float, cores: int) -> str:
                 f"({part}) {TITLES[part]}",
                 f"{series.rate:.0f}",
                 str(series.ratio(limit)) if limit and part != "a" else "",
-                f"{series.latency_milliseconds(50):.0f}, {series.latency_milliseconds(99):.0f} ms" if requests else "",
-                *(
-                    f"{series.cpu_milliseconds(name):.2f} ms" if name in series[0].cpu_seconds else ""
-                    for name in groups
-                ),
-                f"{cost:.2f} ms",
+                f"{series.latency_milliseconds(50):.0f}, {series.latency_milliseconds(99):.0f}" if requests else "",
+                *(f"{series.cpu_milliseconds(name):.2f}" if name in series[0].cpu_seconds else "" for name in groups),
+                f"{cost:.2f}",
                 f"{limit.cpu_milliseconds() / cost:.2f}" if limit else "",
             ]
         )
     others = max(each.others_cores for series in measured.values() for each in series)
     rounds = max(map(len, measured.values()))
     conditions = f"Rounds: {rounds} of {seconds:g} s each, on {cores} cores"
-    text = table([*header, "in all", "share of (a)"], rows)
+    text = table([*header, "in all, ms", "share of (a)"], rows)
     return f"{text}\n{conditions}; other processes kept {others:.1f} of them busy at most.\n"
