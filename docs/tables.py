@@ -152,7 +152,7 @@ def commands() -> str:
     found = dict(leaf_commands(("gateway",), get_command(app)))
     lines = {path: option_lines(command) for path, command in found.items()}
     counts = Counter(line for each in lines.values() for line in each)
-    shared = [line for line, count in counts.items() if count > 3]
+    shared = [line for line, count in counts.items() if count > 2]
     add, up = ("gateway", "model", "add"), ("gateway", "up")
     more = [line for line in lines[add] if line in lines[up] and line not in shared]
     lines[up] = [line for line in lines[up] if line not in more] + ["- the options of `gateway model add`, for SOURCE"]

@@ -40,8 +40,7 @@ def classify(
         list[str],
         typer.Argument(
             metavar="SRC…",
-            help="Folders, images, tar or zip files, lists of paths (.txt), s3://bucket/prefix, or - for paths on "
-            "stdin.",
+            help="Folders, images, archives, lists of paths (.txt), s3://bucket/prefix, or - for stdin.",
             show_default=False,
         ),
     ],
@@ -51,7 +50,7 @@ def classify(
             "--out",
             "-o",
             dir_okay=False,
-            help="File to write the rows to: .jsonl, .csv or .parquet.",
+            help="Output: .jsonl, .csv or .parquet.",
             show_default=False,
         ),
     ] = None,
@@ -60,7 +59,7 @@ def classify(
         typer.Option(
             "--gateway",
             metavar="URL",
-            help="A running service; without it, one is started for this run.",
+            help="A running service; by default one is started.",
             show_default=False,
             callback=gateway_url,
         ),
@@ -86,7 +85,7 @@ def classify(
         str | None,
         typer.Option(
             metavar="NUMBER/COUNT",
-            help="Classify only this part of the images, such as 3/16: each of 16 processes takes one.",
+            help="Classify only this part of the images, such as 3/16.",
             show_default=False,
         ),
     ] = None,
@@ -97,9 +96,7 @@ def classify(
     *,
     embeddings: Annotated[
         bool,
-        typer.Option(
-            "--embeddings", help="Add each image's embedding; the model must have been added with --embeddings."
-        ),
+        typer.Option("--embeddings", help="Add each image's embedding, if the model has them."),
     ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a run that ended early, and keep its rows.")

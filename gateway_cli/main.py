@@ -61,14 +61,10 @@ LAST_PORT = 65_535
 
 Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).", show_default=False)]
 Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).", show_default=False)]
-Workers = Annotated[
-    int | None, typer.Option(help="API processes that share the port (GATEWAY_WORKERS).", show_default=False)
-]
+Workers = Annotated[int | None, typer.Option(help="API processes (GATEWAY_WORKERS).", show_default=False)]
 Verbose = Annotated[
     bool,
-    typer.Option(
-        "--verbose", "-v", help="Show Triton's log here, as it is in a pipe, instead of keeping it in a file."
-    ),
+    typer.Option("--verbose", "-v", help="Show Triton's log here instead of keeping it in a file."),
 ]
 
 
@@ -122,7 +118,7 @@ def up(
         str | None,
         typer.Option(
             "--model",
-            help="Model that answers when a request names none (GATEWAY_MODEL); by default SOURCE, or the only one.",
+            help="Default model of requests (GATEWAY_MODEL): SOURCE, or the only one.",
             show_default=False,
         ),
     ] = None,
@@ -221,8 +217,7 @@ def doctor(
         bool,
         typer.Option(
             "--run",
-            help="Run the service on free ports for a minute: its start, parity and speed. The costs "
-            "of an image are kept for `gateway up`.",
+            help="Run the service for a minute: start, parity and speed. `gateway up` uses the measured costs.",
         ),
     ] = False,
     photo: Annotated[
@@ -230,7 +225,7 @@ def doctor(
         typer.Option("--photo", help="JPEG that --run sends; by default the shipped one.", dir_okay=False, exists=True),
     ] = None,
 ) -> None:
-    """Check the machine, the settings, the models and Triton, and give advice; exits with 1 if a check fails.
+    """Check the machine, settings, models and Triton; exits with 1 if a check fails.
 
     If GATEWAY_TRITON_URL is set, this checks that Triton instead of what `gateway up` needs.
     """
@@ -262,7 +257,7 @@ def _run_service(model_repository: Path, photo: Path | None) -> "list[Finding]":
 
 @triton_app.command("fetch", hidden=True)
 def triton_fetch() -> None:
-    """Fetch Triton from its wheel into the cache folder, so that a later start needs no network."""
+    """Fetch Triton into the cache, so that a later start needs no network."""
     runtime = ensure_runtime(default_cache_dir(), print_status)
     emit(runtime.tritonserver)
 
@@ -306,9 +301,9 @@ def triton_alive(
     model: Annotated[
         str | None, typer.Option(help="Model to send images to (GATEWAY_MODEL).", show_default=False)
     ] = None,
-    patience: Annotated[float, typer.Option(help="Seconds of failure after which it counts as dead.", min=0)] = 60.0,
+    patience: Annotated[float, typer.Option(help="Seconds of failure before it exits with 1.", min=0)] = 60.0,
 ) -> None:
-    """Exit with 0 if Triton answers a real inference, with 1 if it has failed to for a minute: a liveness probe.
+    """Liveness probe: exits with 1 if Triton has failed real inferences for a minute.
 
     It fails only where a restart helps: not while models are loading or Triton is busy.
     """

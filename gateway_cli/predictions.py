@@ -56,11 +56,11 @@ def since(days: float | None) -> datetime | None:
 def forget(
     sha256: Annotated[
         str,
-        typer.Argument(metavar="HASH", help="SHA-256 of the image's file, as sha256sum prints it.", show_default=False),
+        typer.Argument(metavar="HASH", help="SHA-256 of the image's file.", show_default=False),
     ],
     log: LogUrl = None,
 ) -> None:
-    """Delete one image from the log: its file, its rows, and the feedback on them."""
+    """Delete an image from the log: file, rows and feedback."""
     url = log_url(log)
     from gateway_predictions.forget import forget as run
     from gateway_predictions.reader import LogReader
@@ -95,7 +95,7 @@ def export(
         typer.Option(
             "--random",
             metavar="N",
-            help="Only N images that were logged at random, whatever their answers: their labels give the accuracy.",
+            help="Only N images that were logged at random; their labels give the accuracy.",
             min=1,
             show_default=False,
         ),
@@ -105,7 +105,7 @@ def export(
         typer.Option(
             "--image-url",
             metavar="URL",
-            help="Where the images of the log are found, such as s3://bucket/log: none is copied.",
+            help="URL of the log's images, such as s3://bucket/log; none is copied.",
             show_default=False,
         ),
     ] = None,
@@ -136,7 +136,7 @@ def import_labels(
     url: RunningGateway = DEFAULT_GATEWAY,
     api_key: ApiKey = None,
 ) -> None:
-    """Send the labels that people gave to a service as feedback; exits with 1 if it refuses any."""
+    """Send labels to a service as feedback; exits with 1 if it refuses any."""
     import httpx
 
     from gateway_predictions.labels import read_labels

@@ -34,7 +34,7 @@ class NoService(UserError):
 
 
 def status(port: OfPort = None, api_key: ApiKey = None) -> None:
-    """Show the services that run here: since when, health, models with versions, addresses and log.
+    """Show the services that run here: health, models, addresses and log.
 
     Exits with 0 if all of them classify images, with 1 if one does not, and with 3 if none runs.
 
@@ -63,7 +63,7 @@ def stop(port: OfPort = None) -> None:
 
 
 def reload(port: OfPort = None) -> None:
-    """Have the service read its settings again: new workers replace the present ones, and no request is lost.
+    """Read the settings again: new workers replace the present ones, and no request is lost.
 
     Settings come from the file .env in the folder where the service was started; variables of its environment and
     options of its command take precedence, and stay. Settings of Triton need a restart. Exits with 1, and the service

@@ -26,7 +26,7 @@ Repository = Annotated[
     typer.Option(
         "--model-repository",
         callback=_of_the_settings,
-        help="Folder with Triton's models (GATEWAY_MODEL_REPOSITORY); by default the project's triton_models.",
+        help="Folder of Triton's models (GATEWAY_MODEL_REPOSITORY), by default triton_models.",
         file_okay=False,
         show_default=False,
     ),

@@ -33,7 +33,7 @@ def add(
         bool,
         typer.Option(
             "--stream",
-            help="Check that the repository's stateful model can follow its streams; it is written if it is missing.",
+            help="Check the stateful model for its streams; write it if it is missing.",
             rich_help_panel=SERVING,
             hidden=True,
         ),

@@ -22,8 +22,7 @@ def calibrate(
     data: Annotated[
         Path,
         typer.Argument(
-            help="Labelled images, none of them from training: a folder with a folder for each class, or a CSV of "
-            "path,label.",
+            help="Labelled images, none from training: a folder for each class, or a CSV of path,label.",
             show_default=False,
         ),
     ],
@@ -32,7 +31,7 @@ def calibrate(
         float,
         typer.Option(
             "--held-out",
-            help="The share of the images on which the result is shown, and which the fit does not see.",
+            help="Share of the images that the fit does not see, and on which the result is shown.",
             min=0.05,
             max=0.95,
             callback=a_number,
@@ -52,7 +51,7 @@ def calibrate(
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without a new version.")] = False,
 ) -> None:
-    """Calibrate a model's scores: fit a temperature, show what it changes on other images, add it as a new version.
+    """Fit a temperature to a model's scores, and add it as a new version.
 
     A calibrated model that answers with a score of 0.8 is right in 80 % of such cases. The top class stays the same.
     The version is not put into use. Exits with 1 if the scores do not improve.

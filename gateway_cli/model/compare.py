@@ -27,8 +27,7 @@ def compare(
     data: Annotated[
         Path,
         typer.Argument(
-            help="A folder of images. If it has a folder for each class, or is a CSV of path,label, accuracy is "
-            "compared as well.",
+            help="A folder of images; for the accuracy a folder for each class, or a CSV of path,label.",
             show_default=False,
         ),
     ],
@@ -36,7 +35,7 @@ def compare(
         float | None,
         typer.Option(
             "--tolerance",
-            help="Largest allowed share of images with another answer, such as 0.02; exits with 1 beyond it.",
+            help="Exit with 1 beyond this share of images with another answer, such as 0.02.",
             min=0,
             max=1,
             callback=a_number,
@@ -47,7 +46,7 @@ def compare(
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Compare two versions of a model: how often they agree, which is right more often, and whether that is chance.
+    """Compare two versions of a model: agreement, accuracy, and whether that is chance.
 
     Two answers of a multi-label model agree if they have the same labels, those with a probability of at least 0.5.
 

@@ -30,7 +30,7 @@ def drift(
         typer.Option(
             "--reference",
             metavar="FOLDER|DAYS",
-            help="A folder of images, which Triton classifies; or a number of days of the log, before those of --days.",
+            help="A folder of images, or a number of days of the log before those of --days.",
             show_default=False,
         ),
     ],
@@ -49,13 +49,12 @@ def drift(
         bool,
         typer.Option(
             "--store",
-            help="Instead of a comparison: store the reference (of DAYS: the last ones) with the model, for the "
-            "metrics of a running service.",
+            help="Store the reference with the model, for the metrics of a running service, instead of a comparison.",
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document.")] = False,
 ) -> None:
-    """Compare the logged images and answers of the last days with a reference; exits with 3 if they have drifted.
+    """Compare logged images and answers with a reference; exits with 3 if they have drifted.
 
     Compared are the best class, score and entropy, and the size and format of the image, by the rows that were logged
     at random.

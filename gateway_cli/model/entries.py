@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @model_app.command("list")
 @takes_bucket
 def list_models(address: Triton = None, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Show the models of the repository; with --triton, also which of them the Triton there has loaded."""
+    """Show the models of the repository; with --triton, also which are loaded there."""
     from gateway_models.repository.manage import entries
     from gateway_models.repository.summary import listed
 
@@ -64,7 +64,7 @@ def remove(
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Delete a model or one version from the repository, and with --triton from the Triton that serves it."""
+    """Delete a model or one version from the repository, and with --triton from that Triton."""
     from gateway_models.repository.manage import check_removable, remove_version
     from gateway_models.repository.manage import remove as remove_model
 
@@ -97,7 +97,7 @@ def use(
         list[str] | None,
         typer.Option(
             metavar="VERSION[=PERCENT]",
-            help="This version also classifies the images, or a percentage of them, after the answer; may be repeated.",
+            help="This version also classifies the images, or a percentage, after the answer; may be repeated.",
             show_default=False,
         ),
     ] = None,

@@ -17,7 +17,7 @@ Place = Annotated[
     str,
     typer.Option(
         "--model-repository",
-        help="Folder with Triton's models, by default the project's triton_models; or s3://BUCKET/PATH, gs://, as://.",
+        help="Folder of Triton's models, by default triton_models; or s3://BUCKET/PATH, gs://, as://.",
         show_default=False,
     ),
 ]
@@ -65,18 +65,18 @@ def pull(
     url: Annotated[str, typer.Argument(help="Bucket: s3://BUCKET/PATH, gs://… or as://ACCOUNT/CONTAINER/PATH.")],
     folder: Annotated[Path, typer.Argument(help="Folder for its models, which Triton serves.", file_okay=False)],
     follow: Annotated[
-        float, typer.Option(help="Seconds between two looks at the bucket for changes; 0: copy once and end.", min=0)
+        float, typer.Option(help="Seconds between two checks of the bucket; 0: copy once and end.", min=0)
     ] = 0.0,
     triton: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="HTTP address of the Triton that serves the folder, to load changes: http://127.0.0.1:8000.",
+            help="HTTP address of the Triton that loads the changes, such as http://127.0.0.1:8000.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Copy the model repository of a bucket into a folder, and with --follow keep it so.
+    """Copy the model repository of a bucket into a folder; --follow keeps it up to date.
 
     Triton in a pod serves the folder: an init container copies the bucket before it starts, and a container beside it
     follows. Models that change are loaded by --triton, steps before ensembles; no request fails meanwhile.

@@ -31,7 +31,7 @@ def postprocess(
         Path | None,
         typer.Option(
             "--labels",
-            help="For FILE.py: a file with one label per line, if its classes are not the network's.",
+            help="For FILE.py: its labels, if they are not the network's.",
             dir_okay=False,
         ),
     ] = None,
@@ -44,7 +44,7 @@ def postprocess(
     *,
     trust: Annotated[bool, typer.Option("--trust", help="For FILE.py: its code may run here and in Triton.")] = False,
 ) -> None:
-    """Add a version that runs the same network and a step after it: calibrated scores, own classes, or a function.
+    """Add a version of the same network with post-processing: calibrated scores, own classes, or a function.
 
     The network is not converted or loaded again. The new version is not put into use.
 

@@ -50,7 +50,7 @@ def verify(
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Check that served results equal the original model's, with images prepared by PIL and torchvision.
+    """Check that served results equal the original model's.
 
     Exits with 1 if a probability differs by more than the tolerance.
     """
@@ -96,7 +96,7 @@ def evaluate(
         typer.Option(
             "--log",
             metavar="URL",
-            help="Instead of DATA: the logged results that clients gave feedback on, by day, version and class.",
+            help="Instead of DATA: logged results with feedback, by day, version and class.",
             show_default=False,
         ),
     ] = None,
@@ -105,7 +105,7 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For --log: print JSON.")] = False,
 ) -> None:
-    """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix, images per second.
+    """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix.
 
     Top-5 is left out for a model of five classes or fewer.
     """
@@ -161,7 +161,7 @@ def tune(
         list[NetworkRuntime] | None,
         typer.Option(
             "--runtime",
-            help="Keep the fastest of these runtimes, even if the present one is faster; repeatable.",
+            help="Keep the fastest of these runtimes, even if the present one is faster.",
             show_default=False,
         ),
     ] = None,
@@ -169,7 +169,7 @@ def tune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
-    """Measure the runtimes and precisions of a network here; keep the fastest with correct results."""
+    """Measure runtimes and precisions of a network here; keep the fastest correct one."""
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.proof.image_files import image_files
     from gateway_models.proof.tune import Tuner, report

@@ -129,15 +129,15 @@ class Serving:
     ] = None
     decode: Annotated[
         Decode,
-        Option("Large JPEGs: exact, or fast, which moves scores by some 0.01; `evaluate` measures both.", SERVING),
+        Option("Large JPEGs: exact, or fast (scores differ by some 0.01).", SERVING),
     ] = Decode.EXACT
     tensorrt: Annotated[
         bool,
-        Option("With --format onnx: NVIDIA's ONNX Runtime backend runs it with TensorRT if there is a GPU.", SERVING),
+        Option("With --format onnx: TensorRT runs it on a GPU.", SERVING),
     ] = False
     openvino: Annotated[
         OpenVino | None,
-        Option("With --format onnx: OpenVINO runs it on a CPU, and computes in this type.", SERVING, type=OpenVino),
+        Option("With --format onnx: OpenVINO runs it on a CPU, in this type.", SERVING, type=OpenVino),
     ] = None
     cpu_runtime: Annotated[
         CpuRuntime | None,
@@ -148,11 +148,9 @@ class Serving:
         Option("Compute repeated requests again; cache none.", SERVING, flag="--no-cache", read=lambda off: not off),
     ] = True
     """Whether the ensemble's answers are cached: a hit skips every step."""
-    cache_classifier: Annotated[
-        bool, Option("Also cache the network's output, which serves the same image in another encoding.", SERVING)
-    ] = False
+    cache_classifier: Annotated[bool, Option("Also cache the network's output.", SERVING)] = False
     sequence_model: Annotated[
-        str, Option("A stateful model of your own for its streams, a folder of the repository.", SERVING)
+        str, Option("Your stateful model for its streams, a folder of the repository.", SERVING)
     ] = ""
     """"" means the repository's default one, if it exists."""
 
@@ -188,9 +186,8 @@ class ModelSpec:
     source: Annotated[
         str,
         Option(
-            "A torch.export, TorchScript, ONNX or Keras file, a scikit-learn pipeline, a Hugging Face folder, "
-            "torchvision:ARCH, timm:ARCH, huggingface:OWNER/NAME, a Python function, FILE.py:NAME, or "
-            f"{DEFAULT}, EfficientNet-Lite0 with its ImageNet weights.",
+            "A torch.export, TorchScript, ONNX, Keras or scikit-learn file, a Hugging Face folder, torchvision:ARCH, "
+            f"timm:ARCH, huggingface:OWNER/NAME, a function FILE.py:NAME, or {DEFAULT} (EfficientNet-Lite0).",
             flag="",
         ),
     ]
@@ -199,16 +196,14 @@ class ModelSpec:
     description: Annotated[
         str,
         Option(
-            "What it is, in a sentence, for GET /models and the web page; by default the first one of a Hugging Face "
-            "README or of an ONNX file's description.",
+            "A sentence for GET /models and the web page; by default from the source's README or description.",
             read=read_description,
         ),
     ] = ""
     example: Annotated[
         tuple[Path, ...],
         Option(
-            "A JPEG or PNG to try on the web page, or a folder with one for each class; may be repeated. Visitors get "
-            "the files as they are.",
+            "A JPEG or PNG to try on the web page, or a folder of classes; may be repeated. Visitors get it.",
             type=list[Path],
             read=tuple,
         ),
@@ -225,11 +220,11 @@ class ModelSpec:
     """None: as the existing versions, `like`, or the source have it."""
     resize_library: Annotated[
         str | None,
-        Option("Library that resizes: pillow (default), with the pixels of the installed Pillow, or torch.", IMAGES),
+        Option("Library that resizes: pillow (default) or torch.", IMAGES),
     ] = None
     pixels: Annotated[
         bool,
-        Option("The network takes pixels of 0 to 255 and normalises them itself, instead of --mean and --std.", IMAGES),
+        Option("The network takes pixels of 0 to 255; without --mean and --std.", IMAGES),
     ] = False
     grayscale: Annotated[
         bool, Option("The network takes one channel; --mean and --std are one number each.", IMAGES)
@@ -255,13 +250,12 @@ class ModelSpec:
     serving: Serving = field(default_factory=Serving)
     tensor: Annotated[
         ImageTensor | None,
-        Option("Its input: normalised fp32, or uint8 pixels that it normalises; by default uint8 with a GPU.", SERVING),
+        Option("Input: normalised fp32, or uint8 pixels; by default uint8 with a GPU.", SERVING),
     ] = None
     trust: Annotated[
         bool,
         Option(
-            "For FILE.py:NAME, also of --postprocess: its code may run here and in Triton. For a .pt2 file, a pickle "
-            "or a Lambda of Keras: its code may run here.",
+            "The code of FILE.py:NAME may run here and in Triton; that of a .pt2 file, pickle or Keras Lambda here."
         ),
     ] = False
     offline: Annotated[
@@ -270,12 +264,12 @@ class ModelSpec:
     multi_label: Annotated[bool, Option("Give each class a separate probability (sigmoid).")] = False
     zero_shot: Annotated[
         Path | None,
-        Option("For a CLIP-like model of huggingface:…: a file with one label per line, in any words."),
+        Option("For a CLIP-like model: a file with one label per line, in any words."),
     ] = None
     prompts: Annotated[
         tuple[str, ...],
         Option(
-            f"For --zero-shot: a text with {{}} for the label; may be repeated, for the mean. By default {PROMPT!r}.",
+            f"For --zero-shot: a text with {{}} for the label, by default {PROMPT!r}; may be repeated.",
             flag="--prompt",
             type=list[str],
             read=read_prompts,
@@ -286,7 +280,7 @@ class ModelSpec:
     after: Annotated[
         AfterStep | None,
         Option(
-            "A step after the network: a YAML file, or a Python function, FILE.py:NAME.",
+            "Post-processing: a YAML file, or a Python function, FILE.py:NAME.",
             flag="--postprocess",
             type=str,
             read=read_step,
@@ -295,7 +289,7 @@ class ModelSpec:
     after_labels: Annotated[
         Path | None,
         Option(
-            "For --postprocess FILE.py: a file with one label per line, if its classes are not the network's.",
+            "For --postprocess FILE.py: its labels, if they are not the network's.",
             flag="--postprocess-labels",
         ),
     ] = None

@@ -27,13 +27,13 @@ def key_add(
     per_day: Annotated[str | None, _given(help="Images in a day of UTC, such as 10000.")] = None,
     per_month: Annotated[str | None, _given(help="Images in a month of UTC, such as 200000.")] = None,
     share: Annotated[
-        float | None, _given(help="Part of the images in flight, such as 0.5; its weight while images wait.")
+        float | None, _given(help="Part of the images in flight, such as 0.5; also its weight in the queue.")
     ] = None,
-    priority: Annotated[Priority | None, _given(help="While images wait, interactive ones go first.")] = None,
+    priority: Annotated[Priority | None, _given(help="Interactive images leave the queue first.")] = None,
     models: Annotated[str | None, _given(help="Models that it may use, separated by commas.")] = None,
     routes: Annotated[str | None, _given(help="Paths that it may use, such as /predict,/v2.")] = None,
 ) -> None:
-    """Create a key and print it once, as the file keeps only its hash. Running gateways accept it at once.
+    """Create a key and print it; the file keeps only its hash. Running gateways accept it at once.
 
     Its options are its quota; to change them later, edit its line in the file.
     """
