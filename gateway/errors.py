@@ -50,8 +50,8 @@
 The message is public: it states what is wrong and what to do, without internal details. Details for operators go into
 the exception's cause (`raise … from exc`), which is logged.
 
-A new code: for a file, a sentence in `FILE_FAULTS` of gateway/plugins/page/static/entry.js; for the service, a name in
-`SERVICE_CODES` of gateway_client/errors.py, and the chart's alerts of error codes (files/alerts.yml).
+A new code stands also, for a file, in `FILE_FAULTS` of gateway/plugins/page/static/entry.js; for the service, in
+`SERVICE_CODES` of gateway_client/errors.py, and in the chart's alerts of error codes (files/alerts.yml).
 """
 
 import traceback
