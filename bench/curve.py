@@ -1,6 +1,6 @@
 """`python -m bench.curve`: processor time of an image from 1 to 128 in flight, and from 1 kB to 11 MB, as a figure.
 
-A cliff in a curve is a fault, or has a reason that bench/RESULTS.md gives.
+A cliff in a curve is a fault, or has a reason that docs/explanation/performance.md gives.
 """
 
 import io

@@ -29,7 +29,7 @@ def key_add(
     share: Annotated[
         float | None, _given(help="Part of the images in flight, such as 0.5; also its weight in the queue.")
     ] = None,
-    priority: Annotated[Priority | None, _given(help="Interactive images leave the queue first.")] = None,
+    priority: Annotated[Priority | None, _given(help="Weight in the queue: interactive is ten times bulk.")] = None,
     models: Annotated[str | None, _given(help="Models that it may use, separated by commas.")] = None,
     routes: Annotated[str | None, _given(help="Paths that it may use, such as /predict,/v2.")] = None,
 ) -> None:
