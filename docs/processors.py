@@ -1,4 +1,4 @@
-"""The table of transformers' processors in docs/guides/model-sources.md, written anew: python docs/processors.py.
+"""The list of transformers' processors in docs/guides/model-sources.md, written anew: python docs/processors.py.
 
 Not one of docs/tables.py, since transformers takes seconds to import. A test fails where the table is out of date.
 """
@@ -43,9 +43,10 @@ def results() -> Iterator[tuple[str, str]]:
 
 
 def table(found: dict[str, str]) -> str:
-    """The table in Markdown, with one row for each result."""
-    rows = {result: ", ".join(name for name, each in found.items() if each == result) for result in found.values()}
-    return "\n".join(["| processor | |", "|---|---|", *(f"| {names} | {result} |" for result, names in rows.items())])
+    """Which processors are served, and which are refused, with the reason."""
+    equal = ", ".join(name for name, result in found.items() if result == EQUAL)
+    refused = [f"{name} ({why.removeprefix('refused: ')})" for name, why in found.items() if why != EQUAL]
+    return f"- Served, pixel for pixel: {equal}.\n- Refused: {', '.join(refused)}."
 
 
 def with_table(page: str, content: str) -> str:
