@@ -299,7 +299,7 @@ class AccessSettings(Section):
     cors_origins: Annotated[Listed, AfterValidator(setting_values.origins)] = ()
     """Origins whose web pages may call the API and frame the page, such as https://app.example; * for all."""
     hosts: Annotated[Listed, AfterValidator(setting_values.hosts)] = ()
-    """Public names of the service, such as *.lab.example; * for all. Needed without API keys."""
+    """Public names of the service, such as *.lab.example; * for all. Without API keys, other names get 403."""
 
 
 class TritonSettings(Section):
@@ -367,7 +367,7 @@ class DeadlineSettings(Section):
     not_above: ClassVar[Pairs] = (("default_timeout_seconds", "max_timeout_seconds"),)
 
     default_timeout_seconds: float = Field(30.0, gt=0, le=3_600)
-    """Deadline of a request without `timeout`, counted from its last byte."""
+    """Deadline of each file of a request without `timeout`, counted from the file's last byte."""
     max_timeout_seconds: float = Field(300.0, gt=0, le=3_600)
     """Largest `timeout` of a request, and default of an explanation."""
     upload_timeout_seconds: float = Field(300.0, gt=0, le=86_400)
