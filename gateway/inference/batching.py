@@ -231,14 +231,15 @@ class Batcher:
         model.costly += call.costly
         metrics.BATCH_IMAGES.observe(len(images))
         call.began = time.perf_counter()
-        call.task = asyncio.get_running_loop().create_task(self._backend.infer(call), context=context)
-        self._uncancelled.tasks.add(call.task)
-        call.task.add_done_callback(partial(self._ended, model, call))
+        call.task = task = asyncio.get_running_loop().create_task(self._backend.infer(call), context=context)
+        self._uncancelled.tasks.add(task)
+        task.add_done_callback(partial(self._ended, model, call))
 
     def _ended(self, model: ModelQueue, call: SharedCall, task: "asyncio.Task[Sequence[Row]]") -> None:
         """Send the next call, and report the results of the one that has ended."""
         metrics.CALL_SECONDS.observe(time.perf_counter() - call.began)
         self._uncancelled.tasks.discard(task)
+        call.task = None  # the traceback of a cancelled task refers to the call
         model.calls -= 1
         model.uncount(call)
         for request in call.requests:
@@ -311,10 +312,11 @@ class Batcher:
 
     def _abandon_unless_open(self, model_name: str, call: SharedCall) -> None:
         """Cancel a call without a caller if its Triton supports it; otherwise the call runs on, and is not counted."""
-        if any(image.call is call for image in call.queued) or call.task.done():
+        task = call.task
+        if task is None or task.done() or any(image.call is call for image in call.queued):
             return
         if not call.run_to_completion:
-            call.task.cancel()
+            task.cancel()
             return
         model = self._models[model_name]
         model.uncount(call)

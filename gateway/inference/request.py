@@ -251,7 +251,8 @@ class SharedCall(Call):
     counted: bool
     """Whether it counts as one of those that keep the Tritons busy."""
     costly: bool
-    task: "asyncio.Task[Sequence[Row]]" = field(init=False)
+    task: "asyncio.Task[Sequence[Row]] | None" = field(init=False, default=None)
+    """While the call is in flight; its exception's traceback refers to the call."""
     began: float = field(init=False)
 
     def open_images(self) -> "list[Image]":
