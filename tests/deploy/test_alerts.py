@@ -154,7 +154,7 @@ CASES = [
     Case(
         "GatewayBadImages",
         images("ok", 20) | images("invalid_image", 80),
-        images("ok", 80) | images("invalid_image", 20),
+        images("ok", 80) | images("invalid_image", 20) | images("rate_limited", 400),
         80,
     ),
     Case(

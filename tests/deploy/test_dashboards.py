@@ -90,7 +90,9 @@ def test_dashboards_and_alert_use_the_same_error_codes():
     assert f'outcome=~"{IMAGE_FAULTS}"' in RULES["GatewayImagesFail"]["expr"]
     expressions = {panel["title"]: queries(panel) for panel in PANELS}
     assert f'outcome=~"{IMAGE_FAULTS}"' in expressions["Failed through the service"][0]
-    assert f'outcome!~"ok|{IMAGE_FAULTS}"' in expressions["Share of bad images"][0]
+    no_bad_files = f'outcome!~"ok|internal_error|rate_limited|{IMAGE_FAULTS}"'
+    assert no_bad_files in expressions["Share of bad images"][0]
+    assert no_bad_files in RULES["GatewayBadImages"]["expr"]
 
 
 @pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
