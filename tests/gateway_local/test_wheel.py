@@ -101,7 +101,7 @@ def installed(wheel: Path, tmp_path_factory) -> Installed:
 
 @pytest.fixture(scope="module")
 def exported(installed: Installed) -> str:
-    """The output of `model export`, the first command of a new user."""
+    """The output of `model add default`, the first command of a new user."""
     return installed.run("model", "add", "default")
 
 
