@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import cv2
 import numpy as np
+from matplotlib.cbook import get_sample_data
 from PIL import Image
 from playwright.sync_api import BrowserContext, FilePayload, FloatRect, Page, expect, sync_playwright
 from skimage import data
@@ -35,18 +36,18 @@ def jpeg(picture: Image.Image, quality: int = 88) -> bytes:
 
 
 def photographs() -> list[FilePayload]:
-    """Photographs, of which one is cut off."""
-    cat, coffee, rocket, garage = map(
-        Image.fromarray, (data.chelsea(), data.coffee(), data.rocket(), data.stereo_motorcycle()[0])
-    )
+    """Photographs of classes that the default model knows, a photograph that is cut off, and a PDF."""
+    cat, coffee, photographer = map(Image.fromarray, (data.chelsea(), data.coffee(), data.camera()))
+    officer = Image.open(get_sample_data("grace_hopper.jpg", asfileobj=False))
     files = {
         "cat.jpg": CAT.read_bytes(),
         "cat-close.jpg": jpeg(cat.crop((80, 20, 320, 270))),
         "espresso.jpg": jpeg(coffee),
         "cup.jpg": jpeg(coffee.crop((140, 0, 560, 360))),
-        "launch.jpg": jpeg(rocket),
-        "garage.jpg": jpeg(garage),
-        "cut-off.jpg": jpeg(rocket)[:9_000],
+        "photographer.jpg": jpeg(photographer.crop((60, 60, 460, 400))),
+        "officer.jpg": jpeg(officer),
+        "cut-off.jpg": jpeg(coffee)[:9_000],
+        "notes.pdf": b"%PDF-1.7\n",
     }
     return [{"name": name, "mimeType": "image/jpeg", "buffer": content} for name, content in files.items()]
 
@@ -91,11 +92,11 @@ def take(address: str, film_path: Path) -> None:
     url = f"http://{SHOWN}"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
-        context = browser.new_context(viewport={"width": 1240, "height": 1050}, permissions=["camera"])
+        context = browser.new_context(viewport={"width": 1240, "height": 1080}, permissions=["camera"])
 
         page = opened(context, f"{url}/?top_k=3")
         page.set_input_files("#files", photographs())
-        expect(page.locator("#tally")).to_have_text("6 classified, 1 failed")
+        expect(page.locator("#tally")).to_have_text("6 classified, 2 failed")
         expect(page.locator(".picture:visible")).to_have_count(6)
         save(page, "page.png")
 
