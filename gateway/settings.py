@@ -299,7 +299,7 @@ class AccessSettings(Section):
     cors_origins: Annotated[Listed, AfterValidator(setting_values.origins)] = ()
     """Origins whose web pages may call the API and frame the page, such as https://app.example; * for all."""
     hosts: Annotated[Listed, AfterValidator(setting_values.hosts)] = ()
-    """Public names of the service, such as *.lab.example; * for all. Without API keys, other names get 403."""
+    """Public names of the service, such as *.lab.example; * for all. Without API keys, other public names get 403."""
 
 
 class TritonSettings(Section):
