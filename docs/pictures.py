@@ -1,14 +1,16 @@
-"""The drawing of the architecture in docs/images, and with a URL the pictures of the web pages.
+"""The drawing of the architecture in docs/images; with a URL, also pictures of the web pages, and plots.
 
 .venv/bin/python docs/pictures.py [http://127.0.0.1:8080]
 
-The pictures are taken with Chromium from a service that runs with the default model.
+Chromium takes the pictures of a service that runs with the default model. Commands of `gateway model` make the plots,
+confusion.png and calibration.png, of examples/train_digits.py.
 
 Wherever the service is, the pictures show it at that address, and the cat of the README with the README's scores.
 """
 
 import io
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -22,7 +24,8 @@ from playwright.sync_api import BrowserContext, FilePayload, FloatRect, Page, ex
 from skimage import data
 
 FOLDER = Path(__file__).with_name("images")
-CAT = Path(__file__).parents[1] / "examples" / "cat.jpg"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+CAT = EXAMPLES / "cat.jpg"
 SHOWN = "127.0.0.1:8080"
 FRAMES = 40
 FRAME_SIZE = (960, 640)
@@ -65,12 +68,15 @@ def film(path: Path) -> None:
             file.write(b"FRAME\n" + cv2.cvtColor(np.asarray(frame), cv2.COLOR_RGB2YUV_I420).tobytes())
 
 
+def save_small(picture: Image.Image, name: str) -> None:
+    """Save a picture with 256 colours."""
+    picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(FOLDER / name, optimize=True)
+
+
 def save(page: Page, name: str, clip: FloatRect | None = None) -> None:
     """What the window shows, or a part of the page, in few bytes."""
     taken = page.screenshot(animations="disabled", clip=clip, full_page=clip is not None)
-    picture = Image.open(io.BytesIO(taken))
-    few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    few.save(FOLDER / name, optimize=True)
+    save_small(Image.open(io.BytesIO(taken)), name)
 
 
 def opened(context: BrowserContext, address: str) -> Page:
@@ -132,6 +138,27 @@ def take(address: str, film_path: Path) -> None:
         browser.close()
 
 
+DIGITS = """
+python train_digits.py
+gateway model add digits.pt2 --trust --name digits --labels labels.txt --model-repository models
+    --resize 32 --crop 32 --mean 0.5,0.5,0.5 --std 0.25,0.25,0.25
+gateway model evaluate digits photos/test --model-repository models --plot confusion.png
+gateway model calibrate digits photos/calibration --model-repository models --plot calibration.png --dry-run
+"""
+
+
+def plot_digits(folder: Path) -> None:
+    """Make the confusion matrix and the reliability diagram by the commands of docs/guides/postprocess.md."""
+    shutil.copy(EXAMPLES / "train_digits.py", folder)
+    for command in DIGITS.replace("\n    ", " ").strip().splitlines():
+        program, *arguments = command.split()
+        subprocess.run([Path(sys.executable).with_name(program), *arguments], cwd=folder, check=True)
+    for name in ("confusion.png", "calibration.png"):
+        picture = Image.open(folder / name)
+        picture.thumbnail((800, 720))
+        save_small(picture, name)
+
+
 BOXES = (  # left, width, title, lines
     (10, 150, "client", ("cat.jpg", "notes.pdf")),
     (
@@ -176,6 +203,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.y4m"
+        plot_digits(Path(folder))
         film(path)
         take(urlsplit(sys.argv[1]).netloc, path)
 

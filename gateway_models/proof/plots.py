@@ -65,7 +65,7 @@ def reliability(sides: Sequence[tuple[str, Calibration]], title: str, path: Path
         counts.set(xlabel="score of the best class")
     grid[0, 0].set(ylabel="share of right answers")
     grid[1, 0].set(ylabel="images")
-    grid[0, 0].legend(loc="upper left")
+    grid[0, -1].legend(loc="lower right")
     figure.suptitle(title, parse_math=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
