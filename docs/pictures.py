@@ -1,4 +1,4 @@
-"""The drawing of the architecture in docs/images; with a URL, also pictures of the web pages, and plots.
+"""Drawings of the architecture and of a rollout in docs/images; with a URL, also pictures of the web pages, and plots.
 
 .venv/bin/python docs/pictures.py [http://127.0.0.1:8080]
 
@@ -196,9 +196,49 @@ def architecture() -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
+GRAY, GREEN, RED = "#94a3b8", "#0f766e", "#b91c1c"
+STEPS = (  # title, versions of the command, then for versions 1 and 2: share in tenths, label, colour, what it does
+    ("1. A shadow", "1 --shadow 2=10", (10, "all", GREEN, "answers"), (1, "10 % copied", GRAY, "is compared")),
+    ("2. A share", "1=90 2=10", (9, "90 %", GREEN, "answers"), (1, "10 %", GREEN, "answers")),
+    ("3. In use", "2", (0, "", GRAY, "stays loaded"), (10, "all", GREEN, "answers")),
+)
+
+
+def rollout() -> str:
+    """The steps of a new version, and the way back, as SVG."""
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 910 240" font-family="sans-serif" font-size="12">'
+    parts = [head, '<rect width="910" height="240" fill="#fff"/>']
+    for number, (title, options, *versions) in enumerate(STEPS):
+        left = 10 + 302 * number
+        use = f'<tspan x="{left}" dy="20" font-size="11" font-family="monospace">gateway model use flowers {options}'
+        parts.append(f'<text x="{left}" y="22"><tspan font-weight="bold">{title}</tspan>{use}</tspan></text>')
+        parts.append(f'<rect x="{left}" y="60" width="72" height="110" rx="6" fill="#fff" stroke="#334155"/>')
+        parts.append(f'<text x="{left + 36}" y="119" text-anchor="middle">requests</text>')
+        for version, (share, label, colour, task) in enumerate(versions, 1):
+            top, middle = 60 * version, left + 217
+            parts.append(
+                f'<rect x="{middle - 65}" y="{top}" width="130" height="50" rx="6" fill="#fff" stroke="{colour}"/>'
+                f'<text x="{middle}" y="{top + 21}" text-anchor="middle" font-weight="bold">version {version}</text>'
+                f'<text x="{middle}" y="{top + 39}" text-anchor="middle">{task}</text>'
+                f'<text x="{left + 110}" y="{top + 15}" text-anchor="middle">{label}</text>'
+            )
+            if share:
+                line = f'stroke="{colour}" stroke-width="{1 + share / 2}"'
+                dashes = ' stroke-dasharray="5 4"' if colour == GRAY else ""
+                parts.append(f'<path d="M{left + 73} {top + 25}H{left + 142}" {line}{dashes}/>')
+                parts.append(f'<path d="M{left + 140} {top + 18}l11 7l-11 7z" fill="{colour}"/>')
+    parts.append(f'<path d="M831 170V196H46V178m-5 7l5 -7l5 7M529 170V196" fill="none" stroke="{RED}"/>')
+    parts.append(
+        f'<text x="455" y="216" text-anchor="middle" fill="{RED}">Roll back at any step: '
+        '<tspan font-family="monospace">gateway model use flowers 1</tspan></text>'
+    )
+    return "\n".join([*parts, "</svg>\n"])
+
+
 def main() -> None:
-    """Draw the architecture, and take the pictures of the service at the URL that is given."""
+    """Make the drawings, and take the pictures of the service at the URL that is given."""
     (FOLDER / "architecture.svg").write_text(architecture())
+    (FOLDER / "rollout.svg").write_text(rollout())
     if len(sys.argv) < 2:
         return
     with tempfile.TemporaryDirectory() as folder:
