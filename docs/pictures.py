@@ -44,13 +44,13 @@ def photographs() -> list[FilePayload]:
     officer = Image.open(get_sample_data("grace_hopper.jpg", asfileobj=False))
     files = {
         "cat.jpg": CAT.read_bytes(),
-        "cat-close.jpg": jpeg(cat.crop((80, 20, 320, 270))),
         "espresso.jpg": jpeg(coffee),
-        "cup.jpg": jpeg(coffee.crop((140, 0, 560, 360))),
         "photographer.jpg": jpeg(photographer.crop((60, 60, 460, 400))),
+        "notes.pdf": b"%PDF-1.7\n",
+        "cat-close.jpg": jpeg(cat.crop((80, 20, 320, 270))),
+        "cup.jpg": jpeg(coffee.crop((140, 0, 560, 360))),
         "officer.jpg": jpeg(officer),
         "cut-off.jpg": jpeg(coffee)[:9_000],
-        "notes.pdf": b"%PDF-1.7\n",
     }
     return [{"name": name, "mimeType": "image/jpeg", "buffer": content} for name, content in files.items()]
 
@@ -105,6 +105,11 @@ def take(address: str, film_path: Path) -> None:
         expect(page.locator("#tally")).to_have_text("6 classified, 2 failed")
         expect(page.locator(".picture:visible")).to_have_count(6)
         save(page, "page.png")
+        top, card = page.locator("#tally").bounding_box(), page.locator(".card").first.bounding_box()
+        assert top is not None
+        assert card is not None
+        height = card["y"] + card["height"] - top["y"] + 32
+        save(page, "cards.png", {"x": 0, "y": top["y"] - 16, "width": 1240, "height": height})
 
         page.set_viewport_size({"width": 1240, "height": 620})
         page.get_by_role("button", name="Open cat.jpg").click()
