@@ -67,6 +67,10 @@ def test_rows_of_a_table_have_the_cells_of_its_header(file: Path):
         assert [row for row in rows if cells(row) != cells(header)] == []
 
 
+def test_readme_names_the_commands_that_run_and_test_all():
+    assert {"up", "test"} <= named(r"(?m)^make ([a-z-]+)\b", PROJECT / "README.md")
+
+
 def test_list_of_decisions_is_complete():
     folder = PROJECT / "docs" / "adr"
     listed = LINK.findall((folder / "README.md").read_text())
