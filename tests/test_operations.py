@@ -111,7 +111,7 @@ def test_every_image_error_has_an_alert():
     assert outcomes("GatewayBadImages") == service | {"ok", "internal_error", "rate_limited"}
 
 
-@pytest.mark.parametrize("expression", re.findall(r"```\n(\(?sum.*?)\n```", TEXT, re.DOTALL))
+@pytest.mark.parametrize("expression", re.findall(r"```promql\n(\(?sum.*?)\n```", TEXT, re.DOTALL))
 def test_documented_expressions_use_existing_metrics(expression):
     assert {selector.name for selector in selectors(expression)} <= set(SERIES)
 

@@ -88,6 +88,7 @@ def test_names_of_a_page_exist(page):
     assert {path for path in paths if not (PROJECT / path).exists() and not (page.parent / path).exists()} == set()
     assert {name for name in modules if not ((PROJECT / name).is_dir() or (PROJECT / f"{name}.py").is_file())} == set()
     assert named(r"(?m)(?:^|`)make ([a-z-]+)\b", page) <= TARGETS
+    assert named(r"```\n\$ .+", page) == set(), "a block of commands starts with ```console"
     assert named(r"\bGATEWAY_[A-Z0-9_]+[A-Z0-9]\b", page) <= SETTINGS
 
 

@@ -13,7 +13,7 @@ TUTORIAL, TEXT, README = (
     (PROJECT / page).read_text()
     for page in ("docs/tutorials/first-service.md", "docs/reference/http-api.md", "README.md")
 )
-EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TUTORIAL + TEXT, re.MULTILINE)
+EXAMPLES = re.findall(r"^```console\n\$ (curl .+)\n((?:.+\n)+)```$", TUTORIAL + TEXT, re.MULTILINE)
 
 
 def matches(documented: object, answer: object) -> bool:
@@ -43,7 +43,7 @@ def values(text: str) -> list[object]:
 
 
 def test_there_are_examples():
-    assert len(EXAMPLES) == (TUTORIAL + TEXT).count("```\n$ ") >= 13
+    assert len(EXAMPLES) == (TUTORIAL + TEXT).count("```console\n$ ") >= 13
 
 
 @pytest.mark.parametrize(("command", "documented"), EXAMPLES, ids=[command for command, _ in EXAMPLES])

@@ -378,12 +378,12 @@ def test_missing_key_error_names_the_option(tmp_path, monkeypatch):
 
 
 TEXT = (PROJECT / "docs" / "guides" / "bulk.md").read_text()
-EXAMPLES = re.findall(r"^```\n\$ (.+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
+EXAMPLES = re.findall(r"^```console\n\$ (.+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
 
 @pytest.mark.slow
 def test_commands_print_the_documented_output(tmp_path):
-    assert len(EXAMPLES) == TEXT.count("```\n$ ") == 3
+    assert len(EXAMPLES) == TEXT.count("```console\n$ ") == 3
     (tmp_path / "examples").symlink_to(PROJECT / "examples")
     with stub_service() as url:
         for command, documented in EXAMPLES:

@@ -20,7 +20,7 @@ from tests.services import stub_service
 TEXT = (PROJECT / "docs" / "guides" / "embeddings.md").read_text()
 PYTHON = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 ENVIRONMENT = {**environment(), "PYTHONPATH": str(PROJECT)}
-EXAMPLES = re.findall(r"^```\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
+EXAMPLES = re.findall(r"^```console\n\$ (curl .+)\n((?:.+\n)+)```$", TEXT, re.MULTILINE)
 
 
 def colours(image: bytes) -> Row:
@@ -43,7 +43,7 @@ def test_documented_request_gets_its_documented_response(url: str, command: str,
 
 
 def test_every_parameter_is_documented_and_every_example_is_found():
-    assert len(EXAMPLES) == TEXT.count("```\n$ curl") == 2
+    assert len(EXAMPLES) == TEXT.count("```console\n$ curl") == 2
     assert set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)) == set(EmbeddingParameters.model_fields)
 
 
