@@ -170,9 +170,14 @@ def sample_from(
 
 def _one_of_each_request(rows: "list[Row]") -> "list[Row]":
     once: dict[str, Row] = {}
-    for row in sorted(rows, key=lambda row: (order_of(row["request_id"]), order_of(f"{row['index']}"))):
+    for row in sorted(rows, key=_order):
         once.setdefault(row["request_id"], row)
     return list(once.values())[:MOST_IMAGES]
+
+
+def _order(row: "Row") -> tuple[bytes, bytes]:
+    request_id = row["request_id"]
+    return order_of(request_id), order_of(f"{request_id}/{row['index']}")
 
 
 def _is_random(row: "Row") -> bool:

@@ -144,9 +144,11 @@ def test_sample_has_random_rows_of_one_version_alone(tmp_path):
 def test_one_image_of_each_request_counts(tmp_path):
     """Images of one request may resemble each other: a hundred frames of one scene are one piece of evidence."""
     for number in range(4):
-        write_rows(tmp_path, images(100, number), NOW, request=f"r{number}")
+        numbered = [{**each, "pixels": 100 * index} for index, each in enumerate(images(100, number))]
+        write_rows(tmp_path, numbered, NOW, request=f"r{number}")
     found = sample_from(LogReader(str(tmp_path)), "m", "1", None, None)
     assert found.images == len(found.values["class"]) == 4
+    assert len({*found.values["pixels"]}) > 1, "not always the same position of a request"
     again = sample_from(LogReader(str(tmp_path)), "m", "1", None, None)
     assert again.values["score"].tolist() == found.values["score"].tolist()
 
