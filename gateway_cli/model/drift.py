@@ -30,7 +30,7 @@ def drift(
         typer.Option(
             "--reference",
             metavar="FOLDER|DAYS",
-            help="A folder of images, or a number of days of the log before those of --days.",
+            help="A folder of images, or how many days of the log before --days.",
             show_default=False,
         ),
     ],

@@ -33,7 +33,7 @@ class KeySettings(Section):
     api_keys_file: KeyFilePath = None
     """File of API keys (`gateway key`); without it no key is needed."""
     admin_keys_file: KeyFilePath = None
-    """File of the keys that may load and unload models; without it nobody may."""
+    """File of the keys that may load and unload models; without it no client can."""
     rate_store_url: Annotated[
         SecretStr | None, Allowed("a URL: redis://…, rediss://… or unix://…"), AfterValidator(_rate_store)
     ] = None
