@@ -154,11 +154,12 @@ def _used(repository: Path, name: str, version: int) -> Entry:
 def _version_like(spec: ModelSpec, old: Entry, repository: Path) -> int | None:
     """The newest version of a model that was added from the same files with the same options; None if there is none."""
     source = find_source(spec)
-    wanted = _described(completed(source, old))
-    if spec.after or spec.zero_shot:
-        return None
-    if spec.labels and find_labels(source, spec.labels) != network_labels(old, repository):
+    check_zero_shot(source)
+    new, labels = completed(source, old), network_labels(old, repository)
+    if spec.labels and find_labels(source, spec.labels) != labels:
         return None  # `add` refuses other labels
+    new = replace(new, after=check_step(new, NetworkOutputs(labels, int(new.features), new.multi_label)))
+    wanted = _described(new)
     return next((n for n, each in sorted(old.versions.items(), reverse=True) if _described(each.spec) == wanted), None)
 
 
@@ -166,7 +167,9 @@ def _described(spec: ModelSpec) -> tuple[object, ...]:
     """What the answers of a version depend on; a source with a checksum may have another path."""
     source = None if spec.sha256 and not spec.weights else spec.source
     options = (spec.preprocessing, spec.precision, spec.tensor, spec.format, spec.features, spec.input, spec.output)
-    return (spec.sha256, source, options, spec.after)
+    # Whether a function takes embeddings is known once it has been tried.
+    step = replace(spec.after, takes_embeddings=False) if isinstance(spec.after, FunctionStep) else spec.after
+    return (spec.sha256, source, options, spec.texts, spec.prompts, step)
 
 
 def completed(source: Source, old: Entry | None) -> ModelSpec:

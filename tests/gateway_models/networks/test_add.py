@@ -13,6 +13,7 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import WorkFailed
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
+from gateway_models.repository.after import read_step
 from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
@@ -239,6 +240,8 @@ def test_same_file_changes_nothing_and_a_changed_one_is_the_next_version(tmp_pat
 
     assert up() == (1, 1, True)
     assert up() == (1, 1, False)
+    with pytest.raises(SourceError, match="--zero-shot is for a CLIP-like model"):
+        up(replace(spec, zero_shot=spec.labels))
     save_onnx(Head(seed=1), file)
     assert up() == (2, 2, True)
     file.write_bytes(first)
@@ -253,3 +256,29 @@ def test_same_file_changes_nothing_and_a_changed_one_is_the_next_version(tmp_pat
     save_labels(tmp_path / "labels.txt", 4)
     with pytest.raises(UserError, match="labels"):
         up()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "changed"),
+    [
+        ("step.yaml", "temperature: 2", "temperature: 3"),
+        (
+            "step.py:step",
+            "def step(scores, embeddings):\n    return scores\n",
+            "def step(scores, embeddings):\n    return scores[:, ::-1]\n",
+        ),
+    ],
+)
+def test_same_step_changes_nothing_and_a_changed_one_is_the_next_version(tmp_path, name, text, changed):
+    """As `gateway up FILE --postprocess STEP` adds it."""
+    file = tmp_path / name.partition(":")[0]
+    model, repository = save_onnx(Head(), tmp_path / "head.onnx"), tmp_path / "models"
+
+    def up() -> tuple[int, bool]:
+        spec = spec_of(model, tmp_path, features=True, trust=True, after=read_step(str(tmp_path / name)))
+        return add_changed(spec, repository, lambda _: None)[1:]
+
+    file.write_text(text)
+    assert [up(), up()] == [(1, True), (1, False)]
+    file.write_text(changed)
+    assert [up(), up()] == [(2, True), (2, False)]

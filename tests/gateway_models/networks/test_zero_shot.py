@@ -1,5 +1,7 @@
 """Zero-shot models: a small CLIP answers as transformers computes it."""
 
+import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import torch
 from torch import nn
 
 from gateway.errors import UserError
-from gateway_models.networks.add import add
+from gateway_models.networks.add import add, add_changed
 from gateway_models.networks.model_source import find_source
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.originals import original_probabilities
@@ -117,6 +119,17 @@ def test_scores_are_those_of_the_library(clip, repository_of_two, tmp_path, writ
 def test_image_embeddings_are_those_of_the_tower(clip, tmp_path):
     entry = add(request(clip, tmp_path, "cat", "dog", features=True), tmp_path / "models", print)
     assert entry.embedding_size == 24
+
+
+def test_same_texts_change_nothing_and_changed_ones_are_the_next_version(clip, repository_of_two, tmp_path):
+    """As `gateway up FOLDER --zero-shot FILE` adds it."""
+    repository = Path(shutil.copytree(repository_of_two, tmp_path / "models"))
+    spec = request(clip, tmp_path, "cat", "dog")
+    assert add_changed(spec, repository, print)[1:] == (1, False)
+    spec = replace(spec, prompts=PROMPTS[:1])
+    assert add_changed(spec, repository, print)[1:] == (2, True)
+    with pytest.raises(UserError, match="its labels differ"):
+        add_changed(request(clip, tmp_path, "cat", "fox"), repository, print)
 
 
 def test_clip_without_labels_is_told_of_the_option(clip):
