@@ -65,6 +65,7 @@ def add(
 
         gateway model add default
     """
+    from gateway_local import elastic
     from gateway_models.networks.add import add as add_model
     from gateway_models.repository.manage import provide_stateful
     from gateway_models.repository.summary import added
@@ -78,6 +79,7 @@ def add(
         _add_default(spec, model_repository, address)
         return
     entry = add_model(spec, model_repository, print_status)
+    elastic.update(model_repository)
     _load(entry, model_repository, address, is_new=spec.version is None)
     settings = load_settings()
     service = f"http://{authority(settings.host, settings.port)}"
@@ -87,6 +89,7 @@ def add(
 
 def add_to_serve(spec: ModelSpec, repository: Path, address: str | None) -> None:
     """Add the model of `gateway up SOURCE` unless it is there, and load it into a running Triton; raises UserError."""
+    from gateway_local import elastic
     from gateway_local.paths import install_models
     from gateway_models.networks.add import add_changed
 
@@ -100,6 +103,8 @@ def add_to_serve(spec: ModelSpec, repository: Path, address: str | None) -> None
         f"{f'; the others are {sorted(entry.versions)}' if len(entry.versions) > 1 else ''}"
     )
     if changed:
+        if address is not None:  # else the start that follows does it
+            elastic.update(repository)
         _load(entry, repository, address, is_new=False)
 
 
@@ -119,10 +124,8 @@ def _load(entry: "Entry", repository: Path, address: str | None, *, is_new: bool
     """Load a model that was written into a Triton that runs, if there is an address; raises UserError."""
     from gateway.machine.memory import usable_memory
     from gateway.triton.footprint import check_load
-    from gateway_local import elastic
     from gateway_models.repository.manage import provide_stateful
 
-    elastic.update(repository)
     # For the streams of every model. One that is there may be the user's own: --stream checks it.
     stateful_models = () if (repository / SEQUENCE_MODEL).exists() else (SEQUENCE_MODEL,)
     for name in stateful_models:

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from gateway.plugins.keys.key_file import KeysError
+from gateway_cli.model.add import add_to_serve
 from gateway_local import live
 from gateway_local.live import LiveDisplay, log_path
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.commands import gateway, refusal
+from tests.gateway_models.networks.builders import Head, save_onnx, spec_of
 from tests.processes import wait_for
 
 
@@ -28,6 +30,19 @@ def test_missing_model_file_warns_unless_it_is_the_default_model(tmp_path, monke
 def test_key_of_commands_does_not_pass_for_protection(command, monkeypatch):
     monkeypatch.setenv("GATEWAY_API_KEY", "secret")
     assert "GATEWAY_API_KEYS_FILE" in refusal(command, kind=KeysError)
+
+
+def test_threads_of_a_new_model_are_timed_by_the_start_alone(tmp_path, monkeypatch):
+    """They are chosen before it is loaded into a Triton that runs; without one, the start that follows does it."""
+    timed = []
+    monkeypatch.setattr("gateway_local.elastic.update", lambda *_: timed.append(None))
+    monkeypatch.setattr("gateway_cli.model.add.reload", lambda *_, **__: None)
+    repository, model = tmp_path / "models", save_onnx(Head(), tmp_path / "head.onnx")
+    add_to_serve(spec_of(model, tmp_path), repository, None)
+    assert not timed
+    save_onnx(Head(seed=1), model)
+    add_to_serve(spec_of(model, tmp_path), repository, "triton.example:8001")
+    assert timed
 
 
 HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
