@@ -39,17 +39,26 @@ async def interrupted_after(seconds: float) -> AsyncIterator[None]:
     """As `asyncio.timeout`, and also for work that blocks the event loop, such as a thread's `join`.
 
     Python interrupts such work in the main thread only, by a signal; the heartbeat, which uses the same one, must not
-    be running.
+    be running. The signal is postponed while the event loop runs: it would end the loop itself.
     """
-    alarms = threading.current_thread() is threading.main_thread()
-    if alarms:
-        handler = signal.signal(signal.SIGALRM, _interrupt)
-        timer = signal.setitimer(signal.ITIMER_REAL, seconds + BLOCKED_SECONDS)
+    loop, deadline = asyncio.get_running_loop(), Deadline.after(seconds)
+    postponing: asyncio.TimerHandle | None = None
+
+    def postpone() -> None:
+        nonlocal postponing
+        left_seconds = deadline.left_seconds
+        signal.setitimer(signal.ITIMER_REAL, left_seconds + BLOCKED_SECONDS)
+        postponing = loop.call_later(left_seconds + BLOCKED_SECONDS / 2, postpone)
+
+    if threading.current_thread() is threading.main_thread():
+        handler, timer = signal.signal(signal.SIGALRM, _interrupt), signal.getitimer(signal.ITIMER_REAL)
+        postpone()
     try:
         async with asyncio.timeout(seconds):
             yield
     finally:
-        if alarms:
+        if postponing is not None:
+            postponing.cancel()
             signal.setitimer(signal.ITIMER_REAL, *timer)
             signal.signal(signal.SIGALRM, handler)
 

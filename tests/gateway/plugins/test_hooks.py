@@ -257,7 +257,19 @@ class Blocks(Plugin):
         threading.Event().wait()
 
 
-@pytest.mark.parametrize("plugin", [NeverEnds, Blocks])
+class EndsLate(Plugin):
+    """Takes longer to end than it may, without blocking the event loop."""
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:  # type: ignore[override]
+        yield
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.4)
+
+
+@pytest.mark.parametrize("plugin", [NeverEnds, Blocks, EndsLate])
 def test_lifespan_that_does_not_end_is_left(monkeypatch, plugin):
     monkeypatch.setattr(hooks, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(deadline, "BLOCKED_SECONDS", 0.1)
