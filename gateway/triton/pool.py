@@ -264,7 +264,7 @@ class TritonPool:
         if replica.task is not None:
             replica.task.cancel()
         replica.checker.forget_metrics()
-        for model in list(self.rollouts):
+        for model in {*self.rollouts, *replica.health.models}:
             self._report_model(model)
         retirement = asyncio.create_task(_retire(replica.endpoint))
         self._retiring.add(retirement)

@@ -50,6 +50,19 @@ async def test_last_change_of_what_answers_applies_is_logged_once_and_shown():
         assert (fleet.backend.rollout(MODEL), share()) == (old, 0.25)
 
 
+async def test_readiness_of_a_model_follows_the_tritons_in_use():
+    """A model that only a Triton had that has left is not shown as ready."""
+    steps = ("preprocessor", "net")
+    shown = lambda: {each.labels["model"] for each in metrics.MODEL_READY.collect()[0].samples}  # noqa: E731
+    async with fleet_of(2, ensembles={MODEL: steps}) as fleet:
+        fleet.tritons["10.0.0.2:8001"].ensembles = {MODEL: steps, "other": steps}
+        await wait_until(lambda: "other" in shown())
+        del fleet.addresses[1:]
+        await wait_until(lambda: len(fleet.pool.replicas) == 1)
+        assert MODEL in shown()
+        assert "other" not in shown()
+
+
 def test_sequences_are_spread_evenly_and_few_move_with_a_triton():
     addresses = [f"10.0.0.{number}:8001" for number in range(16)]
     first = [rendezvous_order(addresses, str(number))[0] for number in range(1600)]
