@@ -206,8 +206,6 @@ class PoolModels:
         return self._pool.choose(model_name or self._model_name, model_version)
 
 
-log = structlog.get_logger("gateway")
-
 HOLD_STEP_SECONDS = 0.1
 """Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
 _SUPPORTS_CANCELLATION = attrgetter("endpoint.supports_cancellation")

@@ -230,7 +230,7 @@ ABANDONED_SECONDS = 30.0
 
 
 class GrpcEndpoint:
-    """A Triton's gRPC interface; see gateway.triton.client.
+    """A TritonEndpoint over gRPC.
 
     Create it inside the event loop that uses it, after any fork: a gRPC channel does not survive a fork.
     """

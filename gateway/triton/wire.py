@@ -356,9 +356,7 @@ class ImageCodec:
             signatures = [embedding_code(code) for code in signatures]
         width = max(map(len, images)) + len(signatures[0])
         request = ModelInferRequest(id=call.request_id)
-        request.parameters["timeout"].int64_param = max(
-            1, int(timeout_seconds * 1e6)
-        )  # Triton's unit is the microsecond
+        request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # microseconds
         request.inputs.add(name=RAW_IMAGE, datatype="UINT8", shape=(rows, width))
         if tensors.lengths:
             request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))

@@ -89,7 +89,7 @@ class ImageJob(PixelJob):
 class Reply(TypedDict):
     """The reply to a job: its result, or an `error` by its code, with a public message and a cause.
 
-    To a HeaderJob the fields of an Header; to an ImageJob the `size` of the pixels in bytes, and whether the
+    To a HeaderJob the fields of a Header; to an ImageJob the `size` of the pixels in bytes, and whether the
     data was `damaged`. The others are for files that stay open: see gateway.plugins.media.open_files.
     """
 

@@ -96,9 +96,6 @@ class Probes:
         model.checked = True
 
 
-log = structlog.get_logger("gateway")
-
-
 Repair = Callable[[TritonEndpoint, HealthState, Probes], ServerRecovery]
 """Makes the recovery of one Triton."""
 
