@@ -1,4 +1,4 @@
-"""GET /openapi.json: FastAPI's document, completed: media types of errors and results, bodies that are streams."""
+"""GET /openapi.json: FastAPI's document, completed: media types of errors and results, error codes."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -57,9 +57,9 @@ def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat], c
         for unused in ("HTTPValidationError", "ValidationError"):
             schema["components"]["schemas"].pop(unused, None)
         for route in routes:
-            if route.traits.takes_images and format_of(route.path, formats) is None:
-                responses = schema["paths"][route.path]["post"]["responses"]
-                _declare_results(responses, schema["components"]["schemas"])
+            operation = schema["paths"].get(route.path, {}).get("post")  # a route may be hidden from the document
+            if operation and route.traits.takes_images and format_of(route.path, formats) is None:
+                _declare_results(operation["responses"], schema["components"]["schemas"])
         code = schema["components"]["schemas"]["Problem"]["properties"]["code"]
         code["description"] = f"Stable name of the error: {', '.join(f'`{each}`' for each in codes)}."
         for name, lines in _line_schemas().items():
@@ -69,7 +69,8 @@ def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat], c
 
 
 def _declare_results(answers: dict[str, Any], schemas: dict[str, Any]) -> None:
-    whole = answers["200"]["content"]["application/json"]["schema"]
+    content = answers["200"].get("content", {})
+    whole = content.get("application/json", {}).get("schema", {})
     results = whole.get("anyOf", ())
     for status in RESULT_STATUSES if results else ():  # a route of one image reports its error as a problem
         # Generated clients parse each body by the first media type that they know, and as the first schema
@@ -78,7 +79,7 @@ def _declare_results(answers: dict[str, Any], schemas: dict[str, Any]) -> None:
         answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
     if documents := [*_lines(results or [whole], schemas)]:
         lines = "A line for each result as it is ready, then the summary."
-        answers["200"]["content"]["application/x-ndjson"] = {
+        content["application/x-ndjson"] = {
             "schema": {"type": "string", "description": lines},
             LINES: {"anyOf": [*documents, _object(error=PROBLEM)]},
         }

@@ -17,10 +17,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import structlog
+from fastapi import APIRouter
 from starlette.middleware import Middleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import deadline, hooks
+from gateway.api.route_table import traits
 from gateway.app import create_app
 from gateway.errors import ImageTooLarge, Unauthorized, UserError
 from gateway.hooks import Authenticator, Identity, Plugin, PluginFailed
@@ -317,6 +320,32 @@ def test_error_codes_are_in_the_document():
     with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [HasErrors])) as client:
         problem = client.get("/openapi.json").json()["components"]["schemas"]["Problem"]
     assert {"overloaded", "fetch_failed"} <= set(re.findall(r"`(\w+)`", problem["properties"]["code"]["description"]))
+
+
+def _draws() -> APIRouter:
+    router = APIRouter()
+
+    @router.post("/draw", response_class=Response)
+    @router.post("/hidden", include_in_schema=False)
+    @traits(takes_images=True)
+    async def draw() -> None:
+        """Answers no JSON at one path, and is hidden at the other."""
+
+    return router
+
+
+class Draws(Plugin):
+    """Has routes with images that differ from those of the core."""
+
+    def routers(self) -> Sequence[APIRouter]:
+        return (_draws(),)
+
+
+def test_document_has_routes_that_answer_no_json_and_lacks_hidden_ones():
+    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [Draws])) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+    assert "/draw" in paths
+    assert "/hidden" not in paths
 
 
 class Csv(AnswerShape):
