@@ -5,10 +5,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from gateway_client.errors import GatewayError, ImageError
 from gateway_client.files import DEFAULT_FILE_BYTES
@@ -115,25 +115,14 @@ async def _first(images: AsyncIterator[NamedImage], most: int) -> AsyncIterator[
 
 def _in_thread(work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
     """Call a function in a thread of its own. It is a daemon: the program may end while a read has not returned."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(cast("T", result))
-        else:
-            future.set_exception(error)
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # so that the caller's cancellation does not cancel it
 
     def run() -> None:
-        outcome: tuple[T | None, BaseException | None]
         try:
-            outcome = work(*arguments), None
+            future.set_result(work(*arguments))
         except BaseException as exc:  # raised where the future is awaited
-            outcome = None, exc
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(settle, *outcome)
+            future.set_exception(exc)
 
     threading.Thread(target=run, name="gateway-client-read", daemon=True).start()
-    return future
+    return asyncio.wrap_future(future)
