@@ -10,7 +10,7 @@ import httpx
 from gateway_client.errors import unexpected_answer
 
 MAX_DOCUMENT_BYTES = 64 * 2**20
-"""Bytes of a document or of one line of NDJSON: a result with its frames, or the labels of all models."""
+"""Bytes of a document or of one line of NDJSON: a result, or the labels of all models."""
 MAX_PROBLEM_BYTES = 2**20
 """Bytes of a document that reports an error."""
 
