@@ -64,8 +64,9 @@ swagger_files = StaticFiles(packages=[("fastapi_swagger", "resources")])
 async def page(request: Request) -> Response:
     """The page, without a link to metrics that need a key. Pages of GATEWAY_CORS_ORIGINS may have it in a frame."""
     settings = request_context(request).settings
-    response = await files.get_response("index.html", request.scope)
-    if settings.metrics_access is not MetricsAccess.OPEN:
+    if settings.metrics_access is MetricsAccess.OPEN:
+        response = await files.get_response("index.html", request.scope)
+    else:
         text = (STATIC / "index.html").read_text().replace(METRICS_LINK, "")
         response = Response(text, media_type="text/html", headers=HEADERS)
     response.headers["Content-Security-Policy"] = " ".join((CONTENT_SECURITY_POLICY, *settings.cors_origins))
