@@ -268,7 +268,7 @@ class DemandLoader:
             metrics.MODEL_LOADS.labels("requested").inc()
             series(metrics.MODEL_LOAD_SECONDS, unit).observe(seconds)
             log.info("demand_loaded", triton=replica.address, model=unit, seconds=round(seconds, 3))
-            with suppress(GatewayError):  # what a Triton elsewhere has not loaded before may be larger than the others
+            with suppress(GatewayError):  # of what a Triton elsewhere had not loaded, the memory is known only now
                 async with self._index_while_deciding(replica) as index:
                     await self._make_room(replica, "", index)
 

@@ -369,8 +369,9 @@ class StreamSession(WaitingClient):
         except GatewayError as error:
             return sequence_member(None, [], error)
         margin = parameters.margin if parameters.smoothing is Smoothing.HOLD else 0.0
-        several = result.row.multi_label
-        smoothed = self._held.predictions(state.scores, labels, self._selection, margin, multi_label=several)
+        smoothed = self._held.predictions(
+            state.scores, labels, self._selection, margin, multi_label=result.row.multi_label
+        )
         return sequence_member(state, smoothed, None)
 
 
