@@ -275,7 +275,7 @@ class ListenSettings(Section):
     workers: int = Field(1, ge=1, le=64)
     """Gateway processes that share the ports."""
     cores: float = Field(0, ge=0, le=4_096)
-    """Cores to size the service for; 0 for those of the machine or container."""
+    """Cores to size the service for; 0 for all of the machine or container."""
     beside_triton: BesideTriton = BesideTriton.NO
     """Size what is not set for a machine with a Triton on its cpu or gpu; or no."""
     triton_alone: bool = False

@@ -1,4 +1,4 @@
-"""`gateway classify`: a folder, an archive, a bucket or a table of images to a table of their classes."""
+"""`gateway classify`: a folder, an archive, a bucket or a list of images to a table of their classes."""
 
 import json
 import signal

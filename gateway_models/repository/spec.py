@@ -120,9 +120,7 @@ class Serving:
     max_batch_size: Annotated[int, Option("Maximum number of images in a batch.", SERVING)] = 64
     preferred: Annotated[
         tuple[int, ...] | None,
-        Option(
-            "Batch sizes to form, such as 8,16,32; by default those of the device.", SERVING, type=str, read=_integers
-        ),
+        Option("Batch sizes to form, such as 8,16,32; by default the device's.", SERVING, type=str, read=_integers),
     ] = None
     queue_delay_us: Annotated[
         int | None, Option("Longest wait for such a batch, in µs; by default none on a CPU, 1000 on a GPU.", SERVING)
