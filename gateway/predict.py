@@ -218,11 +218,11 @@ async def wait_for_permit(image: Image) -> None:
 
 async def decode_or_pass_on(image: Image) -> None:
     """Give the image to the next call of its model; before, if it is decoded here, in a task of its own."""
-    request, data = image.request, image.upload.data
+    request = image.request
     if image.size is not None:
         request.spawn(_decode, image)  # while the next upload is read
         return
-    image.payload = encoded(image.upload, image.info) if image.info.rewritten else data
+    image.payload = encoded(image.upload, image.info)
     await request.batcher.add(image)
 
 

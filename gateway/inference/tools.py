@@ -80,7 +80,7 @@ class Uncancelled:
 
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[Any]] = set()
-        """Those in progress. Whoever sees to the end of a task may add and remove it here, instead of by `start`."""
+        """The tasks in progress. A caller that handles the end of a task may add and remove it itself."""
 
     def __len__(self) -> int:
         return len(self.tasks)

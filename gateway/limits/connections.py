@@ -274,7 +274,7 @@ class Connections:
             self._awaiting[connection] = None
 
     def serve(self, connection: Member) -> None:
-        """It waits for its client no longer."""
+        """It does not wait for its client any more."""
         self._awaiting.pop(connection, None)
 
     def stall(self, connection: Member) -> None:

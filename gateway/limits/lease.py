@@ -130,12 +130,12 @@ class RoundRobin:
 
     @asynccontextmanager
     async def lease(self, request: Hashable, *amounts: int, client: Hashable = None) -> AsyncIterator[None]:
-        """Hold so much of each bound for an image of a request."""
+        """Hold `amounts` of the bounds, one of each, for an image of a request."""
         with await self.acquire(request, *amounts, client=client):
             yield
 
     async def acquire(self, request: Hashable, *amounts: int, client: Hashable = None) -> Lease:
-        """A lease of so much of each bound, for an image of a request."""
+        """A lease of `amounts` of the bounds, one of each, for an image of a request."""
         admitted: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(client, {}).setdefault(request, deque()).append((amounts, admitted))
         self._admit()

@@ -241,7 +241,7 @@ class Decoded(NamedTuple):
 
 
 def _slots(count: int, limits: DecodeLimits) -> RoundRobin:
-    """So many slots, whose images need `limits.memory_bytes` at most in all."""
+    """`count` slots, whose images need `limits.memory_bytes` at most in all."""
     return RoundRobin(
         Bound("decoders", count), Bound("decode_memory_bytes", limits.memory_bytes, metrics.DECODING_BYTES)
     )
