@@ -1,8 +1,10 @@
 """The frames of animations: each is classified, and a file has one result."""
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from gateway.api.answers import error_out, predictions_out
 from gateway.api.parameters import FRAMES_PATTERN
@@ -156,7 +158,9 @@ class FileFrames:
 
     def __init__(self, file: ExpandedUpload) -> None:
         self._file = file
-        self._frames: dict[int, tuple[float | None, ExpandedUpload, Result]] = {}
+        self._frames: dict[int, tuple[float | None, Result]] = {}
+        self._first: tuple[tuple[bool, int], ExpandedUpload] = (True, sys.maxsize), file
+        """The first answered frame, or else the first one: whether it has an error, its index; and its image."""
         self._in_progress = 0
         self._last = -1
         self._all_begun = False
@@ -168,7 +172,7 @@ class FileFrames:
 
         def take(image: ExpandedUpload, result: Result) -> None:
             self._in_progress -= 1
-            self._frames[index] = seconds, image, result
+            self._add(index, seconds, image, result)
             self._end_if_done()
 
         return take
@@ -180,19 +184,23 @@ class FileFrames:
             self._file.report(self._file, _of(self._file.result(Row(error=error or UndecodableImage())), ()))
             return
         if error is not None:
-            self._frames[self._last + 1] = None, self._file, self._file.result(Row(error=error))
+            self._add(self._last + 1, None, self._file, self._file.result(Row(error=error)))
         self._end_if_done()
+
+    def _add(self, index: int, seconds: float | None, image: ExpandedUpload, result: Result) -> None:
+        """Keep a result, and one of the images: each has its pixels, and no permit any more."""
+        self._frames[index] = seconds, result
+        self._first = min(self._first, ((result.error is not None, index), image), key=itemgetter(0))
 
     def _end_if_done(self) -> None:
         if not self._all_begun or self._in_progress:
             return
         frames = sorted(self._frames.items())
-        images = [(image, result) for _, (_, image, result) in frames]
-        image, best = next((each for each in images if each[1].error is None), images[0])
         results = tuple(
-            FrameResult(index, seconds, result.predictions, result.error) for index, (seconds, _, result) in frames
+            FrameResult(index, seconds, result.predictions, result.error) for index, (seconds, result) in frames
         )
-        self._file.report(image, _of(best, results))
+        (_, first), image = self._first
+        self._file.report(image, _of(self._frames[first][1], results))
 
 
 def _of(result: Result, frames: tuple[FrameResult, ...]) -> AnimationResult:

@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import io
+import weakref
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -12,9 +14,10 @@ from gateway.api.schemas import PredictResponse
 from gateway.decoder.pillow import count_gif_frames
 from gateway.errors import InferenceFailed, TooCostly
 from gateway.inference.backend import Call, Row
+from gateway.inference.result import Result
 from gateway.inference.selection import Prediction
 from gateway.ingest.frames import FrameSelection
-from gateway.plugins.media.animation import AnimationResult, Frames, read_frames
+from gateway.plugins.media.animation import AnimationResult, FileFrames, Frames, read_frames
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of
 from tests.doubles.backend import PNG, StubBackend, brightness
 from tests.doubles.scripted import Loop, Scripted
@@ -93,6 +96,27 @@ def test_each_file_has_one_result_and_frames_count_as_images(client):
     assert answer["summary"] == {"ok": 3, "failed": 1}
     assert images_ok() - before == 7
     assert PredictResponse.model_validate(answer).model_dump(exclude_unset=True) == answer
+
+
+class Frame:
+    """The image of a frame, which may hold its pixels."""
+
+
+def test_image_is_kept_of_the_first_answered_frame_alone():
+    """Its permit is released, so the others' pixels would be memory that nothing bounds."""
+    reported = []
+    frames = FileFrames(SimpleNamespace(report=lambda *each: reported.append(each)))
+    images = [Frame() for _ in range(4)]
+    kept = [weakref.ref(image) for image in images]
+    for index in (2, 0, 3, 1):
+        error = InferenceFailed() if index == 0 else None
+        frames.begin(index, 0.0)(images[index], Result(0, f"{index}", row=Row(error=error)))
+    del images
+    assert [each() is not None for each in kept] == [False, True, False, False]
+    frames.end()
+    ((image, result),) = reported
+    assert (image, result.filename) == (kept[1](), "1")
+    assert [frame.index for frame in result.frames] == list(range(4))
 
 
 def test_frames_need_one_permit_at_a_time():
