@@ -22,6 +22,7 @@ def ask(program: str, given: dict[str, Any], timeout_seconds: float) -> dict[str
             input=json.dumps(given),
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=timeout_seconds,
             check=False,
         )

@@ -84,10 +84,11 @@ def test_network_that_cannot_be_measured_is_added_without_a_record(tmp_path):
     ("code", "reason"),
     [
         ("raise ValueError('no such file')", "ValueError: no such file"),
+        ("import os; os.write(2, b'\\xff\\n'); raise ValueError('no text')", "ValueError: no text"),
         ("raise SystemExit(3)", "ended with code 3"),
         ("while True: pass", "took longer than 1 s"),
     ],
-    ids=["raises", "ends", "hangs"],
+    ids=["raises", "writes bytes", "ends", "hangs"],
 )
 def test_process_that_fails_is_an_error(tmp_path, code, reason):
     (tmp_path / "model.py").write_text(code)
