@@ -29,11 +29,11 @@ class ApiProcess:
     def __init__(self, listener: socket.socket, model: str, *, say: Say = print) -> None:
         self._workers = Workers(listener, lambda _, text, __: say(text))
         self._model = model
-        self._host, self.port = "", 0
+        host, self.port, *_ = listener.getsockname()
+        self._host = reachable(host)
 
     def start(self, plan: Plan) -> None:
         """Start the workers of a plan and return at once."""
-        self._host, self.port = reachable(plan.address[0]), plan.address[1]
         self._workers.start(plan)
 
     def reloads(self, replan: Callable[[], Plan], done: Callable[[str | None], None]) -> Reloads:

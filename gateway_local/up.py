@@ -191,7 +191,7 @@ def _prepare(settings: Settings, model_repository: Path, display: Display) -> Tr
         display.say(f"Triton was fetched in {time.monotonic() - began:.1f} s")
     classifier = model_repository / CLASSIFIER
     if classifier.is_dir() and not any(classifier.glob("*/model.*")):
-        # In a process of its own: this process runs as long as the server, and would keep torch in memory.
+        # In a process of its own: the memory of torch would count as used when that of Triton is planned.
         words = ["model", "add", "default", f"--model-repository={model_repository}"]
         began = time.monotonic()
         with display.waiting("preparing the default model"):
