@@ -38,6 +38,7 @@ from tests.light_models import lightened
 from tests.loops import Loop
 from tests.photos import PHOTOS, photo
 from tests.services import decoders_on_demand
+from tests.shipped import copy_models
 from tests.tritons import running_triton
 
 # No deadline: how long an example takes depends on the machine.
@@ -171,18 +172,17 @@ def runtime() -> TritonRuntime:
 
 
 @pytest.fixture(scope="session")
-def model_repository() -> Path:
-    """The project's own model repository, with the default model exported into it."""
+def model_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project's models, with the default model, which is exported into the checkout."""
     with locked(DEFAULT_MODEL_REPOSITORY):  # the first of several workers exports it
         export_default(DEFAULT_MODEL_REPOSITORY, print)
-    return DEFAULT_MODEL_REPOSITORY
+    return copy_models(tmp_path_factory.mktemp("shipped") / "triton_models")
 
 
 @pytest.fixture(scope="session")
 def lean_repository(model_repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The default model with one process for each step: each takes seconds to import torch."""
-    folder = tmp_path_factory.mktemp("lean") / "triton_models"
-    shutil.copytree(model_repository, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = Path(shutil.copytree(model_repository, tmp_path_factory.mktemp("lean") / "triton_models"))
     for model in ("preprocessor", "classifier"):
         path = folder / model / "config.pbtxt"
         text = re.sub(r"(instance_group \[ \{ kind: KIND_\w+) ", r"\1 count: 1 ", path.read_text())

@@ -17,9 +17,9 @@ from gateway_local.devices import (
     pool_bytes,
 )
 from gateway_local.memory_plan import sized_configs
-from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
+from tests.shipped import copy_models
 
 
 def choose(repository, gpus, said=None):
@@ -110,9 +110,9 @@ def test_cache_is_refused_behind_a_preprocessor_on_a_gpu_alone(repository):
         ("kind: KIND_GPU count: 3 gpus: [ 1 ]", 64, 2, 10, {1: 64 * 3 + 64 * 4 + 10}),
     ],
 )
-def test_pool_holds_running_batches_and_waiting_images(group, batch, gpus, in_flight, images):
+def test_pool_holds_running_batches_and_waiting_images(tmp_path, group, batch, gpus, in_flight, images):
     """The shipped models, with two instances of the network on each GPU."""
-    configs = read_model_configs(DEFAULT_MODEL_REPOSITORY)
+    configs = read_model_configs(copy_models(tmp_path / "models", "model.pt"))
     for name, written in {"classifier": "kind: KIND_AUTO count: 2", "preprocessor": group}.items():
         del configs[name].instance_group[:]
         text_format.Merge(f"instance_group [ {{ {written} }} ]", configs[name])

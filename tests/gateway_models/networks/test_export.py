@@ -1,11 +1,9 @@
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from gateway.triton.contract import parameters, read_model_config
-from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import (
     EFFICIENTNET_LITE0,
     MOBILENET_V3_SMALL,
@@ -17,12 +15,12 @@ from gateway_models.networks.export import (
 )
 from gateway_models.networks.torchscript import ExportError, export_torchscript
 from tests.gateway_models.networks.special_networks import Calling
+from tests.shipped import copy_models
 
 
 @pytest.fixture
 def empty_repository(tmp_path) -> Path:
-    ignore = shutil.ignore_patterns("model.pt", "labels.txt", "__pycache__")
-    return Path(shutil.copytree(DEFAULT_MODEL_REPOSITORY, tmp_path / "models", ignore=ignore))
+    return copy_models(tmp_path / "models", "model.pt", "labels.txt")
 
 
 def test_default_model_is_written_with_its_labels_and_only_once(model_repository):
