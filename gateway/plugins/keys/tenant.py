@@ -4,6 +4,8 @@ import asyncio
 import math
 from typing import TYPE_CHECKING
 
+import anyio
+
 from gateway.errors import Forbidden, GatewayError, RateLimited
 from gateway.limits.admission import FairShare
 from gateway.limits.caller import Caller, Stages
@@ -87,9 +89,10 @@ class Tenant(Caller):
                         raise self._exhausted(window, images)
                 if self.quota.rate is not None:
                     await self._take(self.quota.rate, most_seconds)
-            except RateLimited:
-                for window in counted:
-                    self._used[window.period] = window, await self._rates.count(self.name, window, -1)
+            except (RateLimited, asyncio.CancelledError):  # cancelled if the client leaves or its deadline passes
+                with anyio.CancelScope(shield=True):
+                    for window in counted:
+                        self._used[window.period] = window, await self._rates.count(self.name, window, -1)
                 raise
 
     async def used(self, period: Period, images: int = 0) -> "tuple[Window, int]":
