@@ -447,6 +447,7 @@ class Request:
                         raise
                     image.fail(error)
                 over = time_slice if time_slice.is_over else None
+                del upload, image  # a client may take long to send the next one
         finally:
             await uploads.aclose()
 

@@ -68,6 +68,7 @@ class ReadyResults:
                 if upload is None:
                     return
                 yield upload
+                del upload  # nothing counts its bytes while the next one arrives
 
     async def wait_for_space(self) -> None:
         """Wait while the queue is full."""

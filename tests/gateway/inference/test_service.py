@@ -1,5 +1,7 @@
 """The service: tasks, permits and results of requests that end in any way."""
 
+import asyncio
+import gc
 from dataclasses import replace
 
 import pytest
@@ -16,9 +18,12 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.request_spec import RequestSpec
+from gateway.ingest.media_types import open_uploads
 from gateway.ingest.resizing import Resize
+from gateway.ingest.upload import Upload
 from tests.doubles.backend import CAT, GIF, PNG
 from tests.doubles.scripted import Body, Scripted, ScriptedLoader, start
+from tests.gateway.ingest.reading import BOUNDARY, CONTENT_TYPE, LIMITS, Part, form
 
 with_and_without_cancellation = pytest.mark.parametrize("supports_cancellation", [True, False])
 
@@ -69,6 +74,45 @@ def test_late_decode_ends_at_the_deadline_with_its_permit(loop):
     assert not on.decoders.pending
     assert on.idle
     assert not on.calls
+
+
+@pytest.mark.parametrize("in_lines", [False, True])
+@pytest.mark.parametrize("file", [PNG, GIF], ids=["passed on", "decoded"])
+def test_answered_file_is_released_while_the_next_one_arrives(loop, file, in_lines):
+    """Neither the upload buffer nor a permit counts its bytes any more."""
+    on, ends, results = Scripted(loop), asyncio.Event(), []
+    spec = RequestSpec("m", "", None, 30, "r")
+
+    async def slow_client():
+        yield form(Part("f", file, "answered"), closed=False) + f"--{BOUNDARY}\r\n".encode()
+        await ends.wait()
+        yield form(Part("f", file, "second"))[len(BOUNDARY) + 4 :]
+
+    async def serve():
+        _, uploads = await open_uploads(CONTENT_TYPE, 0, slow_client(), LIMITS, ())
+        if not in_lines:
+            await on.service.run(uploads, spec, results.append)
+            return
+        async with on.service.classify(uploads, spec) as ready:
+            async for result in ready:
+                results.append(result)
+
+    def answer() -> None:
+        loop.settle()
+        if file is GIF:
+            on.decode()
+        on.answer()
+        loop.settle()
+
+    request = start(loop, serve())
+    answer()
+    on.backend.calls.clear()
+    assert [result.filename for result in results] == ["answered"]
+    assert not [each for each in gc.get_objects() if isinstance(each, Upload) and each.filename == "answered"]
+    ends.set()
+    answer()
+    loop.finish(request)
+    assert [result.error for result in results] == [None, None]
 
 
 @pytest.mark.parametrize("resize", [None, Resize((224,), "bicubic", fast=True)])
