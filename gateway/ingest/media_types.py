@@ -132,7 +132,9 @@ async def read_raw(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = un
             raise file_too_large(limits)
         body += chunk
         hold(len(body))
-    yield Upload(0, "", bytes(body))
+    data = bytes(body)
+    del body
+    yield Upload(0, "", data)
     hold(0)
 
 

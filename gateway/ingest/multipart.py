@@ -5,6 +5,7 @@ how many bytes of them are held.
 """
 
 import re
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from copy import copy
 from urllib.parse import unquote_to_bytes
@@ -212,7 +213,7 @@ async def read_multipart(
     form = _Form(plain[1].encode() if plain else boundary_of(content_type), limits)
     time_slice = TimeSlice()
     received = kept_bytes = 0
-    kept: list[Upload] = []
+    kept: deque[Upload] = deque()
     reads_ahead = announced_bytes > 0
     async for chunk in chunks:
         received += len(chunk)
@@ -234,9 +235,9 @@ async def read_multipart(
         if time_slice.is_over:
             await time_slice.pause()
     form.end()
-    for part in kept:
-        yield part
-        kept_bytes -= len(part.data)
+    while kept:
+        kept_bytes -= len(kept[0].data)
+        yield kept.popleft()
         hold(kept_bytes)
 
 

@@ -1,11 +1,13 @@
 import asyncio
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError
+from gateway.ingest.media_types import read_raw
 from gateway.ingest.multipart import (
     MAX_PARAMETER_BYTES,
     MAX_PARAMETERS,
@@ -336,6 +338,26 @@ def test_large_file_is_copied_at_most_twice():
         (upload,) = read(body)
     assert len(upload.data) == size
     # The growing buffer and the bytes made of it; a buffer grows by an eighth.
+
+
+@pytest.mark.parametrize("in_form", [False, True])
+async def test_yielded_file_is_held_by_the_caller_alone(in_form):
+    size = 8 * 2**20
+    form_of_two = form(Part("files", b"x" * size, "large.jpg"), CAT)
+    chunks = in_chunks(form_of_two if in_form else b"x" * size)
+    tracemalloc.start()
+    try:
+        if in_form:
+            stream = read_multipart(chunks, CONTENT_TYPE, LIMITS, announced_bytes=len(form_of_two))
+        else:
+            stream = read_raw(chunks, LIMITS)
+        upload = await anext(stream)
+        assert tracemalloc.get_traced_memory()[0] < 1.1 * size
+        del upload
+        assert (await anext(stream, None) is not None) == in_form
+        assert tracemalloc.get_traced_memory()[0] < 0.1 * size
+    finally:
+        tracemalloc.stop()
 
 
 def test_oversized_file_is_not_buffered():
