@@ -33,11 +33,11 @@ PROGRESS = --progress-bar on
 # In place of pip's pages about "requires-python", or of Debian's about a missing ensurepip.
 CAN_INSTALL := import sys; v = sys.version_info; ok = (3, 11) <= v[:2] <= (3, 13); \
   sys.exit(None if ok else "this is Python %d.%d, and the service needs 3.11, 3.12 or 3.13: make PYTHON=python3.12 …" % v[:2])
-# A file's tests run in one worker, so that they share what they start; --max-worker-restart: a crash is a failure.
+# A file's tests run in one worker, so that they share what they start; a crash of a worker is a failure of the test that ran.
 PYTEST := $(BIN)/pytest -q
 # The order is that of tests/workers.py: without --no-loadscope-reorder, files of few and long tests would come last.
 # Two workers for each core of two: a third of the time of a worker is a wait for a process, a deadline or a peer. Six take longer.
-WORKERS = -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(EXAMPLES) $(ORDER)
+WORKERS = -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 3 $(EXAMPLES) $(ORDER)
 # A number makes the order of the tests random; the same number, the same order.
 SHUFFLE =
 ORDER = $(if $(SHUFFLE),--random-order --random-order-seed $(SHUFFLE))
