@@ -2,20 +2,14 @@
 
 import platform
 import re
-import tomllib
-from importlib.metadata import distribution, requires, version
+from importlib.metadata import distribution, requires
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.generate import CHART
 from deploy.generate.__main__ import files
 from deploy.generate.third_party import contained, licence, needed, places
-from deploy.generate.version import files as files_of_version
-from deploy.generate.version import semantic
-from gateway import __version__
 from tests.processes import PROJECT
 
 
@@ -26,31 +20,7 @@ def test_every_generated_file_is_up_to_date_and_no_outdated_one_remains():
     assert set((PROJECT / "deploy" / "kubernetes").iterdir()) <= set(generated)
 
 
-def test_wheels_and_chart_have_the_version_of_the_service():
-    for folder in ("", "gateway_client"):
-        text = (PROJECT / folder / "pyproject.toml").read_text()
-        assert "version" in tomllib.loads(text)["project"]["dynamic"]
-    assert version("triton-image-gateway") == __version__
-    kernel = tomllib.loads((PROJECT / "native" / "pyproject.toml").read_text())
-    assert kernel["project"]["version"] == __version__
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert (chart["version"], chart["appVersion"]) == (semantic(__version__), __version__)
-
-
-def test_another_version_reaches_every_file():
-    """No file keeps a piece of the former version, and nothing but versions changes."""
-    for path, text in files_of_version("12.34.5rc6").items():
-        before, after = path.read_text().splitlines(), text.splitlines()
-        changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
-        assert changed, path
-        for old, new in changed:
-            assert re.sub(r"12\.34\.5(rc6|-rc\.6)", __version__, new) == old
-
-
-EXTRAS = [
-    *("", "local", "converters", "openvino", "log", "ray", "otel", "dev"),
-    "docs",
-]
+EXTRAS = ["", "local", "converters", "openvino", "log", "ray", "otel", "dev", "docs"]
 
 
 @pytest.fixture(scope="module")

@@ -60,8 +60,7 @@ def test_build_ends_with_what_triton_answers(behaviour, code, message):
     assert not listens(port)
 
 
-def test_unit_runs_up_unprivileged_with_settings_and_restarts_it():
-    """Requests are finished before systemd kills."""
+def test_unit_is_unprivileged_and_finishes_requests_before_systemd_kills_it():
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
     unit.read(PROJECT / "deploy/systemd/triton-image-gateway.service")
@@ -70,9 +69,7 @@ def test_unit_runs_up_unprivileged_with_settings_and_restarts_it():
     needed = defaults["shutdown_delay_seconds"].default + defaults["shutdown_grace_seconds"].default
     assert int(service["TimeoutStopSec"]) > needed
     # By default every process would get SIGTERM, and Triton would leave before the last answer.
-    wanted = {"KillMode": "mixed", "NoNewPrivileges": "yes", "Restart": "on-failure"}
-    assert {name: service[name] for name in wanted} == wanted
-    assert service["ExecStart"].endswith("gateway up")
+    assert service["KillMode"] == "mixed"
     assert service["User"] != "root"
     names = [word.split("=")[0] for word in service["Environment"].split()]
     known = {f"GATEWAY_{field.upper()}" for field in Settings.variables()}
