@@ -12,7 +12,7 @@ from gateway.errors import InvalidParameter, ModelUnavailable, no_features
 from gateway.inference.backend import SequenceScores
 from gateway.inference.result import Result
 from gateway.plugins.oip.documents import FEATURES, PREDICTION, SEQUENCE_FRAMES, SEQUENCE_PREDICTION, STATUS
-from gateway.plugins.oip.members import InferenceRequest, RequestedOutput
+from gateway.plugins.oip.members import ALL_OUTPUTS, InferenceRequest, Output
 from gateway.plugins.oip.reader import LENGTH_BYTES
 from gateway.time_slices import TimeSlice
 
@@ -101,42 +101,41 @@ async def encode(request: InferenceRequest, model_name: str, scored: Scored, lab
     header, tail = [to_json(head)[:-1], b',"outputs":['], []
     for number, output in enumerate(_available_outputs(request, model_name, scored)):
         tensor, rows = _tensor(output, scored, labels)
-        pieces = []
+        pieces, binary = [], request.is_binary(output)
         for row in rows:
-            pieces.append(_binary(row) if output.binary else _json(row))
+            pieces.append(_binary(row) if binary else _json(row))
             await time_slice.pause_if_over()
-        if output.binary:
+        if binary:
             tensor["parameters"] = {"binary_data_size": sum(map(len, pieces))}
             tail += pieces
         header += [b"," if number else b"", to_json(tensor)[:-1]]
-        if not output.binary:
+        if not binary:
             header += [b',"data":[', b",".join(pieces), b"]"]
         header.append(b"}")
     header.append(b"]}")
     return InferResponse([*header, *tail], sum(map(len, header)) if tail else None)
 
 
-def _available_outputs(request: InferenceRequest, model_name: str, scored: Scored) -> Sequence[RequestedOutput]:
+def _available_outputs(request: InferenceRequest, model_name: str, scored: Scored) -> Sequence[Output]:
     """The outputs of the response; raises NoFeatures and InvalidParameter."""
     missing = set()
     if scored.embeddings is None:
         missing.add(FEATURES)
     if scored.sequence is None:
         missing |= {SEQUENCE_PREDICTION, SEQUENCE_FRAMES}
-    available = [output for output in request.outputs if output.name not in missing]
-    if request.everything or len(available) == len(request.outputs):
-        return available
-    name = next(output.name for output in request.outputs if output.name in missing)
-    if name == FEATURES:
-        raise no_features(model_name)
-    raise InvalidParameter(f"'outputs': {name} needs the parameter 'sequence_id'.")
+    for output in request.outputs:
+        if output.name in missing:
+            if output.name == FEATURES:
+                raise no_features(model_name)
+            raise InvalidParameter(f"'outputs': {output.name} needs the parameter 'sequence_id'.")
+    return request.outputs or [output for output in ALL_OUTPUTS if output.name not in missing]
 
 
 def _fits(result: Result, embeddings: NDArray[np.float32] | None) -> bool:
     return embeddings is None or (result.embedding is not None and result.embedding.shape == embeddings.shape[1:])
 
 
-def _tensor(output: RequestedOutput, scored: Scored, labels: Sequence[str]) -> tuple[dict[str, Any], Iterable[Row]]:
+def _tensor(output: Output, scored: Scored, labels: Sequence[str]) -> tuple[dict[str, Any], Iterable[Row]]:
     """A tensor without its data, and its data in rows: fp32 [classes], strings, or int32 [N] for the one of frames."""
     count, classes = scored.scores.shape
     if output.name == STATUS:

@@ -1,133 +1,178 @@
-"""The members of an Open Inference Protocol request other than images; see gateway.plugins.oip.reader."""
+"""The members of an Open Inference Protocol request other than images, which `reader` extracts from the body.
+
+Unknown members are ignored, as by other servers.
+"""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictStr,
+    ValidationError,
+)
 from pydantic_core import ErrorDetails
 
 from gateway.errors import InvalidParameter
-from gateway.plugins.oip.documents import (
-    IMAGE,
-    OUTPUTS,
-    PREDICTION,
-    SEQUENCE_PREDICTION,
-    ImageInput,
-    InferenceBody,
-    InferenceParameters,
-    OutputRequest,
-)
-from gateway.plugins.oip.sequences import ClientSequence
+from gateway.plugins.oip.documents import IMAGE, OUTPUTS, PREDICTION, SEQUENCE_PREDICTION
 
+MAX_SEQUENCE_ID_CHARACTERS = 128
+_MOST = 2**63 - 1
+"""Largest number that is accepted; numbers in JSON may have thousands of digits."""
 _MAX_CHARACTERS = 80
+_SHARED_MEMORY = "'shared_memory_region': shared memory is not supported; send tensors in the body."
 _INPUT_SENTENCES = {
     "name": f"'inputs': unknown input {{}}, only {IMAGE}.",
     "datatype": f"'datatype': {IMAGE} is BYTES, not {{}}.",
     "shape": f"'shape': {IMAGE} has the shape [N] or [N, 1] for N images, not {{}}.",
+    "shared_memory_region": _SHARED_MEMORY,
 }
-_OUTPUT_SENTENCES = {"name": f"'outputs': unknown output {{}}, only {', '.join(OUTPUTS)}."}
-
-D = TypeVar("D", ImageInput, InferenceBody)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestedOutput:
-    """A requested output, as binary data after the JSON if `binary`, else in the JSON.
-
-    `class_count`, of the classification extension: the number of best classes per image as text, 0 for all scores.
-    """
-
-    name: str
-    binary: bool
-    class_count: int = 0
+_OUTPUT_SENTENCES = {
+    "name": f"'outputs': unknown output {{}}, only {', '.join(OUTPUTS)}.",
+    "shared_memory_region": _SHARED_MEMORY,
+}
 
 
-@dataclass(frozen=True, slots=True)
-class InferenceRequest:
-    """The parsed members of a request; `timeout_microseconds` is 0 for the default.
-
-    `everything`: the request names no outputs, and gets all that the model has, which may be fewer than `outputs`.
-    """
-
-    id: str | None
-    timeout_microseconds: int
-    outputs: tuple[RequestedOutput, ...]
-    everything: bool = False
-    sequence: ClientSequence | None = None
+def _sequence_id(value: object) -> object:
+    if isinstance(value, str) and len(value) <= MAX_SEQUENCE_ID_CHARACTERS:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**64:
+        return value
+    raise ValueError(f"must be a whole number, or a text of at most {MAX_SEQUENCE_ID_CHARACTERS} characters")
 
 
-@dataclass(frozen=True, slots=True)
-class InputTensor:
-    """The input IMAGE: the number of images, and their bytes after the JSON (None: they are in the JSON)."""
+def _images_in_rows(shape: list[int]) -> list[int]:
+    if shape[1:] not in ([], [1]):
+        raise ValueError("must have one image in each row")
+    return shape
 
-    images: int
-    binary_bytes: int | None
+
+def _or(default: object) -> BeforeValidator:
+    """Read null as a default."""
+    return BeforeValidator(lambda value: default if value is None else value)
+
+
+Whole = Annotated[int, Field(strict=True, ge=0, le=_MOST)]
+TensorShape = Annotated[list[Whole], Field(min_length=1, max_length=2, strict=True), AfterValidator(_images_in_rows)]
+SequenceId = Annotated[int | str, PlainValidator(_sequence_id)]
+
+
+class _Members(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class _TensorParameters(_Members):
+    shared_memory_region: None = None
+    """Triton's extension for tensors in shared memory, which is refused."""
+
+
+class InferenceParameters(_Members):
+    """Parameters of a whole request."""
+
+    timeout: Whole = 0
+    """Deadline for each image in microseconds, from its last byte on; 0 for the default."""
+    binary_data_output: StrictBool = False
+    """Whether outputs are returned as binary data unless they specify it themselves."""
+    sequence_id: SequenceId = 0
+    """The sequence that the images continue, in their order, as Triton's clients give it; 0 and "" for none."""
+    sequence_start: StrictBool = False
+    """Whether the sequence starts with the first image."""
+    sequence_end: StrictBool = False
+    """Whether the sequence ends with the last image."""
+
+
+class InputParameters(_TensorParameters):
+    """Parameters of an input."""
+
+    binary_data_size: Whole | None = None
+    """Bytes of the images after the JSON, instead of `data`."""
+
+
+class ImageInput(_Members):
+    """The input tensor, without its data; each element is an image."""
+
+    name: Literal["IMAGE"]
+    datatype: Literal["BYTES"]
+    shape: TensorShape
+    """[N] or [N, 1] for N images."""
+    parameters: Annotated[InputParameters, _or({})] = InputParameters()
+
+
+class OutputParameters(_TensorParameters):
+    """How an output is returned."""
+
+    classification: Whole = 0
+    """For PREDICTION and SEQUENCE_PREDICTION: the number of best classes to return, each as "score:class id:label"."""
+    binary_data: StrictBool | None = None
+
+
+class Output(_Members):
+    """An output to return."""
+
+    name: Literal["PREDICTION", "STATUS", "FEATURES", "SEQUENCE_PREDICTION", "SEQUENCE_FRAMES"]
+    parameters: Annotated[OutputParameters, _or({})] = OutputParameters()
+
+    @property
+    def class_count(self) -> int:
+        """The number of best classes as text, 0 for all scores."""
+        return self.parameters.classification
+
+
+ALL_OUTPUTS = tuple(Output.model_validate({"name": name}) for name in OUTPUTS)
+
+
+class InferenceRequest(_Members):
+    """A request for inference, without its input."""
+
+    id: Annotated[StrictStr, Field(max_length=1_024)] | None = None
+    """Returned with the response."""
+    parameters: Annotated[InferenceParameters, _or({})] = InferenceParameters()
+    outputs: Annotated[list[Output], Field(strict=True), FailFast(), _or([])] = []
+    """The outputs to return; with none, all that the model has."""
+
+    def is_binary(self, output: Output) -> bool:
+        """Whether an output is returned as binary data after the JSON, not in the JSON."""
+        binary = output.parameters.binary_data
+        return self.parameters.binary_data_output if binary is None else binary
+
+
+D = TypeVar("D", ImageInput, InferenceRequest)
 
 
 def parse_request(members: Mapping[str, object], *, max_class_count: int) -> InferenceRequest:
     """Parse the members of the JSON object except `inputs`; raises InvalidParameter."""
-    body = _read(InferenceBody, {**members, "inputs": None}, _OUTPUT_SENTENCES)
-    parameters = body.parameters
-    all_binary = parameters is not None and parameters.binary_data_output
-    outputs = tuple(_requested(each, max_class_count, all_binary=all_binary) for each in body.outputs)
-    sequence = None if parameters is None else _sequence(parameters)
-    if len({output.name for output in outputs}) < len(outputs):
+    request = _read(InferenceRequest, members, _OUTPUT_SENTENCES)
+    for output in request.outputs:
+        if output.class_count and output.name not in {PREDICTION, SEQUENCE_PREDICTION}:
+            raise InvalidParameter(f"'classification': {output.name} has no classes; {PREDICTION} has.")
+        if output.class_count > max_class_count:
+            raise InvalidParameter(
+                f"'classification': must be at most {max_class_count:,}.", limit="max_top_k", value=max_class_count
+            )
+    if len({output.name for output in request.outputs}) < len(request.outputs):
         raise InvalidParameter("'outputs': an output is listed twice.")
-    return InferenceRequest(
-        id=body.id,
-        timeout_microseconds=0 if parameters is None else parameters.timeout,
-        outputs=outputs or tuple(RequestedOutput(name, all_binary) for name in OUTPUTS),
-        everything=not outputs,
-        sequence=sequence,
-    )
+    return request
 
 
-def _sequence(parameters: InferenceParameters) -> ClientSequence | None:
-    if not parameters.sequence_id:
-        return None
-    return ClientSequence(parameters.sequence_id, parameters.sequence_start, parameters.sequence_end)
+def parse_input(members: Mapping[str, object] | None) -> tuple[int, int | None]:
+    """The number of images of the input, and their bytes after the JSON; None if `data` has them.
 
-
-def parse_input(members: Mapping[str, object] | None) -> InputTensor:
-    """Parse the input, whose `data` is a placeholder; raises InvalidParameter."""
+    `data` is a placeholder. Raises InvalidParameter.
+    """
     if members is None:
         raise InvalidParameter(f"'inputs': the input {IMAGE} is missing.")
     tensor = _read(ImageInput, members, _INPUT_SENTENCES)
-    if tensor.shape[1:] not in ([], [1]):
-        raise InvalidParameter(_INPUT_SENTENCES["shape"].format(shortened(tensor.shape)))
-    if tensor.parameters is not None and tensor.parameters.asks_for_shared_memory:
-        raise _no_shared_memory(IMAGE)
-    binary_bytes = None if tensor.parameters is None else tensor.parameters.binary_data_size
+    binary_bytes = tensor.parameters.binary_data_size
     if ("data" in members) == (binary_bytes is not None):
         raise InvalidParameter(f"{IMAGE} needs either data or binary_data_size, not both.")
-    return InputTensor(tensor.shape[0], binary_bytes)
-
-
-def shortened(value: object) -> str:
-    """A value for an error message, shortened."""
-    text = repr(value)
-    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}…"
-
-
-def _requested(output: OutputRequest, max_class_count: int, *, all_binary: bool) -> RequestedOutput:
-    parameters = output.parameters
-    if parameters is None:
-        return RequestedOutput(output.name, all_binary)
-    if parameters.asks_for_shared_memory:
-        raise _no_shared_memory(output.name)
-    if parameters.classification and output.name not in {PREDICTION, SEQUENCE_PREDICTION}:
-        raise InvalidParameter(f"'classification': {output.name} has no classes; {PREDICTION} has.")
-    if parameters.classification > max_class_count:
-        raise InvalidParameter(
-            f"'classification': must be at most {max_class_count:,}.", limit="max_top_k", value=max_class_count
-        )
-    binary = all_binary if parameters.binary_data is None else parameters.binary_data
-    return RequestedOutput(output.name, binary, parameters.classification)
-
-
-def _no_shared_memory(name: str) -> InvalidParameter:
-    return InvalidParameter(f"{name}: shared memory is not supported; send tensors in the body.")
+    return tensor.shape[0], binary_bytes
 
 
 def _read(document: type[D], members: Mapping[str, object], sentences: Mapping[str, str]) -> D:
@@ -141,7 +186,9 @@ def _read(document: type[D], members: Mapping[str, object], sentences: Mapping[s
 def _sentence(error: ErrorDetails, sentences: Mapping[str, str]) -> str:
     member = next(part for part in reversed(error["loc"]) if isinstance(part, str))
     # For a missing member, pydantic's input is the whole object.
-    value = shortened(None if error["type"] == "missing" else error["input"])
+    value = repr(None if error["type"] == "missing" else error["input"])
+    if len(value) > _MAX_CHARACTERS:
+        value = f"{value[:_MAX_CHARACTERS]}…"
     if member in sentences:
         return sentences[member].format(value)
     fault = error["msg"].removeprefix("Value error, ")

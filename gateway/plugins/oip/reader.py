@@ -76,19 +76,19 @@ class InferenceReader:
         if not (given is None or isinstance(given, dict)):
             raise invalid("each of the inputs must be an object")
         texts = _texts(given)
-        tensor = parse_input(given)
-        if tensor.images > self._limits.max_files:
+        count, nbytes = parse_input(given)
+        if count > self._limits.max_files:
             raise too_many_files(self._limits)
-        if tensor.binary_bytes is None:
-            if tensor.images != len(texts):
-                raise InvalidParameter(f"'shape': says {tensor.images} images, but data has {len(texts)}.")
+        if nbytes is None:
+            if count != len(texts):
+                raise InvalidParameter(f"'shape': says {count} images, but data has {len(texts)}.")
             async for upload in self._read_texts(texts):
                 yield upload
         elif self._header_bytes is None:
             raise InvalidParameter("'binary_data_size': needs the HTTP header Inference-Header-Content-Length.")
         else:
             self._hold(0)
-            async for upload in self._read_binary(tensor.images, tensor.binary_bytes):
+            async for upload in self._read_binary(count, nbytes):
                 yield upload
         await self._body.expect_end()
 

@@ -6,7 +6,6 @@ grpc has, and those that it lacks, are in docs/guides/grpc.md.
 """
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -25,6 +24,7 @@ from gateway.plugins.oip.grpc_api.service import SERVICE, Handler, InferenceApi,
 from gateway.plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_of
 from gateway.plugins.oip.settings import MAX_CALLS, ProtocolSettings
 from gateway.settings import Settings, variable
+from gateway.values.clients import is_loopback
 from gateway.values.validation import shortened
 
 log = structlog.get_logger("gateway")
@@ -187,7 +187,7 @@ async def serving(
     """
     settings: Settings = state["settings"]
     port = ProtocolSettings.of(settings).grpc_port
-    if knows_key(()) and not _is_loopback(settings.host):
+    if knows_key(()) and not is_loopback(f"{settings.host}:{port}"):
         raise KeysRequired(
             f"{variable('grpc_port')} on {settings.host} needs API keys: set {variable('api_keys_file')} to a file of "
             f"`gateway key add`, or {variable('host')}=127.0.0.1 behind a proxy that checks clients"
@@ -220,10 +220,3 @@ def _check(slots: Bound) -> None:
 async def _unknown(path: str, _: Call) -> Metadata:
     message = f"The gateway has no method {shortened(path, 200)}; reflection lists its methods."
     raise Failure(grpc.StatusCode.UNIMPLEMENTED, message, "", ())
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -24,7 +24,6 @@ from gateway.plugins.oip.documents import HEADER_LENGTH
 from gateway.plugins.oip.reader import InferenceReader
 from gateway.plugins.oip.routes.models import ModelName, ModelVersion
 from gateway.plugins.oip.sequences import OpenSequences
-from gateway.values.clients import client_of
 
 NO_IMAGES = "The request has no images: the input IMAGE has no elements."
 MAX_REPORTED = 3
@@ -68,16 +67,16 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     if first is None:
         raise NoFiles(NO_IMAGES)
     inference = reader.request
-    sequence = inference.sequence
+    parameters = inference.parameters
     spec = request_spec(
         request,
         context,
         model_name=model_name,
         version=version,
-        timeout_seconds=inference.timeout_microseconds / 1e6 if inference.timeout_microseconds else None,
+        timeout_seconds=parameters.timeout / 1e6 if parameters.timeout else None,
         selection=None,
         embeddings=Embeddings.IF_ANY,
-        client="" if sequence is None else str(sequence.id),
+        client=str(parameters.sequence_id or ""),
     )
     held = hold_response(context)
     size = AnswerSize(settings.max_predictions, held)
@@ -86,11 +85,9 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     if status is not HTTPStatus.OK:
         return _failed(collected, status)
     scored = Scored.of(collected)
-    if sequence is not None:
+    if parameters.sequence_id:
         scores = [row if status == OK else None for row, status in zip(scored.scores, scored.statuses, strict=True)]
-        key = context.log_fields.get("key", "")
-        client = client_of(key, spec.address)
-        states = await sequences.add_images(service.backend, client, sequence, spec, key, scores)
+        states = await sequences.add_images(service.backend, parameters, spec, scores)
         scored = replace(scored, sequence=states)
     class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in inference.outputs)
     size.add_predictions(class_count * len(collected))

@@ -19,8 +19,7 @@ from gateway.errors import (
     TooManyFiles,
 )
 from gateway.ingest.upload import Upload
-from gateway.plugins.oip.documents import OUTPUTS
-from gateway.plugins.oip.members import InferenceRequest, RequestedOutput
+from gateway.plugins.oip.members import InferenceRequest
 from gateway.plugins.oip.reader import InferenceReader
 from tests.gateway.ingest.reading import LIMITS, allocates_at_most, collect_until_error, in_chunks, limits
 
@@ -117,7 +116,8 @@ def test_members_may_come_in_any_order(first):
     rest = {"id": "7", "parameters": {"timeout": 5, "unknown": [1]}, "outputs": [{"name": "STATUS"}], "more": 1}
     uploads, error, reader = read({**rest, **body} if first else {**body, **rest})
     assert (len(uploads), error) == (1, None)
-    assert reader.request == InferenceRequest("7", 5, (RequestedOutput("STATUS", binary=False),))
+    members = {"id": "7", "parameters": {"timeout": 5}, "outputs": [{"name": "STATUS"}]}
+    assert reader.request == InferenceRequest.model_validate(members)
 
 
 async def test_image_is_yielded_once_complete():
@@ -129,7 +129,7 @@ async def test_image_is_yielded_once_complete():
 
     reader = InferenceReader(stop_after_the_first(), header, LIMITS, max_class_count=9)
     assert (await anext(reader.uploads())).data == b"first"
-    assert reader.request.outputs, "what stands in the header is known by then"
+    assert reader.request.parameters.binary_data_output, "what stands in the header is known by then"
 
 
 def test_outputs_are_those_of_tritonclient():
@@ -137,18 +137,18 @@ def test_outputs_are_those_of_tritonclient():
     body, header = written([b"x"], outputs=asked, request_id="r", timeout=7)
     _, error, reader = read(body, header)
     assert error is None
-    outputs = (RequestedOutput("PREDICTION", binary=True, class_count=3), RequestedOutput("STATUS", binary=False))
-    assert reader.request == InferenceRequest("r", 7, outputs)
+    assert (reader.request.id, reader.request.parameters.timeout) == ("r", 7)
+    outputs = [(each.name, each.class_count, reader.request.is_binary(each)) for each in reader.request.outputs]
+    assert outputs == [("PREDICTION", 3, True), ("STATUS", 0, False)]
     _, _, reader = read(*written([b"x"]))
-    assert reader.request.outputs == tuple(RequestedOutput(name, binary=True) for name in OUTPUTS)
-    assert reader.request.everything
+    assert reader.request.parameters.binary_data_output
 
 
 @pytest.mark.parametrize("outputs", [None, []])
 def test_all_outputs_are_json_by_default(outputs):
-    _, _, reader = read({**asking(), "outputs": outputs})
-    assert reader.request.outputs == tuple(RequestedOutput(name, binary=False) for name in OUTPUTS)
-    assert reader.request.everything
+    _, error, reader = read({**asking(), "outputs": outputs, "parameters": None})
+    assert error is None
+    assert reader.request == InferenceRequest()
 
 
 @pytest.mark.parametrize(

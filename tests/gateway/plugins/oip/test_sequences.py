@@ -8,10 +8,10 @@ import pytest
 from gateway.errors import Overloaded, SequenceUnknown
 from gateway.inference.backend import SequenceScores
 from gateway.inference.request_spec import RequestSpec
-from gateway.plugins.oip.sequences import FORGET_SECONDS, ClientSequence, OpenSequences
+from gateway.plugins.oip.members import InferenceParameters
+from gateway.plugins.oip.sequences import FORGET_SECONDS, OpenSequences
 from tests.doubles.backend import StubBackend
 
-SPEC = RequestSpec("flowers", "", None, 10.0, "request")
 SCORES = [np.ones(2, np.float32)]
 
 
@@ -20,8 +20,10 @@ def backend() -> StubBackend:
     return StubBackend()
 
 
-async def add(sequences, backend, number, client="a", **flags):
-    await sequences.add_images(backend, client, ClientSequence(number, **flags), SPEC, "", SCORES)
+async def add(sequences, backend, number, client="a", *, start=False, end=False):
+    spec = RequestSpec("flowers", "", None, 10.0, "request", address=client)
+    sequence = InferenceParameters(sequence_id=number, sequence_start=start, sequence_end=end)
+    await sequences.add_images(backend, sequence, spec, SCORES)
 
 
 async def test_sequence_counts_until_it_ends_or_its_state_is_gone(clock, backend):
@@ -56,17 +58,17 @@ async def test_client_that_is_dropped_during_its_request(clock, backend):
     second.set()
     with pytest.raises(SequenceUnknown):
         await requests[1]
-    assert list(sequences._clients) == ["b"]
+    assert list(sequences._counts) == ["address b"]
 
 
 async def test_nothing_is_kept_of_clients_that_are_gone(clock, backend):
     sequences = OpenSequences(2, clock)
     for number in range(100):
-        await add(sequences, backend, number, f"address {number}", start=True)
-    assert len(sequences._clients) == 100
+        await add(sequences, backend, number, f"{number}", start=True)
+    assert len(sequences._counts) == 100
     clock.seconds += FORGET_SECONDS + 1
     await add(sequences, backend, 1, start=True)
-    assert list(sequences._clients) == ["a"]
+    assert list(sequences._counts) == ["address a"]
     await add(sequences, backend, 1, end=True)
     await add(sequences, backend, 1, "b", start=True, end=True)
-    assert not sequences._clients
+    assert not sequences._counts
