@@ -8,6 +8,7 @@ longer time. A day or a month of UTC has one number.
 import asyncio
 import math
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
@@ -158,7 +159,8 @@ class Rates:
     """
 
     def __init__(self, url: str | None, now: Callable[[], float] = time.monotonic) -> None:
-        self._local = Counter(MemoryStorage())
+        # One storage for each key: at each image, a MemoryStorage looks for what has expired in all that it has.
+        self._local: defaultdict[str, Counter] = defaultdict(lambda: Counter(MemoryStorage()))
         self._store = None if url is None else Store(url)
         self._now = now
         self._lost = False
@@ -166,15 +168,15 @@ class Rates:
 
     async def take(self, name: str, rate: Rate) -> Grant:
         """Take an image of a key's rate, if it may pass now; never raises."""
-        return await self._ask(lambda counter: counter.take(name, rate))
+        return await self._ask(name, lambda counter: counter.take(name, rate))
 
     async def count(self, name: str, window: Window, images: int) -> int:
         """See Counter; never raises."""
-        return await self._ask(lambda counter: counter.count(name, window, images))
+        return await self._ask(name, lambda counter: counter.count(name, window, images))
 
-    async def _ask(self, ask: Callable[[Counter], Awaitable[T]]) -> T:
+    async def _ask(self, name: str, ask: Callable[[Counter], Awaitable[T]]) -> T:
         if self._store is None or (self._lost and self._now() < self._retry_at):
-            return await ask(self._local)
+            return await ask(self._local[name])
         # While the store is away, one request a second tries it.
         self._retry_at = self._now() + RETRY_SECONDS
         try:
@@ -187,7 +189,7 @@ class Rates:
                 self._lost = True
                 metrics.RATE_STORE_UP.set(0)
                 log.warning("rate_store_lost", reason=reason_of(error))
-            return await ask(self._local)
+            return await ask(self._local[name])
         if self._lost:
             self._lost = False
             metrics.RATE_STORE_UP.set(1)
