@@ -181,8 +181,8 @@ ARROWS = ((160, 230, "HTTP"), (440, 510, "gRPC"), (610, 650, ""), (750, 790, "")
 
 def architecture() -> str:
     """The way of two files, as SVG."""
-    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 910 190" font-family="sans-serif" font-size="12">'
-    parts = [head, '<rect width="910" height="190" fill="#fff"/>']
+    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 5 910 175" font-family="sans-serif" font-size="12">'
+    parts = [head, '<rect y="5" width="910" height="175" fill="#fff"/>']
     parts.append('<rect x="495" y="30" width="405" height="110" rx="8" fill="#f0fdfa" stroke="#0f766e"/>')
     parts.append('<text x="505" y="22" fill="#0f766e">Triton Inference Server: an ensemble</text>')
     for left, width, title, lines in BOXES:

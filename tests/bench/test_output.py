@@ -79,5 +79,5 @@ def test_peers_are_compared_within_a_round_with_the_faster_one():
     short = summary({"network": measured})
     assert cells(short)[1][-3:] == ratios
     assert cells(short)[1][2].endswith(" ms)")
-    assert cells(brief(measured))[1][3::2] == ratios
+    assert [row[3:] for row in cells(brief(measured))[1:]] == [ratios[1:]]
     assert "¹ The peers take one file a request" in short
