@@ -103,7 +103,8 @@ def create_app(
         await stack.enter_async_context(every.lifespan(runtime))
         state["fetchers"] = every.fetchers()
         # Last, so that it ends before a plug-in that may block: see gateway.deadline.
-        await stack.enter_async_context(heartbeat(lambda: len(connections) > 0, every.owner_of))
+        beats = heartbeat(lambda: len(connections) > 0, every.owner_of)
+        connections.first_came = await stack.enter_async_context(beats)
         return state
 
     with every.named():

@@ -514,7 +514,8 @@ class HealthSettings(Section):
     """Probes."""
 
     ready_interval_seconds: Constant[float] = 5.0
-    """Time between two probes (inferences that check readiness), and between two look-ups of Triton's name."""
+    """Time between two probes (inferences that check readiness), and between two look-ups of Triton's name. Probes of a
+    model without requests for a minute are six times as rare."""
     ready_timeout_seconds: Constant[float] = 5.0
     """Longest time of a probe."""
 

@@ -16,9 +16,10 @@ from gateway import metrics, time_slices
 
 log = structlog.get_logger("gateway")
 
-BEAT_SECONDS, REST_SECONDS, REST_CPU_SECONDS = 0.01, 0.05, 0.001
-"""Time between two beats: longer after one with less processor time than REST_CPU_SECONDS before it. A pause is
-measured too short by this at most; a beat costs some ten microseconds, most of what the gateway takes at rest."""
+BEAT_SECONDS, REST_SECONDS, REST_CPU_SECONDS, ALONE_SECONDS = 0.01, 0.05, 0.001, 1.0
+"""Time between two beats: REST_SECONDS after one with less processor time than REST_CPU_SECONDS before it, and
+ALONE_SECONDS if no client is connected either. A pause is measured too short by this at most; a beat costs some ten
+microseconds."""
 WINDOW_SECONDS = 15
 """Prometheus scrapes every 15 seconds by default, so that no pause is lost between two scrapes."""
 LONG_SECONDS = 0.05
@@ -98,11 +99,14 @@ OwnerOf = Callable[[Sequence[str]], str]
 @asynccontextmanager
 async def heartbeat(
     connected: Callable[[], bool] = lambda: True, owner_of: OwnerOf = lambda _: ""
-) -> AsyncIterator[None]:
-    """Measure this event loop's pauses while the block lasts; `connected` says whether there are clients."""
-    beats = _Beats(Pauses(time.monotonic(), connected), owner_of)
+) -> AsyncIterator[Callable[[], None]]:
+    """Measure this event loop's pauses while the block lasts.
+
+    `connected` says whether there are clients; call what the block gets when the first one connects.
+    """
+    beats = _Beats(connected, owner_of)
     try:
-        yield
+        yield beats.wake
     finally:
         beats.stop()
         time_slices.rest()
@@ -114,8 +118,9 @@ class _Beats:
     When a beat is late, an alarm looks at what runs instead. It needs the main thread, and a signal that is not used.
     """
 
-    def __init__(self, pauses: Pauses, owner_of: OwnerOf) -> None:
-        self._pauses, self._owner_of = pauses, owner_of
+    def __init__(self, connected: Callable[[], bool], owner_of: OwnerOf) -> None:
+        self._pauses = Pauses(time.monotonic(), connected)
+        self._connected, self._owner_of = connected, owner_of
         self._plugin = ""
         self._loop = asyncio.get_running_loop()
         self._due, self._cpu_seconds = time.monotonic(), time.thread_time()
@@ -133,11 +138,19 @@ class _Beats:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
+    def wake(self) -> None:
+        """Beat now instead of up to ALONE_SECONDS later."""
+        self._timer.cancel()
+        self._beat()
+
     def _beat(self) -> None:
         now, cpu_seconds = time.monotonic(), time.thread_time()
         used_seconds = cpu_seconds - self._cpu_seconds
         self._pauses.note(now, max(0.0, now - self._due), used_seconds, self._plugin)
-        seconds = BEAT_SECONDS if used_seconds > REST_CPU_SECONDS else REST_SECONDS
+        if used_seconds > REST_CPU_SECONDS:
+            seconds = BEAT_SECONDS
+        else:
+            seconds = REST_SECONDS if self._connected() else ALONE_SECONDS
         time_slices.beat()
         self._due, self._cpu_seconds, self._plugin = now + seconds, cpu_seconds, ""
         self._timer = self._loop.call_later(seconds, self._beat)

@@ -163,11 +163,15 @@ class HealthChecker:
 
     async def follow(self) -> None:
         """Read which versions answer, of each model that has several."""
-        expected = self.state.expected
+        expected, asked_at = self.state.expected, self.state.clock()
         try:
             index = await self._endpoint.index()
-        except GatewayError:
+        except TritonUnreachable as exc:
+            for name in [model.name for model in self.state.models.values() if model.sound]:
+                self.state.suspect(name, exc, asked_at)  # the next probe of a model at rest may be far
             return  # what is known stays
+        except GatewayError:
+            return
         names = {model.name for model in index.models if model.state == READY}
         several = names & {name.rpartition(".v")[0] for name in names}
         for name in sorted(several | expected.rollouts.keys()):

@@ -230,7 +230,7 @@ class Schedule:
     """When models are probed, and when they are reloaded."""
 
     interval_seconds: float
-    """Between probes of a model without traffic."""
+    """Between probes of a model without traffic; at rest, `rest_intervals` of it."""
     timeout_seconds: float
     follow_seconds: float = 2.0
     """Between two looks at which versions of the models answer: less than half of rollout.FOLLOW_SECONDS."""
@@ -245,6 +245,10 @@ class Schedule:
     """Intervals for which clients' answers replace probes; not longer, since a cache may have answered."""
     others_intervals: int = 2
     """Intervals between probes of models other than the default."""
+    rest_seconds: float = 60.0
+    """Time without a client's request, a failure or a recovery after which a model is at rest."""
+    rest_intervals: int = 6
+    """Intervals between probes of a model at rest: each costs as much processor time as an image."""
     failures: int = 3
     """Failed probes in a row after which a model is reloaded though no process died."""
 
@@ -325,12 +329,12 @@ class HealthState:
         """When a reload last ended."""
         self.probe_soon, self.recovery_needed, self.models_missing = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._reachable = self._answered = False
-        self._starts_until = clock() + schedule.starting_seconds
+        self._began_at = clock()
 
     @property
     def starting(self) -> bool:
         """Whether this Triton has not answered yet, and may still be starting."""
-        return not self._answered and self.clock() < self._starts_until
+        return not self._answered and self.clock() < self._began_at + self.schedule.starting_seconds
 
     def is_broken(self, name: str) -> bool:
         """Whether the last probe of an ensemble found that it does not keep the contract."""
@@ -382,7 +386,8 @@ class HealthState:
         if self.is_unused(model):
             return True
         age_seconds = self.clock() - max(model.probed_at, model.answered_at)
-        return age_seconds <= 1.5 * self._interval_seconds(model) + 2 * self.schedule.timeout_seconds
+        longest_seconds = self.schedule.rest_intervals * self._interval_seconds(model)
+        return age_seconds <= 1.5 * longest_seconds + 2 * self.schedule.timeout_seconds
 
     def is_unused(self, model: ModelHealthState) -> bool:
         """Whether a model is on demand, and no client of this gateway has used it for an interval."""
@@ -405,6 +410,8 @@ class HealthState:
         interval_seconds, now = self._interval_seconds(model), self.clock()
         if now - model.answered_at < interval_seconds:
             interval_seconds *= self.schedule.trust_intervals
+        elif now - max(self._began_at, self.recovered_at, model.used_at) > self.schedule.rest_seconds:
+            interval_seconds *= self.schedule.rest_intervals
         return now - model.probed_at >= 0.8 * interval_seconds
 
     @property

@@ -9,6 +9,7 @@ import structlog
 from prometheus_client import REGISTRY
 
 from gateway.server.heartbeat import (
+    ALONE_SECONDS,
     BUSY_SECONDS,
     LONG_SECONDS,
     QUIET_SECONDS,
@@ -117,3 +118,15 @@ async def test_beats_are_rare_at_rest(monkeypatch):
     async with heartbeat():
         await asyncio.sleep(1.0)
     assert len(beats) <= 1.0 / REST_SECONDS + 3
+
+
+async def test_first_client_ends_the_long_pause_between_beats(monkeypatch):
+    beats, clients = [], []
+    monkeypatch.setattr("gateway.time_slices.beat", lambda: beats.append(time.monotonic()))
+    async with heartbeat(lambda: bool(clients)) as wake:
+        await asyncio.sleep(0.5)
+        assert len(beats) <= 3
+        clients.append("a client")
+        wake()
+        await wait_until(lambda: len(beats) > 3 + 0.5 * ALONE_SECONDS / REST_SECONDS)
+    assert beats[-1] - beats[0] < 60

@@ -15,6 +15,7 @@ from gateway.plugins.recovery.metrics import HEALINGS
 from gateway.plugins.recovery.recovery import FRESH_SECONDS
 from gateway.triton.client import StubDied
 from gateway.triton.health.checker import HealthChecker
+from gateway.triton.health.state import Schedule
 from tests.doubles.clock import Clock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, call_of, checker_of, due, running, wait_until
@@ -270,6 +271,39 @@ async def test_triton_that_starts_beside_the_gateway_is_reported_once_it_is_late
         clock.seconds += 5.0
         await checker.probe_all()
     assert [event["event"] for event in captured] == ["triton_not_ready"]
+
+
+async def test_model_without_requests_is_probed_rarely():
+    clock, schedule = Clock(), Schedule(5.0, 1.0)
+    _, checker = await watched(clock=clock, schedule=schedule)
+    state = checker.state
+
+    async def seconds_between_probes() -> float:
+        await checker.probe_all()
+        probed_at = clock.seconds
+        while not state.is_due(state.default):
+            clock.seconds += 0.5
+            assert state.ready
+        await checker.probe_all()
+        return clock.seconds - probed_at
+
+    assert await seconds_between_probes() <= 5.0
+    clock.seconds += schedule.rest_seconds
+    assert 20.0 < await seconds_between_probes() <= 30.0
+    state.answered(MODEL, clock.seconds)
+    clock.seconds += 5.0
+    assert await seconds_between_probes() <= 5.0
+
+
+async def test_triton_that_goes_is_noticed_at_rest():
+    """Between two probes, by the calls that follow rollouts."""
+    triton, checker = await watched()
+    triton.away = True
+    await checker.follow()
+    assert not checker.state.ready
+    triton.away = False
+    await checker.probe_all()
+    assert checker.state.ready
 
 
 async def test_model_unloaded_on_purpose_is_not_probed_or_reloaded():
