@@ -6,16 +6,15 @@ from pathlib import Path
 from gateway.values.labels import read_label_file
 from gateway.values.rollout import Rollout
 from gateway_models.networks.add_checks import (
-    check_features,
     check_folders_are_free,
-    check_format,
     check_same,
-    check_shared,
     check_trust,
+    check_written,
     check_zero_shot,
+    default_tensor,
     entry_to_extend,
     first_version,
-    tensor_between,
+    with_shared,
 )
 from gateway_models.networks.after import NetworkOutputs, check_step, completed_step, outputs_of
 from gateway_models.networks.cpu_form import with_cpu_form
@@ -174,25 +173,15 @@ def _described(spec: ModelSpec) -> tuple[object, ...]:
 
 def completed(source: Source, old: Entry | None) -> ModelSpec:
     """The spec of a source with what it, the existing versions or the defaults add; raises UserError."""
-    spec = source.spec
-    features = spec.features or (old is not None and old.spec.features)
-    becomes_onnx = source.framework or (features and source.kind != "function")
+    spec = with_shared(source.spec, old) if old else source.spec
+    becomes_onnx = source.framework or (spec.features and source.kind != "function")
     own = Format.ONNX if becomes_onnx else OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
-    written_as = spec.format or (old.format if old else own)
-    check_features(features, written_as, old)
-    check_format(own, written_as, spec.precision)
-    if old:
-        check_shared(old, spec)
-    tensor = tensor_between(spec.tensor, old, written_as)
-    if spec.serving.tensorrt and written_as is not Format.ONNX:
-        raise SourceError("--tensorrt is for ONNX, whose backend builds the engine: add --format onnx")
-    if spec.serving.openvino and written_as is not Format.ONNX:
-        raise SourceError("--openvino is for ONNX, which it runs: add --format onnx")
-    if spec.serving.cpu_runtime and written_as is not Format.TORCHSCRIPT:
-        raise SourceError("--cpu-runtime is for TorchScript: leave it out, or add --format torchscript")
+    written_as = spec.format or own
+    check_written(own, written_as, spec)
     # Without its own, a new version has the preprocessing of the others.
-    others = old.preprocessing if old and spec.like is None and source.preprocessing is None else None
-    preprocessing = find_preprocessing(source, spec.preprocessing or others)
+    like_others = spec.preprocessing is None and spec.like is None and source.preprocessing is None
+    others = old if like_others else None
+    preprocessing = find_preprocessing(source, others.preprocessing if others else spec.preprocessing)
     library = spec.resize_library
     if library is None and old and spec.preprocessing is None:
         library = old.preprocessing.resize_library
@@ -208,16 +197,13 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         and source.preprocessing is not None
         and spec.preprocessing is None
         and not spec.pixels,
-        processor=old.spec.processor if others and old else spec.processor,
+        processor=others.spec.processor if others else spec.processor,
         named=(),
         description=spec.description or (old.spec.description if old else "") or source.sentence,
-        features=features,
-        tensor=tensor,
+        tensor=spec.tensor or default_tensor(written_as),
         format=written_as,
         trust=spec.trust
         and (source.kind in RUNS_CODE or source.framework is not None or isinstance(spec.after, FunctionStep)),
-        multi_label=old.multi_label if old else spec.multi_label,
-        serving=old.serving if old else spec.serving,
     )
     spec.check_gray()
     return spec

@@ -1,22 +1,20 @@
 """Checks of a model that is about to be added to a repository, before anything is written."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 from gateway.machine.gpus import gpu_count
 from gateway_local.paths import at
 from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM
-from gateway_models.networks.model_source import (
-    Source,
-    SourceError,
-    network_labels,
-)
+from gateway_models.networks.model_source import Source, SourceError, network_labels
 from gateway_models.repository.after import AfterStep, FunctionStep
 from gateway_models.repository.entry import Entry, EntryError, classifier_of, entry_names, preprocessor_of, read_entry
 from gateway_models.repository.retired import retired
 from gateway_models.repository.spec import PROMPT, Format, ImageTensor, ModelSpec, Precision, Serving
 from gateway_models.repository.writing import check_free
+
+SHARED = {"features": "embeddings", "format": "format", "multi_label": "multi label", "tensor": "tensor"}
+"""Fields of ModelSpec that are equal in all versions of a model, as Serving is, and their names in messages."""
 
 
 def check_trust(source: Source) -> None:
@@ -86,76 +84,75 @@ def first_version(repository: Path, name: str) -> int:
     return max(retired(repository, name), default=0) + 1
 
 
-def check_format(kind: Format, written_as: Format, precision: Precision) -> None:
-    """Raise SourceError where a network of format `kind` cannot be written as `written_as` in this precision."""
-    if Format.FUNCTION in {kind, written_as}:
-        if kind is not written_as:
-            raise SourceError(
-                f"a Python function is served unchanged and cannot be written as {written_as.value}"
-                if kind is Format.FUNCTION
-                else "--format function is for FILE.py:NAME; leave it out"
-            )
-        if precision is not Precision.FP32:
-            raise SourceError("a function chooses its own precision: leave out --precision")
-        return
-    if kind is Format.ONNX and written_as is Format.TORCHSCRIPT:
-        raise SourceError(
-            f"it is ONNX, or becomes ONNX, which cannot be converted to {written_as.value}: leave --format out, or add "
-            "the PyTorch model itself"
-        )
-    if written_as is Format.ONNX and precision is Precision.BF16:
-        raise SourceError(
+def check_written(own: Format, written_as: Format, spec: ModelSpec) -> None:
+    """Raise SourceError where a network of format `own` cannot be written as `written_as` with a spec's options."""
+    made_of_function, as_function = own is Format.FUNCTION, written_as is Format.FUNCTION
+    as_onnx, as_torchscript = written_as is Format.ONNX, written_as is Format.TORCHSCRIPT
+    serving = spec.serving
+    conflicts = [
+        (
+            made_of_function and not as_function,
+            f"a Python function is served unchanged and cannot be written as {written_as.value}",
+        ),
+        (as_function and not made_of_function, "--format function is for FILE.py:NAME; leave it out"),
+        (
+            as_function and spec.precision is not Precision.FP32,
+            "a function chooses its own precision: leave out --precision",
+        ),
+        (
+            as_function and spec.features,
+            "--embeddings is for networks: a Python function has no layers and returns only scores",
+        ),
+        (
+            as_function and spec.tensor is ImageTensor.UINT8,
+            "--tensor uint8 moves the normalisation into the network, but functions are not changed",
+        ),
+        (
+            as_torchscript and own is Format.ONNX,
+            "it is ONNX, or becomes ONNX, which cannot be converted to torchscript: leave --format out, or add the "
+            "PyTorch model itself",
+        ),
+        (
+            as_onnx and spec.precision is Precision.BF16,
             "ONNX Runtime has no bf16 convolutions: use --openvino bf16, which runs a network of fp32 in bf16 on a "
-            "CPU, --precision fp16 or --format torchscript"
-        )
-
-
-def check_features(wanted: bool, written_as: Format, old: Entry | None) -> None:  # noqa: FBT001
-    """Raise SourceError or EntryError where embeddings are requested from a model that cannot give them."""
-    if not wanted:
-        return
-    if written_as is Format.FUNCTION:
-        raise SourceError("--embeddings is for networks: a Python function has no layers and returns only scores")
-    if old and not old.embedding_size:
-        raise EntryError(
-            f"the other versions of {old.name!r} give no embeddings, and versions share their outputs: add it under "
-            "another name, which clients select by ?model="
-        )
-
-
-def tensor_between(wanted: ImageTensor | None, old: Entry | None, written_as: Format) -> ImageTensor:
-    """The type of the tensor between preprocessor and network; raises SourceError or EntryError where it cannot be.
-
-    By default pixels on a machine with a GPU, to which a quarter of the bytes are then copied: docs/adr/0021.
-    """
-    if old is not None:
-        if wanted not in {None, old.tensor}:
-            raise EntryError(
-                f"the other versions of {old.name} share a preprocessor that gives {old.tensor.value}: leave --tensor "
-                "out, or add it under another name"
-            )
-        return old.tensor
-    if wanted is ImageTensor.UINT8 and written_as is Format.FUNCTION:
-        raise SourceError("--tensor uint8 moves the normalisation into the network, but functions are not changed")
-    return wanted or (ImageTensor.UINT8 if written_as is not Format.FUNCTION and gpu_count() else ImageTensor.FP32)
-
-
-def check_shared(old: Entry, given: ModelSpec) -> None:
-    """Raise EntryError where options contradict what the versions of a model share: how Triton runs them, and labels.
-
-    A new version takes what the others have where an option was left out.
-    """
-    options: list[tuple[str, Any, Any, Any]] = [
-        (field.name, field.default, given.serving, old.serving) for field in fields(Serving)
+            "CPU, --precision fp16 or --format torchscript",
+        ),
+        (
+            serving.tensorrt and not as_onnx,
+            "--tensorrt is for ONNX, whose backend builds the engine: add --format onnx",
+        ),
+        (serving.openvino and not as_onnx, "--openvino is for ONNX, which it runs: add --format onnx"),
+        (
+            serving.cpu_runtime and not as_torchscript,
+            "--cpu-runtime is for TorchScript: leave it out, or add --format torchscript",
+        ),
     ]
-    options.append(("multi_label", False, given, old.spec))
-    for name, default, new, known in options:
-        value, shared = getattr(new, name), getattr(known, name)
-        if value != shared and (value != default or name in given.named):
-            raise EntryError(
-                f"the versions of {old.name!r} share one configuration, in which {name.replace('_', ' ')} is {shared} "
-                f"and not {value}: leave the option out, or add it under another name, which clients select by ?model="
-            )
+    for applies, reason in conflicts:
+        if applies:
+            raise SourceError(reason)
+
+
+def default_tensor(written_as: Format) -> ImageTensor:
+    """Pixels on a machine with a GPU, to which a quarter of the bytes are then copied: docs/adr/0021."""
+    return ImageTensor.UINT8 if written_as is not Format.FUNCTION and gpu_count() else ImageTensor.FP32
+
+
+def with_shared(given: ModelSpec, old: Entry) -> ModelSpec:
+    """The spec of a new version with what the versions of a model share; EntryError where its options contradict that.
+
+    They share one configuration of each step: how Triton runs it, its tensors, and the kind of scores.
+    """
+    shared_by_serving = {field.name: field.name.replace("_", " ") for field in fields(Serving)}
+    for new, known, names in ((given, old.spec, SHARED), (given.serving, old.serving, shared_by_serving)):
+        defaults = {field.name: field.default for field in fields(new)}
+        for name, words in names.items():
+            value, shared = getattr(new, name), getattr(known, name)
+            if value != shared and (value != defaults[name] or name in given.named):
+                raise EntryError(
+                    f"the versions of {old.name!r} share one configuration, in which {words} is {shared} and not "
+                    f"{value}: leave the option out, or add it under another name, which clients select by ?model="
+                )
+    return replace(given, serving=old.serving, **{name: getattr(old.spec, name) for name in SHARED})
 
 
 def check_same(old: Entry, spec: ModelSpec, labels: tuple[str, ...], repository: Path) -> None:
@@ -164,8 +161,6 @@ def check_same(old: Entry, spec: ModelSpec, labels: tuple[str, ...], repository:
     differences = spec.prepared.differences(old.preprocessing.parameters())
     if differences:
         raise EntryError(f"it prepares its images differently ({'; '.join(differences)}): {advice}")
-    if spec.format and spec.format is not old.format:
-        raise EntryError(f"it is {spec.format.value} but the other versions are {old.format.value}: {advice}")
     if labels != network_labels(old, repository):
         raise EntryError(f"its labels differ from those of the other versions: {advice}")
 

@@ -38,7 +38,7 @@ from tests.gateway_models.networks.builders import (
     spec_of,
 )
 from tests.gateway_models.networks.special_networks import Bytes, Calling, ChannelsLast
-from tests.gateway_models.repository.entries import SMALL, entry
+from tests.gateway_models.repository.entries import SMALL
 
 FLOATS = PIXELS.float()
 GRAY = Gray(0.4, 0.25)
@@ -230,20 +230,17 @@ def normalised(mean: tuple[float, ...] = SMALL.mean, std: tuple[float, ...] = SM
 
 
 @pytest.mark.parametrize(
-    ("gpus", "wanted", "others", "written_as", "tensor"),
+    ("gpus", "written_as", "tensor"),
     [
-        (0, None, None, Format.TORCHSCRIPT, ImageTensor.FP32),
-        (1, None, None, Format.TORCHSCRIPT, ImageTensor.UINT8),
-        (1, None, None, Format.ONNX, ImageTensor.UINT8),
-        (1, ImageTensor.FP32, None, Format.ONNX, ImageTensor.FP32),
-        (1, None, None, Format.FUNCTION, ImageTensor.FP32),
-        (1, None, entry(), Format.TORCHSCRIPT, ImageTensor.FP32),
+        (0, Format.TORCHSCRIPT, ImageTensor.FP32),
+        (1, Format.TORCHSCRIPT, ImageTensor.UINT8),
+        (1, Format.FUNCTION, ImageTensor.FP32),
     ],
 )
-def test_pixels_are_the_default_on_a_machine_with_a_gpu(monkeypatch, gpus, wanted, others, written_as, tensor):
-    """Functions stay as they are, and new versions get the tensor of the others."""
+def test_pixels_are_the_default_on_a_machine_with_a_gpu(monkeypatch, gpus, written_as, tensor):
+    """Functions stay as they are."""
     monkeypatch.setattr(add_checks, "gpu_count", lambda: gpus)
-    assert add_checks.tensor_between(wanted, others, written_as) is tensor
+    assert add_checks.default_tensor(written_as) is tensor
 
 
 def test_normalising_network_computes_the_preprocessors_floats():
@@ -295,7 +292,7 @@ def test_model_is_added_for_pixels_and_its_later_versions_are_alike(own_head, tm
     assert "data_type: TYPE_UINT8\n    dims: [ 3, 32, 32 ]" in classifier
     assert "TYPE_UINT8 dims: [ 3, 32, 32 ] random_data: true" in classifier
     second = ModelSpec(str(save_torchscript(Head(seed=1), tmp_path / "second.pt")), "bytes", version=2)
-    with pytest.raises(EntryError, match="share a preprocessor that gives uint8: leave --tensor out"):
+    with pytest.raises(EntryError, match="tensor is uint8 and not fp32: leave the option out"):
         add(replace(second, tensor=ImageTensor.FP32), own_head, print)
     entry = add(second, own_head, print)
     assert entry == read_entry(own_head, "bytes")

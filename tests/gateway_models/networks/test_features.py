@@ -130,7 +130,7 @@ def test_versions_give_embeddings_all_or_none(own_head, tmp_path):
     entry = add(request(better, tmp_path, version=2, features=False, labels=None), repository, print)
     assert [each.spec.features for each in entry.versions.values()] == [True, True]
     assert entry.versions[2].outcome.embedding_difference < 1e-5
-    with pytest.raises(EntryError, match="give no embeddings, and versions share their outputs"):
+    with pytest.raises(EntryError, match="embeddings is False and not True"):
         add(request(better, tmp_path, version=2), own_head, print)
 
 
