@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 import httpx
 import pytest
 
-from tests.attack.target import Target
-from tests.attack.websocket import BINARY, PING, frame, handshake
+from tests.attack.target import head
+from tests.attack.websocket import BINARY, PING, handshake, message
 from tests.doubles.backend import PNG
 from tests.processes import Gateway
 
@@ -26,11 +26,10 @@ MOST = 8.0
 slice of its own, the median is more than 100 times as large."""
 LEAST_SECONDS = 0.003
 """A quiet median below this counts as this: on a busy machine, a millisecond more is no delay."""
-TARGET = Target("127.0.0.1", 0)
-CHUNKED = TARGET.head("POST /predict", "Content-Type: image/png", "Transfer-Encoding: chunked")
+CHUNKED = head("POST /predict", "Content-Type: image/png", "Transfer-Encoding: chunked")
 FLOODS = {
-    "pings of no bytes": (handshake(TARGET), frame(PING, b"")),
-    "messages of one byte": (handshake(TARGET), frame(BINARY, b"x")),
+    "pings of no bytes": (handshake(), message(PING)),
+    "messages of one byte": (handshake(), message(BINARY, b"x")),
     "headers that are refused": (b"GET /models HTTP/1.1\r\n", b"a:b\r\n"),
     "chunks of one byte": (CHUNKED, b"1\r\nx\r\n"),
 }

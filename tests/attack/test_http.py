@@ -7,16 +7,19 @@ import struct
 import pytest
 
 from bench.http_load import form
-from tests.attack.parsers import SMALL_BMP
-from tests.attack.target import chunked, receive, summary
+from gateway.server.http import MAX_HEADERS, MAX_LINE_BYTES
+from tests.attack.target import MULTIPART, chunked, receive, summary
+from tests.attack.websocket import GOOD, handshake
+from tests.doubles.backend import PNG
 from tests.processes import Gateway, wait_for
+from tests.settings import Settings
 
 pytestmark = pytest.mark.slow
 
 WEBSOCKET = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13")
 CLOSING = ("Upgrade: h2c", "Connection: Upgrade, HTTP2-Settings, close")
-LENGTH = f"Content-Length: {len(SMALL_BMP)}"
-IMAGE = "Content-Type: image/bmp"
+LENGTH = f"Content-Length: {len(PNG)}"
+IMAGE = "Content-Type: image/png"
 
 
 def request(line: str, *headers: str, body: bytes = b"") -> bytes:
@@ -28,19 +31,19 @@ def request(line: str, *headers: str, body: bytes = b"") -> bytes:
     [
         (request("GET /health/live HTTP/1.1", *WEBSOCKET), "200"),
         (request("GET /health/live HTTP/1.1", *CLOSING), "200"),
-        (request("POST /predict HTTP/1.1", *CLOSING, IMAGE, LENGTH, body=SMALL_BMP), "200 ok"),
+        (request("POST /predict HTTP/1.1", *CLOSING, IMAGE, LENGTH, body=PNG), "200 ok"),
         (
             request(
                 "POST /predict HTTP/1.1",
                 *CLOSING,
                 IMAGE,
                 "Transfer-Encoding: chunked",
-                body=b"".join(chunked([SMALL_BMP])),
+                body=b"".join(chunked([PNG])),
             ),
             "200 ok",
         ),
-        (request("POST http://elsewhere/predict HTTP/1.1", IMAGE, LENGTH, body=SMALL_BMP), "200 ok"),
-        (request("POST /predict HTTP/1.1", "Expect: nonsense", IMAGE, LENGTH, body=SMALL_BMP), "200 ok"),
+        (request("POST http://elsewhere/predict HTTP/1.1", IMAGE, LENGTH, body=PNG), "200 ok"),
+        (request("POST /predict HTTP/1.1", "Expect: nonsense", IMAGE, LENGTH, body=PNG), "200 ok"),
         (request("GET /models/%ED%A0%80%00 HTTP/1.1"), "404 model_not_found"),
         (request(f"GET /assets/{'../' * 5_000} HTTP/1.1"), "404 not_found"),
         (b"GET /nowhere HTTP/1.1\r\nHost: [\r\n\r\n", "404 not_found"),
@@ -85,12 +88,57 @@ def test_unusual_http_gets_a_clear_response(gateway: Gateway, sent: bytes, answe
     assert not gateway.faults(offset)
 
 
+CHUNKED = request("POST /predict HTTP/1.1", IMAGE, "Transfer-Encoding: chunked", "Connection: close")
+MOST_BYTES = Settings(_env_file=None).max_header_bytes
+
+
+@pytest.mark.parametrize(
+    ("send", "most", "more", "within", "beyond"),
+    [
+        (
+            lambda count: request("GET /health/live HTTP/1.1", *["a: b"] * (count - 1)),
+            Settings(_env_file=None).max_headers,
+            1,
+            "200",
+            "431 headers_too_large",
+        ),
+        (
+            lambda nbytes: CHUNKED + b"4;" + b"x" * nbytes + b"\r\n" + PNG[:4] + b"\r\n0\r\n\r\n",
+            MOST_BYTES - 100,
+            5_000,  # they are counted in pieces of up to 4 KiB
+            "415 unsupported_format",
+            "431 headers_too_large",
+        ),
+        (
+            lambda nbytes: handshake([*GOOD, (b"a", b"x" * nbytes)]),
+            MAX_LINE_BYTES - 2,
+            1,
+            "101",
+            "426 upgrade_required",
+        ),
+        (
+            lambda count: handshake([*GOOD, *[(b"a%d" % number, b"b") for number in range(count - len(GOOD))]]),
+            MAX_HEADERS - 1,
+            1,
+            "101",
+            "426 upgrade_required",
+        ),
+    ],
+    ids=["headers", "bytes of chunk extensions", "bytes of a handshake's line", "headers of a handshake"],
+)
+def test_bound_of_a_parser_holds(gateway: Gateway, send, most: int, more: int, within: str, beyond: str):
+    for size, answer in ((most, within), (most + more, beyond)):
+        with gateway.connect(10) as connection:
+            connection.sendall(send(size))
+            assert summary(receive(connection, 10)) == answer
+
+
 def test_queued_requests_end_with_their_connection(gateway: Gateway):
     offset = gateway.log.stat().st_size
-    body = b"".join(form([SMALL_BMP] * 40))
+    body = b"".join(form([PNG] * 40))
     slow = request(
         "POST /predict?top_k=1000 HTTP/1.1",
-        "Content-Type: multipart/form-data; boundary=a-boundary-that-no-photograph-contains",
+        f"Content-Type: {MULTIPART}",
         f"Content-Length: {len(body)}",
         body=body,
     )

@@ -2,8 +2,7 @@
 """Damaged input for the gateway, at random until the time is over; `make fuzz ARGS="http --seconds 600"`.
 
 python -m tests.fuzz [--only PNG]             images of every form, in a child process
-python -m tests.fuzz http                     requests over raw sockets, to a gateway in a process of its own
-python -m tests.fuzz streams                  WebSocket handshakes and messages, likewise
+python -m tests.fuzz http                     requests and WebSockets over raw sockets, to a gateway in its own process
 
 The exit status is 1 if there was a fault; each is printed with the seed and the number that make it again.
 """
@@ -12,22 +11,21 @@ import argparse
 import sys
 import time
 
-from tests.fuzz import campaign, http, service, streams
+from tests.fuzz import campaign, http, service
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", choices=("images", "http", "streams"), default="images")
+    parser.add_argument("what", nargs="?", choices=("images", "http"), default="images")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to go on")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the same seed damages the same way")
     parser.add_argument("--only", default="", help="images: samples whose name contains this, such as PNG")
     options = parser.parse_args()
     if options.what == "images":
         return _images(options.seconds, options.seed, options.only)
-    run = http.run if options.what == "http" else streams.run
-    return _requests(run(options.seconds, options.seed), options.seed)
+    return _requests(http.run(options.seconds, options.seed), options.seed)
 
 
 def _images(seconds: float, seed: int, only: str) -> int:
@@ -44,10 +42,8 @@ def _images(seconds: float, seed: int, only: str) -> int:
 
 def _requests(report: service.Report, seed: int) -> int:
     print(
-        f"seed {seed}: {report.requests} connections of {report.sent_bytes / 1e6:.0f} MB, "
-        f"{report.logged_bytes / 1e6:.2f} MB of log, {report.cpu_seconds:.1f} s of processor time, longest pause of "
-        f"the event loop {report.longest_pause_seconds * 1e3:.0f} ms (0: below 50), memory "
-        f"{report.grown_bytes / 1e6:+.0f} MB"
+        f"seed {seed}: {report.requests} connections, longest pause of the event loop "
+        f"{report.longest_pause_seconds * 1e3:.0f} ms (0: below 50), memory {report.grown_bytes / 1e6:+.0f} MB"
     )
     for answer, count in report.answers.most_common():
         print(f"{count:8d}  {answer}")

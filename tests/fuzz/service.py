@@ -1,4 +1,4 @@
-"""The gateway process that the fuzzers of HTTP and WebSockets send to, and the checks after each batch of cases.
+"""The gateway process that the fuzzer of HTTP and WebSockets sends to, and the checks after each batch of cases.
 
 A fault is: the end of the process, status 500 or close code 1011, a connection that is neither answered nor closed, a
 traceback in the log, a log that grows faster than the traffic, a long pause of the event loop, and more processor time
@@ -64,12 +64,9 @@ class Case:
 
 @dataclass
 class Report:
-    """Requests, responses, costs and faults of a run."""
+    """Number of requests, costs, outcomes and faults of a run."""
 
     requests: int = 0
-    sent_bytes: int = 0
-    logged_bytes: int = 0
-    cpu_seconds: float = 0.0
     grown_bytes: int = 0
     longest_pause_seconds: float = 0.0
     answers: Counter[str] = field(default_factory=Counter)
@@ -176,9 +173,6 @@ def _check(server: Server, report: Report, cases: Sequence[Case], which: str) ->
     # From the log of the heartbeat, without the time for which the kernel did not run the process.
     paused = [min(e["seconds"], e["cpu_seconds"]) for e in events if e["event"] == "loop_paused"]
     pause_seconds = max(paused, default=0.0)
-    report.sent_bytes += sent
-    report.logged_bytes += logged
-    report.cpu_seconds += cpu_seconds
     report.longest_pause_seconds = max(report.longest_pause_seconds, pause_seconds)
     report.grown_bytes = server.gateway.resident_bytes() - server.resident_bytes
     slow, faults = [], []

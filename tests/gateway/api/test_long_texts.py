@@ -171,8 +171,7 @@ LINE = LONG[:7_900]
 
 def test_long_text_on_the_wire():
     with stream_service(frame_backend()) as (address, _):
-        host, _, port = address.partition(":")
-        target = Target(host, int(port))
+        target = Target(int(address.rpartition(":")[2]))
 
         def send(line: str, **headers: str) -> bytes:
             head = "".join([f"{line}\r\n", *(f"{name}: {value}\r\n" for name, value in headers.items()), "\r\n"])

@@ -16,7 +16,7 @@ from gateway.server.connection import Connection
 from gateway.server.cycle import SMALL_BYTES, head
 from gateway.server.handler import Phase
 from gateway.server.http import HttpHandler
-from tests.fuzz.streams import message, request
+from tests.attack.websocket import handshake, message
 from tests.settings import Settings
 
 
@@ -25,7 +25,7 @@ def post(nbytes: int) -> bytes:
 
 
 GET, POST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", post(10)
-UPGRADE = request().removesuffix(b"\r\n")
+UPGRADE = handshake().removesuffix(b"\r\n")
 LARGE_BYTES = 16 * 2**20
 """More than the buffers of a socket on both sides."""
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import REGISTRY
 
+from tests.attack.websocket import handshake
 from tests.doubles.backend import frame, frame_backend
 from tests.doubles.program import PROGRAM
-from tests.fuzz.streams import request
 from tests.processes import Gateway, running_gateway, wait_for
 from tests.services import stream_service
 
-STREAM = request(query=b"?smoothing=none")
+STREAM = handshake(query=b"?smoothing=none")
 CLOSE = b"\x88\x80\0\0\0\0"
 PICTURE = frame(200)
 PARTS = b'--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + PICTURE + b"\r\n--b--\r\n"

@@ -31,7 +31,6 @@ SETTINGS = {
     "upload_grace_seconds": 4,
     "answer_timeout_seconds": 4,
     "max_connections": 12,
-    "max_headers": 20,
     "log_level": "warning",
 }
 
@@ -145,17 +144,3 @@ def test_slow_but_steady_reader_gets_its_whole_response(gateway: Gateway):
     head, _, content = bytes(received).partition(b"\r\n\r\n")
     assert b" 200 " in head.partition(b"\r\n")[0]
     assert content.rstrip(b"\r\n0").endswith(b'"failed":0}}')
-
-
-def test_headers_are_counted(gateway: Gateway):
-    plain = {f"X-{number}": "x" for number in range(SETTINGS["max_headers"] - 1)}
-
-    def ask(headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        with gateway.connect(30) as client:
-            client.sendall(f"GET /health/live HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
-            return answer_of(client)
-
-    assert ask(plain)[0] == 200
-    status, body = ask({**plain, "X-More": "x"})
-    assert (status, body["limit"], body["value"]) == (431, "max_headers", 20)

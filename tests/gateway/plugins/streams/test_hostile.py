@@ -18,9 +18,8 @@ from prometheus_client import REGISTRY
 
 from gateway.plugins.streams.websockets import MAX_FRAGMENTS
 from tests import streaming
+from tests.attack.websocket import BINARY, CLOSE, GOOD, PING, TEXT, handshake, message
 from tests.doubles.backend import frame, frame_backend
-from tests.fuzz.streams import BINARY, CLOSE, GOOD, PING, TEXT, message
-from tests.fuzz.streams import request as handshake
 from tests.processes import wait_for
 from tests.services import stream_service
 from tests.streaming import TIMEOUT_SECONDS
@@ -193,7 +192,7 @@ def test_trickled_message_does_not_keep_a_stream_open(address):
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
-        (message(TEXT, b"{}", mask=None), 1002),
+        (message(TEXT, b"{}", masked=False), 1002),
         (message(TEXT, b"\xff\xfe"), 1007),
         (message(3), 1002),
         (bytes([0xF1, 0x80]) + bytes(4), 1002),
