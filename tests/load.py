@@ -5,16 +5,16 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from typing import Any
-
-import httpx
+from urllib.parse import urlsplit
 
 from tests.photos import photo, unlike_any
 
 
 @dataclass
 class Load:
-    """Clients that send one new image after another, each on a connection of its own."""
+    """Clients that send one new image after another, each on a connection of its own; none tries anything again."""
 
     url: str
     clients: int = 8
@@ -23,7 +23,9 @@ class Load:
     pause_seconds: float = 0.03
     """After each answer: a load that takes both cores keeps what it waits for from happening."""
     headers: dict[str, str] = field(default_factory=dict)
-    outcome_of: Callable[[httpx.Response], Any] = lambda answer: answer.status_code
+    keeps_connections: bool = True
+    """Whether a client uses its connection again after an answer."""
+    outcome_of: Callable[[int, bytes], Any] = lambda status, _: status
     answers: list[tuple[float, float, Any]] = field(default_factory=list)
     """When each request was sent and answered (time.monotonic), and its outcome or what its connection failed with."""
 
@@ -41,18 +43,26 @@ class Load:
             assert not thread.is_alive(), "a request hangs"
 
     def _run(self) -> None:
-        params = {"model": self.model} if self.model else {}
-        with httpx.Client(base_url=self.url, params=params, headers=self.headers, timeout=120) as http:
-            while not self._stop.is_set():
-                sent_at, pause_seconds = time.monotonic(), 0.1
-                try:
-                    answer = http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))})
-                    outcome = self.outcome_of(answer)
-                    pause_seconds = self.pause_seconds if answer.status_code == 200 else pause_seconds
-                except httpx.TransportError as exc:
-                    outcome = type(exc).__name__
-                self.answers.append((sent_at, time.monotonic(), outcome))
-                self._stop.wait(pause_seconds)
+        address = urlsplit(self.url)
+        assert address.hostname
+        connection = HTTPConnection(address.hostname, address.port, timeout=120)
+        path = f"/predict?model={self.model}" if self.model else "/predict"
+        headers = {"Content-Type": "image/jpeg", **self.headers}
+        while not self._stop.is_set():
+            sent_at, pause_seconds = time.monotonic(), 0.1
+            try:
+                connection.request("POST", path, unlike_any(photo("cat")), headers)
+                answer = connection.getresponse()
+                outcome = self.outcome_of(answer.status, answer.read())
+                pause_seconds = self.pause_seconds if answer.status == 200 else pause_seconds
+            except (OSError, HTTPException) as exc:
+                outcome = type(exc).__name__
+                connection.close()
+            self.answers.append((sent_at, time.monotonic(), outcome))
+            if not self.keeps_connections:
+                connection.close()
+            self._stop.wait(pause_seconds)
+        connection.close()
 
     def outcomes(self, since: float = 0.0) -> Counter[Any]:
         """The outcomes of answered requests that were sent at `since` or later."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import psutil
 
 from gateway_local.runtime.base import TritonRuntime
@@ -32,6 +33,12 @@ def running_triton(
         yield server
     finally:
         server.stop(grace_seconds=0)
+
+
+def inferences(server: EmbeddedTriton, model: str) -> int:
+    """How many inferences of a model have succeeded. Triton counts each after it has answered: wait for the number."""
+    answer = httpx.get(f"{server.http_url}/v2/models/{model}/stats", timeout=30)
+    return int(answer.json()["model_stats"][0]["inference_stats"]["success"]["count"])
 
 
 def stub_processes(server: EmbeddedTriton, path: str) -> list[psutil.Process]:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import pytest
 
 from deploy.generate import CHART
 from tests.doubles.http import Asked, Reply, http_server
 from tests.processes import free_port, python, running_gateway, wait_for
+from tests.tritons import inferences
 
 SCRIPTS = CHART / "files" / "scripts"
 
@@ -178,13 +178,9 @@ def test_unreachable_triton_is_not_alive():
 
 @pytest.mark.parametrize("model", ["ensemble_model", "classifier"])
 def test_probe_sends_the_inputs_of_an_ensemble_and_of_a_network(light_triton, model):
-    def inferences() -> int:
-        answer = httpx.get(f"{light_triton.http_url}/v2/models/{model}/stats", timeout=30)
-        return answer.json()["model_stats"][0]["inference_stats"]["success"]["count"]
-
-    before = inferences()
+    before = inferences(light_triton, model)
     assert run("alive.py", model, "60", light_triton.http_url).stderr == ""
-    wait_for(lambda: inferences() > before)  # Triton counts after it has answered
+    wait_for(lambda: inferences(light_triton, model) > before)
 
 
 def fetch(

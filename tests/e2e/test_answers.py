@@ -31,9 +31,8 @@ def either_client(request: pytest.FixtureRequest, real_gateway: Gateway, decodin
 
 @cache
 def labels() -> list[str]:
-    from torchvision.models import (
-        EfficientNet_B0_Weights,
-    )  # its import takes seconds, too long for the collection of tests
+    # Its import takes seconds, too long for the collection of tests.
+    from torchvision.models import EfficientNet_B0_Weights
 
     return EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"]
 
@@ -46,14 +45,6 @@ def check(result: dict, encoded: bytes) -> None:
     assert result["predictions"][0]["label"] == labels()[int(expected.argmax())]
     served = np.array([scores[class_id] for class_id in range(len(expected))])
     assert np.abs(served - expected).max() <= TOLERANCE
-
-
-@pytest.mark.parametrize(("name", "image_format"), FORMS)
-def test_photograph_gets_the_result_of_the_eager_model(either_client: httpx.Client, name: str, image_format: str):
-    encoded = photo(name, image_format)
-    answer = either_client.post("/predict", params={"top_k": 1000}, files={"files": (name, encoded)})
-    assert answer.status_code == 200, answer.text
-    check(answer.json()["results"][0], encoded)
 
 
 def test_photographs_of_one_request_get_the_same_results(either_client: httpx.Client):

@@ -42,10 +42,6 @@ def values(text: str) -> list[object]:
     return found
 
 
-def test_there_are_examples():
-    assert len(EXAMPLES) == (TUTORIAL + TEXT).count("```console\n$ ") >= 13
-
-
 @pytest.mark.parametrize(("command", "documented"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
 def test_documented_example_gets_its_documented_response(real_gateway: Gateway, command: str, documented: str):
     command = command.replace("http://127.0.0.1:8080", real_gateway.url)

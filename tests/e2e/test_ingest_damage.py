@@ -2,9 +2,7 @@
 
 import json
 import random
-import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -17,7 +15,7 @@ from gateway.plugin_loading import errors_of, installed
 from tests import encoders
 from tests.damaged_files import damaged, outcome, refused_by_pillow
 from tests.gateway_client.bulk.running import rows_of, run
-from tests.photos import photo, undecodable, unlike_any
+from tests.photos import photo
 from tests.processes import Gateway
 from tests.samples import samples
 
@@ -92,28 +90,6 @@ def test_damaged_jpeg_has_a_warning_and_strict_refuses_it(
     assert "1 damaged image: some pixels are wrong" in printed
     rows = {row["path"].rpartition("/")[2]: row["warning"] for row in rows_of(tmp_path / "out.jsonl")}
     assert rows == {"damaged.jpg": "damaged", "sound.jpg": None}
-
-
-def test_client_with_only_bad_images_does_not_affect_others(real_gateway: Gateway):
-    stop = threading.Event()
-
-    def attack() -> None:
-        files = [("f", ("x", undecodable()))] * 8
-        with real_gateway.client() as http:
-            while not stop.is_set():
-                results = http.post("/predict", files=files).json()["results"]
-                assert {result["error"]["code"] for result in results} == {"undecodable_image"}
-
-    with ThreadPoolExecutor(2) as attackers, real_gateway.client() as http:
-        attacks = [attackers.submit(attack) for _ in range(2)]
-        try:
-            for _ in range(40):
-                answer = http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).json()
-                assert answer["results"][0]["predictions"][0]["label"] == "Egyptian cat"
-        finally:
-            stop.set()
-    for each in attacks:
-        each.result()
 
 
 def test_largest_allowed_images_are_decoded_and_memory_is_freed(start_gateway, light_triton):

@@ -1,13 +1,10 @@
 """Several models and versions behind one gateway: requested, split, switched and unloaded under load."""
 
-import base64
-import itertools
+import json
 import re
 import shutil
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +16,6 @@ import pytest
 from torch import nn
 
 from gateway.plugins.keys.key_file import add_key
-from gateway.values.rollout import FOLLOW_SECONDS
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.repository.entry import read_entry
@@ -27,7 +23,7 @@ from gateway_models.repository.manage import user
 from tests.commands import gateway, refusal
 from tests.gateway_models.networks.builders import add_head
 from tests.load import Load
-from tests.photos import photo, unlike_any
+from tests.photos import photo
 from tests.processes import Gateway, free_port, running_gateway, wait_for
 from tests.tritons import running_triton, stub_processes
 
@@ -112,18 +108,6 @@ def test_each_version_answers_requests_for_it(http):
     assert (missing.status_code, missing.json()["code"]) == (404, "model_not_found")
 
 
-def test_clients_of_triton_name_versions_and_get_their_classes(http):
-    tensor = {"name": "IMAGE", "shape": [1], "datatype": "BYTES", "data": [base64.b64encode(CAT).decode()]}
-    body = {"inputs": [tensor], "outputs": [{"name": "PREDICTION", "parameters": {"classification": 5}}]}
-    for version in ("1", "2"):
-        answer = http.post(f"/v2/models/flowers/versions/{version}/infer", json=body).json()
-        assert (answer["model_name"], answer["model_version"]) == ("flowers", version)
-        cells = [cell.split(":", 2) for cell in answer["outputs"][0]["data"]]
-        assert {label: float(score) for score, _, label in cells} == pytest.approx(scores(ask(http, version=version)))
-    assert http.get("/v2/models/flowers").json()["versions"] == ["1", "2"]
-    assert http.post("/v2/models/flowers/versions/3/infer", json=body).status_code == 404
-
-
 def test_multi_label_model_returns_every_label_above_the_threshold(http):
     every = scores(ask(http, model="signs", threshold=0))
     assert len(every) == 5
@@ -136,62 +120,23 @@ def test_multi_label_model_returns_every_label_above_the_threshold(http):
     assert scores(ask(http, model="signs", labels=worst)) == {worst: every[worst]}
 
 
-def load_on(http: httpx.Client, model: str) -> Load:
-    """Four clients, whose outcomes are their status and version."""
+def load_on(url: str, model: str) -> Load:
+    """Clients with a new connection for each request, whose outcomes are their status and version."""
 
-    def outcome(answer: httpx.Response) -> tuple[int, str]:
-        return answer.status_code, answer.json()["model"]["version"] if answer.status_code == 200 else answer.text
+    def outcome(status: int, body: bytes) -> tuple[int, str]:
+        return status, json.loads(body)["model"]["version"] if status == 200 else body.decode()
 
-    return Load(str(http.base_url), clients=4, model=model, outcome_of=outcome)
+    return Load(url, clients=4, model=model, pause_seconds=0.2, keeps_connections=False, outcome_of=outcome)
 
 
-class RawLoad:
-    """40 requests a second for a model, each on a connection of its own, to each gateway in turn."""
+def wait_share(load: Load, version: str, share: float) -> None:
+    """Wait until a version has this share of the latest 100 requests: within five standard deviations."""
 
-    def __init__(self, gateways: Sequence[Gateway], model: str) -> None:
-        self._gateways, self._model = gateways, model
-        self.answers: list[tuple[float, int, str, str]] = []
-        """When each was sent, and its gateway, status and version."""
+    def is_reached() -> bool:
+        latest = [outcome for _, _, outcome in load.answers[-100:]]
+        return len(latest) == 100 and abs(latest.count((200, version)) / 100 - share) < (0.25 if share < 1 else 0.001)
 
-    def __enter__(self) -> "RawLoad":
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(number,), daemon=True) for number in range(8)]
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-
-    def _run(self, thread: int) -> None:
-        for number in itertools.count(thread):
-            sent_at, which = time.monotonic(), number % len(self._gateways)
-            image = unlike_any(CAT)
-            head = f"POST /predict?model={self._model} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
-            head += f"Content-Type: image/jpeg\r\nContent-Length: {len(image)}\r\n\r\n"
-            try:
-                with self._gateways[which].connect() as client:
-                    client.sendall(head.encode() + image)
-                    answer = b"".join(iter(lambda: client.recv(65_536), b"")).decode()
-            except OSError as exc:
-                answer = f"HTTP/1.1 {exc}"
-            version = re.search(r'"version":"(\d+)"', answer)
-            self.answers.append((sent_at, which, answer[9:12], version[1] if version else answer))
-            if self._stop.wait(max(0.0, sent_at + 0.2 - time.monotonic())):
-                return
-
-    def shares(self, seconds: float = 5.0) -> list[dict[str, float]]:
-        """The share of each version, by gateway, in the next seconds, once every gateway should have followed."""
-        time.sleep(FOLLOW_SECONDS)
-        since = time.monotonic()
-        time.sleep(seconds)
-        found = []
-        for number in range(len(self._gateways)):
-            versions = Counter(version for at, which, _, version in self.answers if at > since and which == number)
-            found.append({version: count / versions.total() for version, count in versions.items()})
-        return found
+    wait_for(is_reached)
 
 
 def test_what_answers_is_changed_under_load_and_gateways_agree(start, served, admin):
@@ -199,7 +144,6 @@ def test_what_answers_is_changed_under_load_and_gateways_agree(start, served, ad
     add_head(served.repository, "fruits")
     options = ("--triton", served.triton.url, "--model-repository", served.repository)
     use = partial(gateway, "model", "use", "fruits", *options)
-    about = 0.15  # five standard deviations of a share, of 100 requests
     with (
         start("one", workers=2, model_repository=served.repository) as one,
         start("two") as two,
@@ -207,28 +151,29 @@ def test_what_answers_is_changed_under_load_and_gateways_agree(start, served, ad
         two.client() as other,
     ):
         assert http.post("/models/fruits/load").json()["versions"] == ["1"]
-        with RawLoad((one, two), "fruits") as load:
+        with load_on(one.url, "fruits") as load, load_on(two.url, "fruits") as other_load:
             add_head(served.repository, "fruits", seed=1, version=2, preprocessing=None)
             use("1=50", "2=50", "--shadow", "2=50")
             shown = other.get("/models/fruits").json()
             assert (shown["shares"], shown["shadow"], shown["by"]) == ({"1": 50, "2": 50}, {"2": 50}, user())
             assert datetime.now(UTC) - datetime.fromisoformat(shown["since"]) < timedelta(minutes=1)
-            for found in load.shares():
-                assert found == {"1": pytest.approx(0.5, abs=about), "2": pytest.approx(0.5, abs=about)}
+            for each in (load, other_load):
+                wait_share(each, "2", 0.5)
             assert one.metric('gateway_version_share_ratio{model="fruits",version="2"}') == 0.5
             changed = http.post("/models/fruits/use", params={"versions": "1=10,2=90", "shadow": "1"}).json()
             assert (changed["shares"], changed["shadow"], changed["by"]) == ({"1": 10, "2": 90}, {"1": 100}, "ops")
-            for found in load.shares():
-                assert found["2"] == pytest.approx(0.9, abs=about)
+            for each in (load, other_load):
+                wait_share(each, "2", 0.9)
             message = refusal("model", "remove", "fruits", "--version", "1", *options)
             assert "version 1 of fruits answers requests" in message
             use("2")
             gateway("model", "remove", "fruits", "--version", "1", *options)
-            assert load.shares(1) == [{"2": 1.0}] * 2
+            for each in (load, other_load):
+                wait_share(each, "2", 1)
         assert other.get("/models/fruits").json()["versions"] == ["2"]
         changes = [(event["shares"], event["by"]) for event in two.events() if event["event"] == "rollout"]
         assert [shares for shares, _ in changes[-3:]] == [{"1": 50, "2": 50}, {"1": 10, "2": 90}, {"2": 100}]
-    assert {status for _, _, status, _ in load.answers} == {"200"}
+    assert {outcome for outcome, _ in [*load.outcomes(), *other_load.outcomes()]} == {200}
 
 
 def test_explicit_versions_and_refused_changes(http, served, tmp_path):
@@ -299,7 +244,7 @@ def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
         def compared() -> int:
             return shadowed()["same"] + shadowed()["different"]
 
-        with load_on(http, "flowers") as load:
+        with load_on(running.url, "flowers") as load:
             wait_for(lambda: compared() > 10)
             stubs = stub_processes(served.triton, "flowers_classifier/2")
             assert stubs

@@ -3,55 +3,49 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 
 import httpx
 import psutil
 import pytest
 
 from gateway.machine.service_record import ServiceRecord, running
+from tests.commands import gateway, refusal
 from tests.photos import photo
-from tests.processes import environment, free_port, is_gone
+from tests.processes import environment, free_port, is_gone, python
 
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
 
-def test_detached_service_is_shown_reloaded_and_stopped(light_repository, tmp_path):
-    port = free_port()
-    variables = {**environment(), "XDG_STATE_HOME": str(tmp_path / "state")}
-
-    def gateway(*words: str, code: int = 0) -> str:
-        command = [sys.executable, "-m", "gateway_cli", *words]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=180, check=False
-        )
-        assert done.returncode == code, done.stderr
-        return done.stdout + done.stderr
-
-    assert "no service runs" in gateway("status", code=3)
-    started = gateway("up", f"--model-repository={light_repository}", f"--port={port}", "--detach")
-    assert f"serving on http://127.0.0.1:{port}\n" in started
-    assert "+-----" not in started  # Triton's tables are in the log
-    shown = gateway("status")
-    assert re.search(rf"http://127.0.0.1:{port}  ready  gateway up, process \d+, since", shown)
+def test_detached_service_is_shown_reloaded_and_stopped(light_repository, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"XDG_STATE_HOME": str(tmp_path / "state"), **environment()}.items():
+        monkeypatch.setenv(name, value)
+    port, variables = free_port(), tmp_path / ".env"
+    assert "no service runs" in gateway("status", code=3).output
+    options = (f"--model-repository={light_repository}", f"--port={port}", "--detach")
+    started = python("-m", "gateway_cli", "up", *options, cwd=tmp_path)
+    assert f"serving on http://127.0.0.1:{port}\n" in started.stdout
+    assert "+-----" not in started.stdout + started.stderr  # Triton's tables are in the log
+    shown = gateway("status").output
+    found = re.search(rf"http://127.0.0.1:{port}  ready  gateway up, process (\d+), since", shown)
+    assert found
     assert "ensemble_model version 1" in shown
-    process = psutil.Process(int(re.search(r"process (\d+)", shown)[1]))
+    process = psutil.Process(int(found[1]))
     family = [process, *process.children(recursive=True)]
     try:
-        (tmp_path / ".env").write_text("GATEWAY_DEFAULT_TOP_K=1\n")
+        variables.write_text("GATEWAY_DEFAULT_TOP_K=1\n")
         gateway("reload")
         answer = httpx.post(f"http://127.0.0.1:{port}/predict", files={"f": photo("cat")}, timeout=60)
         assert len(answer.json()["results"][0]["predictions"]) == 1
-        (tmp_path / ".env").write_text("GATEWAY_TRITON_CACHE_BYTES=1000000\n")
-        assert "GATEWAY_TRITON_CACHE_BYTES concerns Triton, and needs a restart" in gateway("reload", code=1)
-        (tmp_path / ".env").write_text("GATEWAY_WORKERS=none\n")
-        assert "GATEWAY_WORKERS='none' in .env" in gateway("reload", f"--port={port}", code=1)
-        (tmp_path / ".env").unlink()
-        assert "ready" in gateway("status")
+        variables.write_text("GATEWAY_TRITON_CACHE_BYTES=1000000\n")
+        assert "GATEWAY_TRITON_CACHE_BYTES concerns Triton, and needs a restart" in refusal("reload")
+        variables.write_text("GATEWAY_WORKERS=none\n")
+        assert "GATEWAY_WORKERS='none' in .env" in refusal("reload", f"--port={port}")
+        variables.unlink()
+        assert "ready" in gateway("status").output
         gateway("stop")
         assert all(map(is_gone, family))
-        assert "no service runs" in gateway("status", code=3)
+        assert "no service runs" in gateway("status", code=3).output
     finally:
         for each in family:
             if each.is_running():

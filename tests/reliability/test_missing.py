@@ -18,7 +18,6 @@ pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
 FAULTS = {
     "no memory": ({"classifier/1/model.py": "raise MemoryError('no memory')"}, "MemoryError: no memory"),
-    "broken config": ({"preprocessor/config.pbtxt": "no config {"}, "config.pbtxt cannot be read"),
     "not mounted": ({}, "repository does not have it"),
 }
 """The texts of changed files, none of them where a remote storage is not there yet; and Triton's reason."""

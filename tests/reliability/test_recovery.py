@@ -16,13 +16,12 @@ from tests.tritons import stub_processes
 pytestmark = [pytest.mark.triton, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("model", ["preprocessor", pytest.param("classifier", marks=pytest.mark.long)])
-def test_killed_process_under_load_is_recovered(light_triton, light_repository, start_gateway, model: str, capsys):
+def test_killed_process_under_load_is_recovered(light_triton, light_repository, start_gateway):
     triton = light_triton
     with start_gateway(triton_url=triton.url) as gateway, Load(gateway.url) as load:
         wait_for(lambda: load.outcomes()[200] > 20)
         with starting_waits(light_repository):
-            for process in stub_processes(triton, model):
+            for process in stub_processes(triton, "preprocessor"):
                 process.kill()
             killed_at = time.monotonic()
             wait_for(lambda: not ready(gateway))
@@ -35,9 +34,6 @@ def test_killed_process_under_load_is_recovered(light_triton, light_repository, 
     assert set(load.outcomes(since=healed_at)) == {200}
     assert (problem.status_code, problem.json()["code"]) == (503, "model_unavailable")
     assert int(problem.headers["Retry-After"]) > 0
-    first_success = min(at for sent_at, at, outcome in load.answers if outcome == 200 and sent_at > killed_at)
-    with capsys.disabled():
-        print(f"\n{model}: {first_success - killed_at:.1f} s from kill to first success")  # noqa: T201  # the figure
 
 
 def test_only_one_of_several_gateways_recovers_a_model(light_triton, light_repository, start_gateway, monkeypatch):

@@ -178,9 +178,8 @@ def test_second_up_reports_the_port_in_use(shared_up):
     assert classified(shared_up)
 
 
-@pytest.mark.parametrize("step", ["preprocessor", "classifier"])
-def test_model_process_ignores_sigterm(shared_up, step):
-    up = shared_up
+def test_model_process_ignores_sigterm(shared_up):
+    up, step = shared_up, "preprocessor"
     # Each of the two workers finds out for itself that the models are ready.
     wait_for(lambda: all(classified(up) for _ in range(8)), timeout_seconds=90)
     process = wait_for(lambda: up.find(step), timeout_seconds=90)
@@ -192,14 +191,8 @@ def test_model_process_ignores_sigterm(shared_up, step):
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        *((name, signal.SIGKILL) for name in ("worker", "triton", "preprocessor", "classifier")),
-        *(
-            pytest.param(name, number, marks=pytest.mark.long)
-            for name, number in (
-                ("triton", signal.SIGSTOP),
-                *((name, signal.SIGTERM) for name in ("worker", "triton")),
-            )
-        ),
+        *((name, signal.SIGKILL) for name in ("worker", "triton", "preprocessor")),
+        pytest.param("triton", signal.SIGSTOP, marks=pytest.mark.long),
     ],
 )
 def test_service_recovers_from_the_death_of_any_process(shared_up, name, number):
@@ -277,8 +270,9 @@ def test_stop_under_load_loses_no_request(light_repository, tmp_path):
         assert load.outcomes(since=stopped_at)[200] > 0
         # When the port closes, each client may find its idle connection closed, and a new one refused.
         outcomes = load.outcomes()
-        assert set(outcomes) <= {200, "ConnectError", "ReadError", "RemoteProtocolError"}
-        assert outcomes["ReadError"] + outcomes["RemoteProtocolError"] <= 2 * load.clients
+        lost = outcomes["ConnectionResetError"] + outcomes["RemoteDisconnected"] + outcomes["BrokenPipeError"]
+        assert outcomes.total() == outcomes[200] + outcomes["ConnectionRefusedError"] + lost
+        assert lost <= 2 * load.clients
         # Every request that was accepted has a response.
         events = [line for line in up.log.read_text().splitlines() if '"path": "/predict"' in line]
         assert sum('"status": 200' in event for event in events) == len(events) == outcomes[200]

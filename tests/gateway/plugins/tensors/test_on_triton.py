@@ -24,7 +24,7 @@ from tests.processes import PROJECT, Gateway, running_gateway, wait_for
 from tests.samples import encode, names, sample
 from tests.settings import Settings
 from tests.streaming import ask, opened
-from tests.tritons import running_triton, stub_processes
+from tests.tritons import inferences, running_triton, stub_processes
 
 PAGE = PROJECT / "docs" / "guides" / "existing-triton.md"
 JPEG = {"content-type": "image/jpeg"}
@@ -251,9 +251,9 @@ def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path, model):
 
 @pytest.mark.parametrize("model", [ONNX, TORCH, PIXELS])
 def test_probe_of_the_chart_gets_its_inference(bare_triton, model):
-    before = test_scripts.inferences(bare_triton.http_url, model)
+    before = inferences(bare_triton, model)
     assert test_scripts.run("alive.py", model, "60", bare_triton.http_url).stderr == ""
-    assert test_scripts.inferences(bare_triton.http_url, model) > before
+    wait_for(lambda: inferences(bare_triton, model) > before)
 
 
 @pytest.mark.parametrize("model", [ONNX, TORCH])
