@@ -23,11 +23,9 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 WORKDIR /project
 COPY LICENSE THIRD_PARTY.md pyproject.toml README.md setup.py ./
 COPY gateway gateway
-COPY gateway_cli gateway_cli
 COPY gateway_client gateway_client
 COPY gateway_local gateway_local
 COPY gateway_models gateway_models
-COPY gateway_predictions gateway_predictions
 COPY triton_models triton_models
 RUN --mount=type=cache,target=/root/.cache/pip \
     pip wheel --no-deps --wheel-dir /wheels .

@@ -53,7 +53,7 @@ ALONE = $(shell grep -rlE --include='test_*.py' '^(@|[A-Za-z]+ = )pytest\.mark\.
 PROFILE = repeatable
 test-long: PROFILE = thorough
 EXAMPLES = --hypothesis-profile $(PROFILE)
-PACKAGES := gateway gateway_cli gateway_client gateway_local gateway_models gateway_predictions triton_models native bench deploy tests docs examples
+PACKAGES := gateway gateway_client gateway_local gateway_models triton_models native bench deploy tests docs
 
 # Images of containers often set it. Here every process would compile the gateway again, and pytest all of the tests.
 unexport PYTHONDONTWRITEBYTECODE

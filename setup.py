@@ -15,9 +15,9 @@ SHIPPED = (
     "triton_models/preprocessor/1/*.py",
     "triton_models/sequence_model/config.pbtxt",
     "triton_models/sequence_model/1/*.py",
-    "examples/*.*",
-    "examples/object_counter/config.pbtxt",
-    "examples/object_counter/1/*.py",
+    "docs/examples/*.*",
+    "docs/examples/object_counter/config.pbtxt",
+    "docs/examples/object_counter/1/*.py",
 )
 """As in MANIFEST.in. What a user has added to triton_models is not the project's, so it is not in a wheel."""
 

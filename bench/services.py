@@ -177,7 +177,7 @@ def gateway_up(
         write_counts(repository)
     port, triton_port = free_port(), free_port()
     options = ["--host", LOOPBACK, "--port", str(port), "--triton-port", str(triton_port)]
-    command = [*prefix, sys.executable, "-m", "gateway_cli", "up", *options, "--model-repository", str(repository)]
+    command = [*prefix, sys.executable, "-m", "gateway", "up", *options, "--model-repository", str(repository)]
     environment = environment_of({"triton_cache_bytes": 0, **(settings or {})})
     grpc_url = f"{LOOPBACK}:{triton_port}"
     with started(command, port, environment=environment, grpc_url=grpc_url, cwd=tree) as service:

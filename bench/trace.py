@@ -27,10 +27,10 @@ from websockets.sync.client import connect
 
 from bench.photos import coffee
 from gateway.app import create_app
+from gateway.command_line.main import app as gateway
 from gateway.logs import configure_logs
 from gateway.plugin_loading import settings_class
 from gateway.server.serve import server_options
-from gateway_cli.main import app as gateway
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, PROJECT, default_cache_dir
 from gateway_local.runtime.wheel import ensure_runtime
@@ -127,7 +127,7 @@ def requests(url: str, port: int) -> dict[str, Callable[[Tracer], Trace]]:
     }
 
 
-LAYERS = ("gateway_cli", "gateway_models", "gateway_local", "gateway_predictions", "gateway")
+LAYERS = ("gateway_models", "gateway_local", "gateway")
 """From top to bottom, as import-linter has them."""
 
 

@@ -28,7 +28,7 @@ from gateway import __version__
 PROJECT = DEPLOY.parent
 DISTRIBUTIONS = (PROJECT, PROJECT / "gateway_client", PROJECT / "native")
 CONSTRAINTS = PROJECT / "constraints.txt"
-SAMPLE = PROJECT / "examples" / "cat.jpg"
+SAMPLE = PROJECT / "docs" / "examples" / "cat.jpg"
 EXPECTED_LABEL = "Egyptian cat"
 READY_WITHIN_SECONDS = 900
 """A first start fetches Triton and exports the default model."""

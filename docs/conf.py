@@ -21,7 +21,7 @@ OPENAPI_PAGE = "docs/reference/http-api"
 project = "Triton image gateway"
 extensions = ["myst_parser", "sphinx_copybutton", "sphinx_design"]
 root_doc = "docs/index"
-FOLDERS = ("bench", "examples", "gateway_client", "native")
+FOLDERS = ("bench", "gateway_client", "native")
 include_patterns = ["*.md", "docs/**.md", "deploy/helm/**.md", *(f"{folder}/*.md" for folder in FOLDERS)]
 exclude_patterns = [
     ".*",
@@ -29,10 +29,8 @@ exclude_patterns = [
     "docs/adr",
     "bench/*.py",
     "gateway",
-    "gateway_cli",
     "gateway_local",
     "gateway_models",
-    "gateway_predictions",
     "tests",
 ]
 

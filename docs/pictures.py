@@ -3,7 +3,7 @@
 .venv/bin/python docs/pictures.py [http://127.0.0.1:8080]
 
 Chromium takes the pictures of a service that runs with the default model. Commands of `gateway model` make the plots,
-confusion.png and calibration.png, of examples/train_digits.py.
+confusion.png and calibration.png, of docs/examples/train_digits.py.
 
 Wherever the service is, the pictures show it at that address, and the cat of the README with the README's scores.
 """
@@ -24,7 +24,7 @@ from playwright.sync_api import BrowserContext, FilePayload, FloatRect, Page, ex
 from skimage import data
 
 FOLDER = Path(__file__).with_name("images")
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 CAT = EXAMPLES / "cat.jpg"
 SHOWN = "127.0.0.1:8080"
 FRAMES = 40

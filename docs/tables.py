@@ -15,16 +15,17 @@ from typing import Any
 
 from click import Command
 from prometheus_client.metrics import MetricWrapperBase
+from typer.core import TyperGroup
 from typer.main import get_command
 
 from gateway import metrics
 from gateway.app import create_app
+from gateway.command_line.main import app
 from gateway.environment import allowed
 from gateway.plugin_loading import errors_of, installed, is_ours, metrics_of, settings_class
 from gateway.plugins.keys.limits_route import FIXED
 from gateway.settings import fixed, variable
 from gateway.values.quantities import size
-from gateway_cli.main import app
 
 Settings = settings_class()
 
@@ -200,12 +201,11 @@ def metric_table() -> str:
 
 def leaf_commands(path: tuple[str, ...], command: Command) -> Iterator[tuple[tuple[str, ...], Command]]:
     """The commands below a group, and a command itself, in the order of `--help`."""
-    subcommands = getattr(command, "commands", None)
-    if subcommands is None:
+    if not isinstance(command, TyperGroup):
         yield path, command
         return
-    for name, subcommand in subcommands.items():
-        yield from leaf_commands((*path, name), subcommand)
+    for name in command.commands:
+        yield from leaf_commands((*path, name), command.get_command(None, name))
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -15,7 +15,6 @@ An implementation is called with the arguments that it names: it may leave out t
 
     hook                      called                          for
     settings                  when settings are read          variables GATEWAY_… of the plug-in's own
-    commands                  by the command `gateway`        commands: `gateway NAME …`
     metrics                   when the application is made    the plug-in's metrics
     errors                    by the documents                error codes of the plug-in's own
     check                     before the service starts       packages and files that the settings require
@@ -196,9 +195,6 @@ class Plugin:
     errors: ClassVar[str | None] = None
     """Name of the module with the plug-in's errors: subclasses of classes in gateway.errors, each with its own code."""
 
-    commands: ClassVar[str | None] = None
-    """Name of a module whose `app`, a typer.Typer with a name, is a group of commands of `gateway`."""
-
     name: ClassVar[str] = ""
     """The name of its entry point, or of its class."""
 
@@ -319,7 +315,7 @@ class Plugin:
 
 
 P = TypeVar("P", bound=Plugin)
-_NOT_HOOKS = {"name", "settings", "metrics", "errors", "commands", "lifespan"}
+_NOT_HOOKS = {"name", "settings", "metrics", "errors", "lifespan"}
 HOOKS = tuple(name for name in vars(Plugin) if not name.startswith("_") and name not in _NOT_HOOKS)
 """The hooks that are called, and that combine by what they return; `lifespan` is entered."""
 

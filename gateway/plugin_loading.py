@@ -75,11 +75,6 @@ def metrics_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
     return _modules(plugins, "metrics")
 
 
-def commands_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
-    """The modules of commands of some plug-ins; raises PluginFailed."""
-    return _modules(plugins, "commands")
-
-
 def errors_of(plugins: Iterable[type[Plugin]]) -> Sequence[type[GatewayError]]:
     """The errors that have a code of their own: of the core, then of some plug-ins; raises PluginFailed."""
     return [
@@ -192,7 +187,7 @@ def _installed_fields() -> set[str]:
 
 def is_ours(module: str) -> bool:
     """Whether a plug-in's module comes with the gateway."""
-    return module.startswith(("gateway_models.", "gateway.plugins.", "gateway_predictions."))
+    return module.startswith(("gateway_models.", "gateway.plugins."))
 
 
 def _load(entry: object) -> type[Plugin]:

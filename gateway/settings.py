@@ -149,8 +149,11 @@ class Section(BaseSettings):
 
     @classmethod
     def of(cls, settings: "Section") -> Self:
-        """The settings as this section; they must have been combined with it."""
-        assert isinstance(settings, cls)
+        """The settings as this section; raises UserError if they lack it, as a plug-in's that is switched off."""
+        if not isinstance(settings, cls):
+            raise errors.UserError(
+                f"there are no {cls.__name__}: does {variable('plugins_off')} switch their plug-in off?"
+            )
         return settings
 
     def faults(self) -> Sequence[str]:

@@ -1,6 +1,6 @@
 """Where the models and the sample image are: in a checkout, or in an installed wheel.
 
-a checkout     triton_models/, examples/ beside gateway_local/
+a checkout     triton_models/, docs/examples/ beside gateway_local/
 a wheel        gateway_local/shipped/ with copies of them; models that change are kept in the user's data folder
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from shlex import quote
 
 _PACKAGE = Path(__file__).resolve().parent
-MODELS, EXAMPLES = "triton_models", "examples"
+MODELS, EXAMPLES = "triton_models", "docs/examples"
 SAMPLE = "cat.jpg"
 """The sample image, in EXAMPLES."""
 

@@ -195,7 +195,7 @@ def _prepare(settings: Settings, model_repository: Path, display: Display) -> Tr
         words = ["model", "add", "default", f"--model-repository={model_repository}"]
         began = time.monotonic()
         with display.waiting("preparing the default model"):
-            code = run_aloud([sys.executable, "-m", "gateway_cli", *words], display.say)
+            code = run_aloud([sys.executable, "-m", "gateway", *words], display.say)
         if code:
             raise UpFailed("the default model could not be exported; see above")
         display.say(f"the default model was prepared in {time.monotonic() - began:.1f} s")

@@ -17,7 +17,7 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-PHOTO = Path(__file__).resolve().parents[1] / "examples" / "cat.jpg"
+PHOTO = Path(__file__).resolve().parents[1] / "docs" / "examples" / "cat.jpg"
 CLOSING_SECONDS = 60.0
 LEFT = (
     "gateway_streams",

@@ -2,7 +2,7 @@
 
 from typer.testing import CliRunner, Result
 
-from gateway_cli.main import app
+from gateway.command_line.main import app
 
 
 def gateway(*words: object, code: int | None = 0, **variables: str) -> Result:

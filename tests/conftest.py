@@ -130,7 +130,7 @@ def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def quick_starts() -> Iterator[None]:
     """Start what most tests need in a fraction of the time; see `measured_memory`.
 
-    `tests/gateway_cli/test_models.py` runs commands as processes, which start everything as outside of tests.
+    `tests/gateway_models/commands/test_models.py` runs commands as processes, which start everything as usual.
     """
     adapters: dict[object, TypeAdapter[Any]] = {}
 

@@ -25,10 +25,10 @@ from gateway_local.hosts import LOOPBACK
 from tests import warm
 
 PROJECT = Path(__file__).resolve().parents[1]
-PACKAGES = ("gateway", "gateway_cli", "gateway_client", "gateway_local", "gateway_models", "gateway_predictions")
+PACKAGES = ("gateway", "gateway_client", "gateway_local", "gateway_models")
 START_SECONDS = 180
 """Longest time in which a gateway starts: each of several workers imports everything, on a busy machine."""
-SERVE = "import sys; from gateway_cli.main import main; sys.argv[1:] = ['serve']; main()"
+SERVE = "import sys; from gateway.command_line.main import main; sys.argv[1:] = ['serve']; main()"
 ALONE = "from gateway.worker import main; main()"
 """The API without the supervisor of `gateway serve`, which would start it in a cold process."""
 

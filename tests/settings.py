@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.plugins.oip.settings import ProtocolSettings
     from gateway.plugins.tensors.settings import TensorSettings
     from gateway.plugins.urls.settings import UrlSettings
-    from gateway_predictions.settings import PredictionLogSettings
+    from gateway_models.predictions.settings import PredictionLogSettings
 
     class Settings(
         ProtocolSettings,

@@ -61,7 +61,7 @@ def test_log_field_table_matches_the_code(tmp_path):
 
 
 def test_event_table_has_every_event():
-    packages = [PROJECT / "gateway", PROJECT / "gateway_predictions"]
+    packages = [PROJECT / "gateway", PROJECT / "gateway_models" / "predictions"]
     sources = [path.read_text() for package in packages for path in package.rglob("*.py")]
     known = {
         name

@@ -11,10 +11,10 @@ OTHERS = (
     "gateway_local/doctor/repository.py",
     "gateway_models/repository/entry.py",
     "gateway/plugins/page/model_examples.py",
-    "gateway_predictions/forget.py",
-    "gateway_predictions/labels.py",
-    "gateway_predictions/layout.py",
-    "gateway_predictions/reader.py",
+    "gateway_models/predictions/forget.py",
+    "gateway_models/predictions/labels.py",
+    "gateway_models/predictions/layout.py",
+    "gateway_models/predictions/reader.py",
 )
 """Modules that get such names from a file's content: an entry's record, a log's rows."""
 _ENTRY = "read_entry has checked the names of an entry's folders"

@@ -23,11 +23,11 @@ from pathlib import Path
 
 NEEDED = (
     "tests.services",
-    "gateway_cli.main",
+    "gateway.command_line.main",
     "gateway.app",
     "gateway.worker",
     "gateway.triton.client",
-    "gateway_predictions.writer",
+    "gateway_models.predictions.writer",
     "uvicorn.loops.uvloop",
 )
 _MAX_BYTES = 1_000_000

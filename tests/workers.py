@@ -15,7 +15,7 @@ WITH_THE_NETWORK = (
 """Files that use `triton`: in one worker, so that its processes import torch once."""
 NETWORKS = (
     "tests/gateway_models/networks/",
-    "tests/gateway_cli/test_models.py",
+    "tests/gateway_models/commands/test_models.py",
     "tests/gateway_models/repository/",
     "tests/triton_models/",
 )
@@ -53,10 +53,8 @@ LONGEST = (
     "tests/gateway/triton/test_batching.py",
     "tests/e2e/",
     "tests/gateway_local/",
-    "tests/gateway_cli/",
     "tests/gateway_models/",
     "tests/test_",
-    "tests/gateway_predictions/",
     "tests/gateway_client/",
     "tests/gateway/plugins/",
     "tests/gateway/decoder/",

@@ -35,7 +35,7 @@ def files(version: str = __version__) -> dict[Path, str]:
         (chart, rf'^(appVersion: "){_PYTHON}', version),
         (CHART / "README.md", images, version),
         (PROJECT / "docs" / "guides" / "kubernetes.md", images, version),
-        (PROJECT / "examples" / "classify-job.yaml", rf"(image: triton-image-gateway/\w+:){_PYTHON}", version),
+        (PROJECT / "docs" / "examples" / "classify-job.yaml", rf"(image: triton-image-gateway/\w+:){_PYTHON}", version),
         (DEPLOY / "kserve" / "runtime.yaml", rf"(image: triton-image-gateway/\w+:){_PYTHON}", version),
         (PROJECT / "gateway_client" / "README.md", wheel, version),
         (PROJECT / "docs" / "tutorials" / "first-service.md", wheel, version),

@@ -35,7 +35,7 @@ def main() -> None:
     """Run them; ends with the status of the first that fails."""
     folder = Path(sys.argv[1])
     for arguments in commands():
-        done = subprocess.run([sys.executable, "-m", "gateway_cli", *arguments], cwd=folder, check=False)
+        done = subprocess.run([sys.executable, "-m", "gateway", *arguments], cwd=folder, check=False)
         if done.returncode:
             sys.exit(done.returncode)
 

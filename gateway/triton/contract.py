@@ -77,7 +77,7 @@ ROLLOUT_PARAMETER = "rollout"
 DRIFT_REFERENCE_PARAMETER = "drift_reference"
 """Parameter of an ensemble: how its answers were distributed when a reference was stored, as JSON.
 
-`gateway_predictions.live_drift` defines it; the gateway passes it to the prediction log.
+`gateway_models.predictions.live_drift` defines it; the gateway passes it to the prediction log.
 """
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
+from gateway_models.proof.calibration import Calibration, calibration_of
 from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.repository.entry import Entry
-from gateway_predictions.calibration import Calibration, calibration_of
 
 HELD_OUT = 0.5
 LEAST_IMAGES = 20

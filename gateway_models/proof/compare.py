@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
+from gateway_models.predictions.shares import wilson
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer, predicted
 from gateway_models.proof.image_files import NotCompared
-from gateway_predictions.shares import wilson
 
 Probabilities = NDArray[np.float32]
 CHANCE = 0.05

@@ -13,14 +13,14 @@ from gateway.environment import load_settings
 from gateway.errors import ImageError
 from gateway.ingest.upload import Limits
 from gateway_client.files import read_file
+from gateway_models.predictions.drift import FORMAT, MOST_IMAGES, PIXELS, WindowSample, reference_of
+from gateway_models.predictions.live_drift import CLASS, ENTROPY, SCORE
+from gateway_models.predictions.service_log import LOGGED_CLASSES, entropy
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import NotCompared, image_files, resize_for
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.writing import rewrite
-from gateway_predictions.drift import FORMAT, MOST_IMAGES, PIXELS, WindowSample, reference_of
-from gateway_predictions.live_drift import CLASS, ENTROPY, SCORE
-from gateway_predictions.service_log import LOGGED_CLASSES, entropy
 
 
 def chosen_files(folder: Path, most: int = MOST_IMAGES) -> list[Path]:

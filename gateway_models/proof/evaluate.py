@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from gateway.ingest.resizing import Resize
 from gateway_models.blocking_triton import BlockingTriton
+from gateway_models.proof.calibration import Calibration, calibration_of
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.image_files import ImageFile, NotCompared, read_image_files
-from gateway_predictions.calibration import Calibration, calibration_of
 
 BATCH = 8
 CALLERS = 4

@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from gateway_predictions.calibration import Calibration
-from gateway_predictions.shares import wilson
+from gateway_models.predictions.shares import wilson
+from gateway_models.proof.calibration import Calibration
 
 NAMED = 60
 """The most classes whose names are drawn; more would be illegible."""

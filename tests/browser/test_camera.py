@@ -259,7 +259,7 @@ def test_no_frame_is_sent_while_the_socket_buffer_is_full(context: BrowserContex
 def test_example_module_streams_blobs_from_a_web_page(context: BrowserContext, service: str):
     """The module has the page's own origin: the content security policy allows no other."""
     page = context.new_page()
-    page.route("**/stream.mjs", lambda route: route.fulfill(path=PROJECT / "examples" / "stream.mjs"))
+    page.route("**/stream.mjs", lambda route: route.fulfill(path=PROJECT / "docs" / "examples" / "stream.mjs"))
     page.goto(service)
     labels = page.evaluate(
         """async (images) => {

@@ -7,10 +7,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
-from gateway_predictions.reader import LogReader
+from gateway_models.predictions.reader import LogReader
 from tests.browser.backend import picture
 from tests.browser.conftest import file, page_of
-from tests.gateway_predictions.logged import EVERYTHING, rows, writing
+from tests.gateway_models.predictions.logged import EVERYTHING, rows, writing
 
 
 def add(page: Page, *colours: str) -> None:

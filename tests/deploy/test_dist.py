@@ -38,7 +38,7 @@ def test_distributions_have_their_version_and_no_weights(tmp_path):
     information = f"triton_image_gateway-{__version__}.dist-info/licenses"
     assert {f"{information}/LICENSE", f"{information}/THIRD_PARTY.md"} <= set(names)
     assert "gateway_local/shipped/triton_models/preprocessor/1/model.py" in names
-    assert "gateway_local/shipped/examples/cat.jpg" in names
+    assert "gateway_local/shipped/docs/examples/cat.jpg" in names
     assert not [name for name in names if name.endswith(("model.pt", "labels.txt", ".pyc"))]
     for path in tmp_path.glob("*.tar.gz"):
         with tarfile.open(path) as archive:

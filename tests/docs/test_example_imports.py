@@ -84,7 +84,7 @@ def test_examples_of_pages(environment_of):
         assert "ModuleNotFoundError" in try_imports([statement], environment_of(MAKE_UP)).stderr
 
 
-@pytest.mark.parametrize("path", sorted((PROJECT / "examples").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((PROJECT / "docs" / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_example_programs(path, environment_of):
     extra = WITH_EXTRAS.get(path.name)
     if extra is not None:

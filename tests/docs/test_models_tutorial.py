@@ -195,7 +195,7 @@ def test_tutorial_commands_print_their_documented_output(reader, tutorial):
     assert len(followed) > 3
     for write in ALREADY_THERE.get(tutorial.stem, ()):
         write(reader.folder)
-    shutil.copy(PROJECT / "examples" / "cat.jpg", reader.folder)
+    shutil.copy(PROJECT / "docs" / "examples" / "cat.jpg", reader.folder)
     for command in followed:
         printed = reader.run(command)
         wanted = "\n".join(command.output)

@@ -21,7 +21,7 @@ from tests.settings import Settings
 
 FILES = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "deploy/**/*.md", "examples/**/*.md", "gateway_client/*.md", "native/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "deploy/**/*.md", "gateway_client/*.md", "native/*.md")
     for path in PROJECT.glob(pattern)
 )
 PAGES = [path for path in FILES if path.name != "CHANGELOG.md"]

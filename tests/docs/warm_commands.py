@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.gateway_models.networks import warm_jobs
 
-NEEDED = [*warm_jobs.NEEDED, "gateway_cli.main", "gateway_models.networks.add", "gateway_models.proof.parity"]
+NEEDED = [*warm_jobs.NEEDED, "gateway.command_line.main", "gateway_models.networks.add", "gateway_models.proof.parity"]
 
 
 class ForkedProcess(warm_jobs.WarmProcess):
@@ -57,7 +57,7 @@ def _run(command: list[str], folder: str, environment: dict[str, str], printed: 
             os.dup2(output.fileno(), stream)
     program, *sys.argv = command
     if program == "gateway":
-        from gateway_cli.main import main
+        from gateway.command_line.main import main
         from gateway_models.networks import isolation
 
         sys.argv.insert(0, program)

@@ -92,7 +92,7 @@ def test_client_of_triton_gets_the_scores_of_predict(real_gateway: Gateway, real
     gevent.get_hub().destroy(destroy_loop=True)  # Triton's client starts gevent's loop, and does not close it
 
 
-EXAMPLE = PROJECT / "examples" / "cat.jpg"
+EXAMPLE = PROJECT / "docs" / "examples" / "cat.jpg"
 LABEL = "Egyptian cat"
 PART = 0.25
 """The share of the image that is hidden: its hottest part, then its coldest part."""

@@ -11,7 +11,7 @@ from gateway_models.repository.writing import rewrite
 from tests.asking import encode
 from tests.commands import gateway
 from tests.doubles.backend import PNG
-from tests.gateway_predictions.logged import files, rows
+from tests.gateway_models.predictions.logged import files, rows
 
 SETTINGS = {"log_predictions_share": "100", "log_predictions_images": "true"}
 

@@ -22,7 +22,7 @@ from tests.processes import PROJECT, Gateway
 pytestmark = [pytest.mark.long, pytest.mark.triton]
 
 FOLDER = Path(__file__).parent / "clients"
-PICTURE = PROJECT / "examples" / "cat.jpg"
+PICTURE = PROJECT / "docs" / "examples" / "cat.jpg"
 LONG = "x" * 196 + ".jpg"
 NAMES = (
     "cat.jpg",

@@ -8,7 +8,7 @@ import threading
 import pytest
 from rich.table import Table
 
-from gateway_cli.terminal import emit
+from gateway.command_line.terminal import emit
 from gateway_local import display
 from gateway_local.console import PlainConsole, plain
 from gateway_local.display import JsonLines, Lines, Reminders

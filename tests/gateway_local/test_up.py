@@ -80,8 +80,8 @@ def test_example_request_has_a_key_header_if_keys_are_set(tmp_path):
     address = "http://127.0.0.1:9000"
     add_key(tmp_path / "keys", "app")
     guarded = Settings(_env_file=None, api_keys_file=tmp_path / "keys")
-    assert request(DEFAULT, address) == f"curl -F files=@examples/cat.jpg {address}/predict"
-    assert request(guarded, address) == f"curl -H 'X-API-Key: KEY' -F files=@examples/cat.jpg {address}/predict"
+    assert request(DEFAULT, address) == f"curl -F files=@docs/examples/cat.jpg {address}/predict"
+    assert request(guarded, address) == f"curl -H 'X-API-Key: KEY' -F files=@docs/examples/cat.jpg {address}/predict"
 
 
 def test_program_is_named_as_a_shell_finds_it(tmp_path, monkeypatch):

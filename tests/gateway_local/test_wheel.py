@@ -68,7 +68,7 @@ def wheel(tmp_path_factory) -> Path:
     source = folder / "source"
     source.mkdir()
     ignore = shutil.ignore_patterns("__pycache__", "model.pt", "labels.txt", "origin.json", "build", "configs")
-    for name in (*PACKAGES, "triton_models", "examples"):
+    for name in (*PACKAGES, "triton_models", "docs/examples"):
         shutil.copytree(PROJECT / name, source / name, ignore=ignore)
     for own in ("flowers/config.pbtxt", "flowers_classifier/1/model.onnx", "classifier/2/model.onnx", "retired.json"):
         path = source / "triton_models" / own
@@ -136,7 +136,7 @@ def started(installed: Installed, exported: str, runtime) -> Iterator[tuple[str,
 def test_wheel_contains_models_backends_an_image_and_the_client_but_no_weights(installed):
     """The environment uses it instead of the checkout; GET /client/ answers with the client's wheel."""
     tracked = subprocess.run(
-        ["git", "ls-files", "triton_models", "examples"], cwd=PROJECT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "triton_models", "docs/examples"], cwd=PROJECT, capture_output=True, text=True, check=True
     ).stdout.split()
     shipped = {str(path.relative_to(installed.shipped)) for path in installed.shipped.rglob("*") if path.is_file()}
     assert shipped == set(tracked)
@@ -166,7 +166,7 @@ def test_model_is_added_served_and_checked_without_a_checkout(installed, exporte
     assert (installed.repository / "classifier" / "1" / "model.pt").is_file()
     url, triton = started
     assert ".whl" in httpx.get(f"{url}/client/", timeout=60).text
-    sample = (installed.shipped / "examples" / "cat.jpg").read_bytes()
+    sample = (installed.shipped / "docs" / "examples" / "cat.jpg").read_bytes()
 
     def best(model: str) -> str:
         files = {"f": ("cat.jpg", sample)}

@@ -23,7 +23,7 @@ def test_detached_service_is_shown_reloaded_and_stopped(light_repository, tmp_pa
     port, variables = free_port(), tmp_path / ".env"
     assert "no service runs" in gateway("status", code=3).output
     options = (f"--model-repository={light_repository}", f"--port={port}", "--detach")
-    started = python("-m", "gateway_cli", "up", *options, cwd=tmp_path)
+    started = python("-m", "gateway", "up", *options, cwd=tmp_path)
     assert f"serving on http://127.0.0.1:{port}\n" in started.stdout
     assert "+-----" not in started.stdout + started.stderr  # Triton's tables are in the log
     shown = gateway("status").output

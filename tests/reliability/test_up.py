@@ -78,7 +78,7 @@ def running_command(log: Path, ready: str, *words: str, url: str = "", **setting
     variables = {name: value for name, value in environment(**settings).items() if name.lower() != "no_proxy"}
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "gateway_cli", *words],
+            [sys.executable, "-m", "gateway", *words],
             env={**variables, **SURROUNDINGS, "MODEL_COLOUR": "red", "XDG_STATE_HOME": str(log.parent)},
             cwd=PROJECT,
             stdout=output,
@@ -167,13 +167,13 @@ def test_no_process_inherits_what_the_service_has_open(shared_up):
 
 
 def test_classify_asks_this_machine_without_the_proxy(shared_up):
-    command = ["-m", "gateway_cli", "classify", PROJECT / "examples" / "cat.jpg", f"--gateway={shared_up.url}"]
+    command = ["-m", "gateway", "classify", PROJECT / "docs" / "examples" / "cat.jpg", f"--gateway={shared_up.url}"]
     assert "cat.jpg" in python(*command, env={**environment(), **SURROUNDINGS}).stdout
 
 
 def test_second_up_reports_the_port_in_use(shared_up):
     port = shared_up.url.rpartition(":")[2]
-    second = python("-m", "gateway_cli", "up", "--port", port, code=1, env=environment())
+    second = python("-m", "gateway", "up", "--port", port, code=1, env=environment())
     assert f"port {port}" in second.stderr
     assert classified(shared_up)
 
@@ -301,10 +301,10 @@ def test_triton_run_starts_a_triton_that_dies_again(light_repository, tmp_path):
 @pytest.mark.usefixtures("runtime", "model_repository")
 def test_classify_without_url_starts_and_stops_a_service(tmp_path):
     out = tmp_path / "out.jsonl"
-    sources, options = ("examples/cat.jpg", "README.md"), ("--out", out, "--top-k", "1")
-    run = python("-m", "gateway_cli", "classify", *sources, *options, code=3, env=environment())
+    sources, options = ("docs/examples/cat.jpg", "README.md"), ("--out", out, "--top-k", "1")
+    run = python("-m", "gateway", "classify", *sources, *options, code=3, env=environment())
     rows = {row["path"]: row for row in map(json.loads, out.read_text().splitlines())}
-    assert rows["examples/cat.jpg"]["label"] == "Egyptian cat"
+    assert rows["docs/examples/cat.jpg"]["label"] == "Egyptian cat"
     assert rows["README.md"]["error"] == "unsupported_format"
     port = run.stderr.partition("on http://127.0.0.1:")[2].partition(" ")[0].partition("\n")[0]
     commands = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"]]

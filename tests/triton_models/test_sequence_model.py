@@ -23,7 +23,7 @@ def client(runtime, tmp_path_factory) -> Iterator[InferenceServerClient]:
     """A Triton with the stateful model alone, in which two sequences have a place."""
     repository = tmp_path_factory.mktemp("models")
     shutil.copytree(SHIPPED_MODELS / SEQUENCE_MODEL, repository / SEQUENCE_MODEL)
-    shutil.copytree(PROJECT / "examples" / COUNTER, repository / COUNTER)
+    shutil.copytree(PROJECT / "docs" / "examples" / COUNTER, repository / COUNTER)
     path = repository / SEQUENCE_MODEL / "config.pbtxt"
     text = path.read_text().replace("max_candidate_sequences: 1024", "max_candidate_sequences: 2")
     idle = f"idle_microseconds: {IDLE_SECONDS}000000"

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from gateway.command_line.terminal import emit, print_status
 from gateway.environment import load_settings
 from gateway.plugins.keys.key_file import KeysError, add_key, read_keys, remove_key
 from gateway.plugins.keys.quota import InvalidQuota, Priority, read_quota
 from gateway.plugins.keys.settings import KeySettings
 
-app = typer.Typer(name="key", help="API keys; without any, the API is open to everyone.", no_args_is_help=True)
+app = typer.Typer(help="API keys; without any, the API is open to everyone.", no_args_is_help=True)
 
 _given = partial(typer.Option, show_default=False)
 KeysFile = Annotated[
@@ -44,8 +45,8 @@ def key_add(
     except InvalidQuota as exc:
         raise KeysError(f"--{exc}") from None
     path = _keys_file(file)
-    typer.echo(add_key(path, name, quota))
-    typer.echo(f"gateway | {path} has the hash of {name}'s key; the key itself is not stored, so copy it now", err=True)
+    emit(add_key(path, name, quota))
+    print_status(f"{path} has the hash of {name}'s key; the key itself is not stored, so copy it now")
 
 
 @app.command("list")
@@ -53,7 +54,7 @@ def key_list(file: KeysFile = None) -> None:
     """Print the names of the keys, each with its quota, if it has one."""
     keys = read_keys(_keys_file(file))
     for name in keys.digests:
-        typer.echo(f"{name} {keys.quotas.get(name, '')}".rstrip())
+        emit(f"{name} {keys.quotas.get(name, '')}".rstrip())
 
 
 @app.command("remove")
@@ -64,7 +65,7 @@ def key_remove(
     """Remove a key; running gateways refuse it at once."""
     path = _keys_file(file)
     remove_key(path, name)
-    typer.echo(f"gateway | removed {name}'s key from {path}", err=True)
+    print_status(f"removed {name}'s key from {path}")
 
 
 def _keys_file(given: Path | None) -> Path:

@@ -22,7 +22,6 @@ class ApiKeys(Plugin):
 
     settings = KeySettings
     metrics = "gateway.plugins.keys.metrics"
-    commands = "gateway.plugins.keys.commands"
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

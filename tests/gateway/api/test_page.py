@@ -107,7 +107,7 @@ def test_every_fetched_path_is_an_endpoint(client: Client):
 
 def test_shipped_examples_are_assets_and_equal_those_of_the_examples():
     assert set(SHIPPED_EXAMPLES) == {name for name in ASSETS if name.endswith(".jpg")}
-    assert (STATIC / "cat.jpg").read_bytes() == (PROJECT / "examples" / "cat.jpg").read_bytes()
+    assert (STATIC / "cat.jpg").read_bytes() == (PROJECT / "docs" / "examples" / "cat.jpg").read_bytes()
 
 
 def test_page_knows_the_errors_that_are_worth_a_retry():
@@ -347,4 +347,4 @@ def test_pip_installs_the_client_from_the_service(tmp_path, way):
         run = subprocess.run([python, "-P", "-c", code], capture_output=True, text=True, cwd=PROJECT, check=False)
     place, *answers = run.stdout.splitlines()
     assert Path(place).is_relative_to(tmp_path), run.stderr
-    assert sorted(answers) == ["README.md: unsupported_format", "examples/cat.jpg: cat 0.90"]
+    assert sorted(answers) == ["README.md: unsupported_format", "docs/examples/cat.jpg: cat 0.90"]

@@ -5,7 +5,7 @@ import pytest
 from gateway.limits.buffers import HELD, LEAST, fitted, needed
 from gateway.machine.capacity import WORKER_BYTES
 from gateway.settings import MIB
-from gateway_predictions.settings import FILE_BYTES, PACKAGES_BYTES, QUEUE_BYTES
+from gateway_models.predictions.settings import FILE_BYTES, PACKAGES_BYTES, QUEUE_BYTES
 from tests.settings import Settings
 
 

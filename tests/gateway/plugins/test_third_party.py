@@ -10,6 +10,7 @@ import pytest
 
 from gateway import __version__, hooks
 from gateway.app import create_app
+from gateway.command_line.main import GROUP
 from gateway.environment import load_settings
 from gateway.hooks import Plugin, PluginFailed
 from gateway.plugin_loading import listings
@@ -140,13 +141,13 @@ def run(program: str, folder: Path | None = None, *, code: int = 0, **variables:
     return python("-c", program, code=code, cwd=folder or PROJECT, env=environment).stderr
 
 
-def install(folder: Path, module: str, name: str, code: str) -> None:
+def install(folder: Path, module: str, name: str, code: str, group: str = "triton_gateway") -> None:
     """Install a module and its entry point into a folder, with the files that pip writes."""
     (folder / f"{module}.py").write_text(code)
     info = folder / f"{module}-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(f"[triton_gateway]\n{module} = {module}:{name}\n")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{module} = {module}:{name}\n")
 
 
 def test_core_classifies_without_any_plug_in(tmp_path):
@@ -239,17 +240,23 @@ def test_plug_in_of_the_guide_checks_signed_tokens(tmp_path):
 )
 def test_broken_plug_in_stops_the_start_with_its_name(tmp_path, code, reason):
     install(tmp_path, "broken", "Broken", code)
-    program = "import sys; sys.argv = ['gateway', 'serve']; from gateway_cli.main import main; main()"
+    program = "import sys; sys.argv = ['gateway', 'serve']; from gateway.command_line.main import main; main()"
     printed = run(program, tmp_path, code=1, COLUMNS="200")
     assert reason in printed
     assert "Traceback" not in printed
 
 
-def test_commands_that_cannot_be_loaded_cost_no_other_command(tmp_path):
-    code = "from gateway.hooks import Plugin\nclass Broken(Plugin):\n    commands = 'nothing_of_that_name'"
-    install(tmp_path, "broken", "Broken", code)
-    program = "import sys; sys.argv = ['gateway', 'key', '--help']; from gateway_cli.main import main; main()"
-    assert "the plug-in 'broken' failed: its commands, nothing_of_that_name, cannot be" in run(program, tmp_path)
+def test_command_that_cannot_be_loaded_costs_no_other_command(tmp_path):
+    install(tmp_path, "broken", "broken", "import nothing_of_that_name", group=GROUP)
+    program = "import sys; sys.argv = ['gateway', '--help']; from gateway.command_line.main import main; main()"
+    assert "the command 'broken' cannot be loaded from broken:broken: ModuleNotFoundError" in run(program, tmp_path)
+
+
+def test_command_of_a_plug_in(tmp_path):
+    code = "import sys\ndef hello(name: str):\n    print('hello', name, file=sys.stderr)"
+    install(tmp_path, "hello", "hello", code, group=GROUP)
+    program = "import sys; sys.argv = ['gateway', 'hello', 'you']; from gateway.command_line.main import main; main()"
+    assert run(program, tmp_path) == "hello you\n"
 
 
 def test_setting_of_a_plug_in_is_checked_like_others(tmp_path):

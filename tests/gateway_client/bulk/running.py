@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway_cli.main import main
+from gateway.command_line.main import main
 from gateway_client import NamedImage
 from gateway_client.bulk.sources import Sources
 from tests import warm
@@ -21,14 +21,14 @@ LIMIT, TOO_LARGE = 100_000, "too large"
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "gateway_cli", "classify", *map(str, arguments)]
+    return [sys.executable, "-m", "gateway", "classify", *map(str, arguments)]
 
 
 def start(*arguments: object, **variables: str) -> warm.Process:
     """Start the command in a fork of a process that has imported it, without its output."""
     with Path(os.devnull).open("wb") as nothing:
         return warm.start(
-            "from gateway_cli.main import main; main()",
+            "from gateway.command_line.main import main; main()",
             ["classify", *map(str, arguments)],
             environment={**environment(), **variables},
             stdout=nothing.fileno(),

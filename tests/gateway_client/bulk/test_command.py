@@ -17,16 +17,16 @@ import pyarrow.json
 import pyarrow.parquet
 import pytest
 
+from gateway.command_line.terminal import print_status
 from gateway.errors import ModelNotFound, Overloaded
 from gateway.plugins.keys.key_file import add_key
-from gateway_cli import classify
-from gateway_cli.classify import Exit
-from gateway_cli.terminal import print_status
 from gateway_client.bulk import outputs
 from gateway_client.bulk import run as bulk_run
 from gateway_client.bulk.archives import ARCHIVE_SUFFIXES
 from gateway_client.bulk.outputs import COLUMNS
 from gateway_client.bulk.rows import Rows
+from gateway_local.commands import classify
+from gateway_local.commands.classify import Exit
 from tests import warm
 from tests.doubles.backend import CAT, PNG, VECTOR, StubBackend, with_vector
 from tests.gateway_client.bulk.running import command, folder_of, part_of, rows_of, run
@@ -211,7 +211,7 @@ def test_second_run_of_an_output_is_refused(url, photos, tmp_path):
 def test_paths_come_from_stdin_and_rows_go_to_stdout(url, photos):
     for separator in ("\n", "\0"):
         paths = separator.join(str(path) for path in sorted(photos.rglob("*.png"))[:3])
-        code = "from gateway_cli.main import main; main()"
+        code = "from gateway.command_line.main import main; main()"
         done = warm.run(code, ["classify", "-", "--gateway", url], environment=environment(), given=paths)
         assert done.returncode == 0, done.stderr
         assert [json.loads(line)["label"] for line in done.stdout.splitlines()] == ["cat"] * 3
@@ -384,11 +384,11 @@ EXAMPLES = re.findall(r"^```console\n\$ (.+)\n((?:.+\n)+)```$", TEXT, re.MULTILI
 @pytest.mark.slow
 def test_commands_print_the_documented_output(tmp_path):
     assert len(EXAMPLES) == TEXT.count("```console\n$ ") == 3
-    (tmp_path / "examples").symlink_to(PROJECT / "examples")
+    (tmp_path / "docs").symlink_to(PROJECT / "docs")
     with stub_service() as url:
         for command, documented in EXAMPLES:
             command = command.replace("http://127.0.0.1:8080", url).replace(
-                "gateway classify", f"{sys.executable} -m gateway_cli classify"
+                "gateway classify", f"{sys.executable} -m gateway classify"
             )
             run = subprocess.run(
                 ["bash", "-c", command],

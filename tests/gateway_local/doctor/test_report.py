@@ -17,7 +17,7 @@ FINDINGS = [ok("GPU", "none"), warn("cores", "2 cores", "lower it"), fail("label
 
 
 def doctor(*arguments: object, **settings: object) -> subprocess.CompletedProcess[str]:
-    code = "from gateway_cli.main import main; main()"
+    code = "from gateway.command_line.main import main; main()"
     return warm.run(code, ["doctor", *map(str, arguments)], environment=environment(**settings), timeout_seconds=120)
 
 

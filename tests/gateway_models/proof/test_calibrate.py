@@ -16,12 +16,12 @@ from gateway_models.proof.calibrate import (
     scored,
     split,
 )
+from gateway_models.proof.calibration import calibration_of, measures
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.proof.plots import reliability
 from gateway_models.repository.after import DeclaredStep, FunctionStep
 from gateway_models.repository.entry import read_entry
-from gateway_predictions.calibration import calibration_of, measures
 from tests.commands import refusal
 from tests.gateway_models.repository.entries import entry
 

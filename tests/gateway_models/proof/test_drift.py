@@ -5,14 +5,14 @@ import pytest
 from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER, parameters, read_model_config
 from gateway.values.rollout import Rollout
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
+from gateway_models.predictions.drift import sample_of
+from gateway_models.predictions.live_drift import STORED_IMAGES, read_reference
+from gateway_models.predictions.store import LogUnavailable
 from gateway_models.proof.drift import chosen_files, described, store
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.manage import use
 from gateway_models.repository.writing import rewrite
-from gateway_predictions.drift import sample_of
-from gateway_predictions.live_drift import STORED_IMAGES, read_reference
-from gateway_predictions.store import LogUnavailable
 from tests.commands import gateway
 
 NAME = "ensemble_model"
@@ -55,7 +55,7 @@ def test_reference_of_enough_images_is_stored_with_the_version(repository):
 
 def test_command_stores_a_reference_from_the_log(repository, tmp_path):
     """Without a window: the log may be new."""
-    from tests.gateway_predictions.test_drift import NOW, images, write_rows
+    from tests.gateway_models.predictions.test_drift import NOW, images, write_rows
 
     write_rows(tmp_path / "log", images(STORED_IMAGES), NOW, model=NAME)
     (tmp_path / "log" / "rows" / "model=m").rename(tmp_path / "log" / "rows" / f"model={NAME}")

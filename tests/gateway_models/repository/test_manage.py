@@ -87,7 +87,7 @@ def test_only_a_model_that_can_follow_streams_is_used(tmp_path, name):
     (tmp_path / "stateless" / "config.pbtxt").write_text('name: "stateless"\nbackend: "python"\n')
     with pytest.raises(EntryError):
         provide_stateful(name, tmp_path)
-    shutil.copytree(PROJECT / "examples" / "object_counter", tmp_path / "object_counter")
+    shutil.copytree(PROJECT / "docs" / "examples" / "object_counter", tmp_path / "object_counter")
     assert not provide_stateful("object_counter", tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""docs/guides/embeddings.md: its requests and its Python get the results that it shows; examples/nearest.py works."""
+"""docs/guides/embeddings.md: its requests and its Python get the results that it shows; nearest.py works."""
 
 import re
 import subprocess
@@ -50,7 +50,7 @@ def test_every_parameter_is_documented_and_every_example_is_found():
 def test_documented_client_code_runs(url: str):
     (code,) = (each for each in PYTHON if "Gateway" in each)
     code = code.replace("http://127.0.0.1:8080", url)
-    assert run("-c", code).split() == ["examples/cat.jpg", f"({len(VECTOR)},)"]
+    assert run("-c", code).split() == ["docs/examples/cat.jpg", f"({len(VECTOR)},)"]
 
 
 @pytest.mark.slow
@@ -61,7 +61,7 @@ def test_example_finds_similar_images_and_sends_only_new_ones(tmp_path: Path):
         save(photos / f"{name}.png", colour)
     (photos / "broken.jpg").write_bytes(b"no picture")
     save(tmp_path / "pink.png", (60, 60, 220))
-    script = PROJECT / "examples" / "nearest.py"
+    script = PROJECT / "docs" / "examples" / "nearest.py"
     with stub_service(StubBackend(by_image(colours))) as url:
         options = ("--gateway", url, "--model", "colours")
         assert run(script, "index", photos, *options) == "3 images, 3 of them new\n"

@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway_cli.capture import VideoUnreadable, frames
-from gateway_cli.follow import FRAME_COLUMNS
+from gateway_local.commands.capture import VideoUnreadable, frames
+from gateway_local.commands.follow import FRAME_COLUMNS
 from tests.commands import gateway
 from tests.doubles.backend import frame_backend
 from tests.processes import python
@@ -62,7 +62,7 @@ def test_fps_option_reduces_the_frame_rate(service, video, tmp_path):
 
 def test_label_changes_of_standard_input_are_printed(service, video):
     with video.open("rb") as file:
-        result = python("-m", "gateway_cli", "stream", "-", "--smoothing", "none", "--gateway", service, stdin=file)
+        result = python("-m", "gateway", "stream", "-", "--smoothing", "none", "--gateway", service, stdin=file)
     told = [line.split()[:2] for line in result.stdout.splitlines()]
     assert told == [["0:00:00.0", "dark"], ["0:00:01.0", "bright"]]
 

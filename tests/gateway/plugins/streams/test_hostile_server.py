@@ -9,9 +9,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import serve
 
-from gateway_cli import follow
-from gateway_cli.capture import VideoFrame
-from gateway_cli.follow import MAX_MESSAGE_BYTES, StreamRefused
+from gateway_local.commands import follow
+from gateway_local.commands.capture import VideoFrame
+from gateway_local.commands.follow import MAX_MESSAGE_BYTES, StreamRefused
 from tests.doubles.origin import origin_on
 
 PREDICTIONS = [{"label": "cat", "class_id": 0, "score": 0.5}]

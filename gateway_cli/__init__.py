@@ -1,1 +1,0 @@
-"""The `gateway` command: its options, and what it prints."""

@@ -1,0 +1,1 @@
+"""Commands about services of this machine, Triton without Docker, and a running gateway."""

@@ -1,0 +1,44 @@
+"""`gateway model evaluate NAME --log URL`: what it prints."""
+
+import json
+
+import typer
+
+from gateway.command_line.terminal import emit, print_status
+from gateway_models.commands.predictions import log_url, since
+
+
+def evaluate_log(url: str, model: str, version: str | None, days: float | None, *, as_json: bool) -> None:
+    """Print the accuracy on the logged results that clients gave feedback on; exits with 1 if there are none."""
+    url = log_url(url)
+    from gateway_models.predictions.accuracy import accuracy
+    from gateway_models.predictions.reader import LogReader
+    from gateway_models.repository.summary import Report
+
+    known = LogReader(url).labelled(model=model, since=since(days))
+    known = [each for each in known if version is None or each.row["version"] == version]
+    if not known:
+        print_status(f"{url} has no result of {model} with feedback: send some to POST /feedback")
+        raise typer.Exit(1)
+    found = accuracy(known)
+    if as_json:
+        emit(json.dumps(found.document()))
+        return
+    for title, shares in (("day", found.by_day), ("version", found.by_version)):
+        rows = [(name, str(share.count), str(share)) for name, share in shares.items()]
+        Report((title, "images", "accuracy (95 %)"), rows).print()
+    classes = [
+        (each.label, str(each.recall.count), str(each.recall), str(each.precision.count), str(each.precision))
+        for each in found.classes
+    ]
+    shares = {
+        "all labelled results": found.all,
+        "logged at random": found.sampled,
+        "and labelled at random": found.drawn,
+    }
+    facts = {name: f"{share.count}: {share}" for name, share in shares.items()}
+    Report(("class", "images", "recall (95 %)", "predicted", "precision (95 %)"), classes, facts=facts).print()
+    emit(
+        "Rules log uncertain results, and users report wrong answers more often than right ones: the accuracy of the",
+        "service is in the last line, for images that were chosen at random to be labelled.",
+    )

@@ -1,0 +1,84 @@
+"""`gateway up`: Triton and the API on this machine, perhaps with a model that is added first."""
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from gateway.command_line.terminal import Host, Port, Repository, Workers, emit, settings_with
+from gateway_local.commands.service import detached, next_steps, running_on
+from gateway_local.commands.shown import Verbose, shown
+from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
+from gateway_models.commands.spec_options import takes_spec
+from gateway_models.repository.spec import ModelSpec
+
+LAST_PORT = 65_535
+
+
+@partial(takes_spec, optional=True)
+def up(
+    spec: ModelSpec | None = None,
+    *,
+    host: Host = None,
+    port: Port = None,
+    workers: Workers = None,
+    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            help="Default model of requests (GATEWAY_MODEL): SOURCE, or the only one.",
+            show_default=False,
+        ),
+    ] = None,
+    triton_port: Annotated[
+        int,
+        typer.Option(
+            help="Triton's gRPC port, for the --triton of `gateway model`; 0 takes a free one.", min=0, max=LAST_PORT
+        ),
+    ] = 0,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Run in the background: gateway status, reload and stop.")
+    ] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Start Triton and the API in front of it; Ctrl-C stops both.
+
+    With SOURCE, as of `gateway model add`, whose options all apply, that model is added and answers. The same files
+    again change nothing; changed ones become the next version, also while the service runs.
+
+        gateway up
+
+        gateway up best.pt --labels labels.txt --like ResNet50_Weights.IMAGENET1K_V2
+
+        gateway up hugging_face_folder --detach
+
+    The first start fetches Triton from its wheel (55 MB), and exports the default model if the repository has none.
+    """
+    from gateway.findings import Level
+    from gateway.server.serve import check_address
+    from gateway_local.doctor.repository import models
+    from gateway_local.up import up as run_up
+    from gateway_models.commands.add import add_to_serve
+
+    settings = settings_with(host=host, port=port, workers=workers, model=model or (spec and spec.name))
+    if spec is not None:
+        service = running_on(settings.port, model_repository)
+        add_to_serve(spec, model_repository, service["triton"] if service else None)
+        if service:
+            emit(*next_steps(settings, service, f"?model={spec.name}"))
+            return
+    if detach:
+        check_address(settings)
+        # What the options say is in the environment.
+        words = ["up", f"--model-repository={model_repository}", f"--triton-port={triton_port}", "--verbose"]
+        emit(*next_steps(settings, detached(settings.port, words)))
+        return
+    how = shown(settings, verbose=verbose)
+    display = how.display()
+    if how.log:
+        display.say(f"Triton's log goes to {how.log}; --verbose shows it here")
+    configs, found = models(model_repository)
+    if configs and found.level is not Level.OK:  # a warning only: Triton decides about the models
+        display.say(f"warning: {found.text.replace(chr(10), ', ')}: {found.advice}")
+    run_up(settings, model_repository, shown=how, display=display, triton_port=triton_port)

@@ -1,0 +1,89 @@
+"""How often the model was right, by what clients reported: over time, by version and by class, with intervals."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gateway_models.predictions.layout import SAMPLE
+from gateway_models.predictions.reader import Labelled
+from gateway_models.predictions.shares import Proportion
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAccuracy:
+    """One class: the share of its images that were recognised, and of the answers with it that were right."""
+
+    label: str
+    recall: Proportion
+    precision: Proportion
+
+
+@dataclass(frozen=True, slots=True)
+class LogAccuracy:
+    """The accuracy on all labelled results, on those that were logged at random, and on those also labelled at random.
+
+    Rules prefer uncertain results, so the accuracy on all of them is lower than that of the service. Users report wrong
+    answers more often than right ones, so that the accuracy on the results that were logged at random is too low as
+    well. `drawn` has no such preference: both the rows and the images to label were chosen at random.
+    """
+
+    all: Proportion
+    sampled: Proportion
+    drawn: Proportion
+    by_day: dict[str, Proportion]
+    by_version: dict[str, Proportion]
+    classes: list[ClassAccuracy]
+
+    def document(self) -> dict[str, object]:
+        """The same as plain data, for JSON."""
+        return {
+            **{name: getattr(self, name).document() for name in ("all", "sampled", "drawn")},
+            "by_day": {day: share.document() for day, share in self.by_day.items()},
+            "by_version": {version: share.document() for version, share in self.by_version.items()},
+            "classes": [
+                {"label": each.label, "recall": each.recall.document(), "precision": each.precision.document()}
+                for each in self.classes
+            ],
+        }
+
+
+def accuracy(results: Iterable[Labelled]) -> LogAccuracy:
+    """Evaluate the model on labelled results."""
+    known = list(results)
+    predicted = Counter(_predicted(each) for each in known)
+    right = Counter(_predicted(each) for each in known if each.is_correct)
+    true = Counter(each.label for each in known if each.label is not None)
+    found = Counter(each.label for each in known if each.label is not None and each.is_correct)
+    return LogAccuracy(
+        _share(known),
+        _share([each for each in known if SAMPLE in each.row["reasons"]]),
+        _share(drawn(known)),
+        _grouped(known, lambda each: f"{each.row['time']:%Y-%m-%d}"),
+        _grouped(known, lambda each: each.row["version"] or ""),
+        [
+            ClassAccuracy(label, Proportion(found[label], true[label]), Proportion(right[label], predicted[label]))
+            for label in sorted({*true, *predicted}, key=lambda label: (-true[label] - predicted[label], label))
+        ],
+    )
+
+
+def drawn(known: Iterable[Labelled]) -> list[Labelled]:
+    """The labelled results without any preference: logged at random, and chosen at random to be labelled."""
+    return [each for each in known if each.is_drawn and SAMPLE in each.row["reasons"]]
+
+
+def _predicted(each: Labelled) -> str:
+    """The label of the best class, or the feedback's label if the request was for scores without labels."""
+    return each.label if each.is_correct and each.label is not None else str(each.row["labels"][0])
+
+
+def _share(known: Iterable[Labelled]) -> Proportion:
+    hits = [each.is_correct for each in known]
+    return Proportion(sum(hits), len(hits))
+
+
+def _grouped(known: Iterable[Labelled], group: Callable[[Labelled], str]) -> dict[str, Proportion]:
+    groups: defaultdict[str, list[Labelled]] = defaultdict(list)
+    for each in known:
+        groups[group(each)].append(each)
+    return {name: _share(groups[name]) for name in sorted(groups)}

@@ -1,0 +1,164 @@
+"""Logged results that people label: written as tasks for Label Studio, and read back with their labels.
+
+label-studio.json     a task with a prediction for each image, for Label Studio's import
+label-studio.xml      the labelling interface for them
+images/               the images, if the log stores them
+
+The JSON is Label Studio's own: https://labelstud.io/guide/task_format
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from gateway.errors import UserError
+from gateway.values.safe_path import SafePath
+from gateway.values.text_files import read_text
+from gateway_models.predictions.layout import SAMPLE, order_of
+from gateway_models.predictions.reader import LogReader, Row, key_of
+
+TASKS, INTERFACE, IMAGES = "label-studio.json", "label-studio.xml", "images"
+LOCAL_FILES = "/data/local-files/?d="
+"""How Label Studio names a file below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT."""
+CHOICE = "choice"
+"""The name of the interface's tag with the labels."""
+MAX_FILE_BYTES = 2**28
+
+
+class LabelsUnusable(UserError):
+    """Nothing can be exported, or a file of labels cannot be read; the message states the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSelection:
+    """Which results to export, each image once; at most one of `uncertain` and `drawn`."""
+
+    model: str | None = None
+    since: datetime | None = None
+    unlabelled: bool = False
+    """Only images without feedback."""
+    uncertain: int | None = None
+    """This many images whose two best scores differ least."""
+    drawn: int | None = None
+    """This many images at random, whatever their answers and whatever users reported; none that was drawn before."""
+
+
+def choose(log: LogReader, wanted: ExportSelection) -> list[Row]:
+    """The results to export, each with the column `drawn`."""
+    columns = ["version", "labels", "class_ids", "scores", "margin", "sha256", "image"]
+    rows = [row for row in log.results(model=wanted.model, since=wanted.since, columns=columns) if row["class_ids"]]
+    if wanted.drawn is not None:
+        rows = [row for row in rows if SAMPLE in row["reasons"]]
+        rows.sort(key=lambda row: order_of(f"{row['request_id']}/{row['index']}"))
+    elif wanted.uncertain is not None:
+        # A result with one class has no margin, and is certain.
+        rows.sort(key=lambda row: 1.0 if row["margin"] is None else row["margin"])
+    known = log.labels() if wanted.unlabelled or wanted.drawn is not None else {}
+    labelled = {
+        row["sha256"] for row in rows if (given := known.get(key_of(row))) and (wanted.drawn is None or given["drawn"])
+    }
+    once: dict[str, Row] = {}
+    for row in rows:
+        if row["sha256"] not in labelled:
+            once.setdefault(row["sha256"], row)
+    count = wanted.uncertain if wanted.drawn is None else wanted.drawn
+    return [{**row, "drawn": wanted.drawn is not None} for row in list(once.values())[:count]]
+
+
+def export(log: LogReader, folder: Path, wanted: ExportSelection, *, image_url: str | None = None) -> int:
+    """Write the folder, which must be missing or empty; returns the number of images. Raises LabelsUnusable.
+
+    With `image_url` the images stay in the log, and are named by that URL and their path in the log.
+    """
+    rows = choose(log, wanted)
+    if not rows:
+        raise LabelsUnusable(
+            f"{log.url} has no such results: they may all be labelled, or none was logged; the last minute is "
+            "written later"
+        )
+    if folder.exists() and any(folder.iterdir()):
+        raise LabelsUnusable(f"{folder} is not empty: name a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    if image_url is None:
+        copied = (_copy_image(log, row, folder) for row in rows)
+        urls = [path and f"{LOCAL_FILES}{path}" for path in copied]
+    else:
+        urls = [row["image"] and f"{image_url.rstrip('/')}/{row['image']}" for row in rows]
+    tasks = [_task(row, url) for row, url in zip(rows, urls, strict=True)]
+    (folder / TASKS).write_text(json.dumps(tasks, indent=1), encoding="utf-8")
+    labels = sorted({label for row in rows for label in row["labels"]})
+    (folder / INTERFACE).write_text(interface(labels), encoding="utf-8")
+    return len(rows)
+
+
+def interface(labels: Sequence[str]) -> str:
+    """Label Studio's labelling interface with one choice of labels for each image."""
+    choices = "\n".join(f"    <Choice value={quoteattr(label)}/>" for label in labels)
+    return f"""<View>
+  <Image name="image" value="$image"/>
+  <Choices name="{CHOICE}" toName="image" choice="single" showInline="true">
+{choices}
+  </Choices>
+</View>
+"""
+
+
+def _copy_image(log: LogReader, row: Row, folder: Path) -> str | None:
+    """Copy a row's image, if there is one; returns its path in the folder."""
+    data = None if row["image"] is None else log.image(row["image"])
+    if data is None:
+        return None
+    path = SafePath(f"{IMAGES}/{SafePath(row['image']).name}")
+    (folder / IMAGES).mkdir(exist_ok=True)
+    path.below(folder).write_bytes(data)
+    return path
+
+
+def _task(row: Row, url: str | None) -> dict[str, object]:
+    result = {
+        "id": row["sha256"][:10],
+        "from_name": CHOICE,
+        "to_name": "image",
+        "type": "choices",
+        "value": {"choices": [row["labels"][0]]},
+    }
+    return {
+        "data": {
+            "image": url or "",
+            **{name: row[name] for name in ("request_id", "index", "model", "sha256", "drawn")},
+        },
+        "predictions": [
+            {"model_version": f"{row['model']} {row['version']}", "score": row["scores"][0], "result": [result]}
+        ],
+    }
+
+
+def read_labels(path: Path) -> list[dict[str, object]]:
+    """The bodies of POST /feedback for the images of a file that have a label; raises LabelsUnusable."""
+    try:
+        text = read_text(path, max_bytes=MAX_FILE_BYTES)
+    except OSError as exc:
+        raise LabelsUnusable(f"{path} cannot be read: {exc}") from exc
+    try:
+        return list(_from_tasks(json.loads(text)))
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as exc:
+        raise LabelsUnusable(
+            f"{path} is no JSON export of Label Studio (the format JSON, not JSON-MIN): {type(exc).__name__} {exc}"
+        ) from exc
+
+
+def _from_tasks(tasks: list[dict[str, Any]]) -> Iterator[dict[str, object]]:
+    """The labels of the last annotation of each task that was not skipped."""
+    for task in tasks:
+        given = [each for each in task["annotations"] if not each.get("was_cancelled")]
+        given.sort(key=lambda each: each.get("updated_at") or "")
+        results = given[-1]["result"] if given else []
+        labels = [label for each in results if each["from_name"] == CHOICE for label in each["value"]["choices"]]
+        if labels:
+            data = task["data"]
+            body = {"request_id": data["request_id"], "index": int(data["index"]), "model": data["model"]}
+            yield {**body, "label": labels[-1], **({"drawn": True} if data.get("drawn") is True else {})}
