@@ -1,5 +1,6 @@
 """Triton's backend for ONNX, in the library that config.pbtxt names; without a Triton."""
 
+import ctypes
 import json
 import os
 import subprocess
@@ -25,6 +26,20 @@ BACKEND = DEFAULT_BACKENDS / "onnxruntime"
 CONFIG: dict[str, Any] = {"parameters": {}, "input": [{"name": "input__0"}], "output": [{"name": "output__0"}]}
 FP32, BF16 = ([{"name": "openvino", "parameters": {"precision": precision}}] for precision in ("fp32", "bf16"))
 RUNTIMES = [[], FP32, BF16]
+SIZE_OF_STACK_T = 24
+"""Bytes; sigaltstack(2) on 64-bit Linux."""
+
+
+@pytest.fixture(autouse=True)
+def signal_stack():
+    """OpenVINO sets a stack for the handlers of signals, and unmaps it with its last network.
+
+    Python's handlers run on it: the next signal would kill the process, as in a test of Ctrl-C or of the alarm.
+    """
+    libc, before = ctypes.CDLL(None), ctypes.create_string_buffer(SIZE_OF_STACK_T)
+    assert libc.sigaltstack(None, before) == 0
+    yield
+    assert libc.sigaltstack(before, None) == 0
 
 
 @pytest.fixture
