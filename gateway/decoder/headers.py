@@ -83,7 +83,7 @@ def _read_tiff(data: bytes, image_format: ImageFormat) -> Header:
             "A gray TIFF with alpha must have 8 bits, black as 0, unassociated alpha and no planes."
         )
     if in_planes and (unnamed or (bit_depth > 8 and tags.get(_COMPRESSION, 1) == 1)):
-        raise UnsupportedFormat("The TIFF has alpha in a plane of its own: save it with interleaved samples.")
+        raise UnsupportedFormat("The TIFF has alpha in a separate plane: save it with interleaved samples.")
     orientation = tags.get(_ORIENTATION, 1)
     orientation = orientation if orientation in range(1, 9) else 1
     return Header(

@@ -20,7 +20,7 @@ log = structlog.get_logger("gateway")
 
 @dataclass(frozen=True, slots=True)
 class ShadowClass:
-    """The likeliest class of a shadow version."""
+    """The top-1 class of a shadow version."""
 
     version: str
     class_id: int
@@ -53,7 +53,7 @@ class Observer:
         """Take the images of one request that were in a call, with their rows, after their results."""
 
     def disagreed(self, image: Image, row: Row, shadow: ShadowClass) -> None:
-        """Take an image whose likeliest class differs from that of a shadow version."""
+        """Take an image whose top-1 class differs from the top-1 class of a shadow version."""
 
 
 _PLAIN = Observer()

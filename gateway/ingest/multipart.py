@@ -91,7 +91,7 @@ def names_of(headerlist: Iterable[tuple[str, str]]) -> tuple[str, str | None]:
     if disposition != "form-data":
         raise InvalidMultipart("A part has no Content-Disposition: form-data header.")
     if content_type.startswith("multipart/"):
-        raise InvalidMultipart("Nested multipart bodies are not accepted: send each file as a part of its own.")
+        raise InvalidMultipart("Nested multipart bodies are not accepted: send each file as a separate part.")
     if headers.get("Content-Transfer-Encoding", "").strip().lower() not in IDENTITY_ENCODINGS:
         raise InvalidMultipart("Content-Transfer-Encoding is not accepted (RFC 7578 section 4.7): send the bytes.")
     name, filename = form_name(params), form_filename(params)

@@ -58,7 +58,7 @@ class Phase(Enum):
     REQUEST = "for the headers of a request, or for the rest of a body that the application did not read"
     IDLE = "for another request"
     SERVING = "for the application"
-    OPEN = "for a WebSocket, whose protocol has timers of its own"
+    OPEN = "for a WebSocket, whose protocol has its own timers"
     LINGERING = "for a refused client to read its response"
     FLUSHING = "for the client to read the last bytes"
     CLOSED = "for nothing"

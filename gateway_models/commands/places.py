@@ -38,14 +38,14 @@ def takes_bucket(command: Callable[..., None]) -> Callable[..., None]:
             return
         if values.get("address") is not None:
             raise typer.BadParameter(
-                "--triton excludes a bucket: Tritons that follow it load the change by themselves (gateway model pull "
+                "--triton excludes a bucket: Triton servers that follow it load the change by themselves (gateway model pull "
                 "--follow); others load it with POST /models/NAME/load and an admin key"
             )
         with working_copy(model_repository) as copy:
             command(model_repository=copy.folder, **values)
             if count := copy.publish():
                 objects = f"{count} object{'s' * (count > 1)}"
-                print_status(f"wrote {objects} into {model_repository}; Tritons that follow it load the change")
+                print_status(f"wrote {objects} into {model_repository}; Triton servers that follow it load the change")
 
     signature = inspect.signature(command, eval_str=True)
     place = inspect.Parameter(

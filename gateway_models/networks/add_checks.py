@@ -162,7 +162,7 @@ def check_same(old: Entry, spec: ModelSpec, labels: tuple[str, ...], repository:
     if differences:
         raise EntryError(f"it prepares its images differently ({'; '.join(differences)}): {advice}")
     if labels != network_labels(old, repository):
-        raise EntryError(f"its labels differ from those of the other versions: {advice}")
+        raise EntryError(f"its labels differ from the labels of the other versions: {advice}")
 
 
 def check_folders_are_free(name: str, repository: Path) -> None:

@@ -78,7 +78,7 @@ _KERAS_IMAGES = (
 )
 _SKLEARN_IMAGES = (
     "A pipeline of scikit-learn takes an image as one row of numbers, row by row of its pixels: --crop SIDE, "
-    "--grayscale for one channel, and --pixels for values of 0 to 255, or --mean 0 --std 1 for those of 0 to 1"
+    "--grayscale for one channel, and --pixels for values of 0 to 255, or --mean 0 --std 1 for values of 0 to 1"
 )
 _SKLEARN = "serve it as it is, by a Python function that loads {path}: docs/guides/model-sources.md has one"
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"BZh", b"\xfd7zXZ", b"\x5d\0\0")

@@ -26,7 +26,7 @@ class NotComparable(UserError):
 class Pair:
     """Both versions' answers for one image: probabilities fp32 [classes].
 
-    An answer is the likeliest class, or the classes from a probability of one half for a multi-label model.
+    An answer is the top-1 class, or the classes from a probability of one half for a multi-label model.
     """
 
     sample: Sample

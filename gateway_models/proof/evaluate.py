@@ -40,7 +40,7 @@ class SampleAnswer:
 
 
 def predicted(scores: NDArray[np.float32], *, multi_label: bool) -> frozenset[int]:
-    """The classes of an answer: the likeliest one, or those from THRESHOLD for a multi-label model."""
+    """The classes of an answer: the top-1 class, or those from THRESHOLD for a multi-label model."""
     return frozenset(np.flatnonzero(scores >= THRESHOLD).tolist() if multi_label else [int(scores.argmax())])
 
 

@@ -218,12 +218,12 @@ def _parity(repository: Path, model: str, url: str, sample: Path) -> Finding:
             results = compare_served(entry, entry.in_use, triton, image_files([sample]))
             found = Parity.of(results, on_gpu=on_gpu)
     except UserError as exc:
-        return warn("parity", f"not checked: {exc}")
+        return warn("verify", f"not checked: {exc}")
     tolerance = TOLERANCE_ON_GPU if on_gpu else TOLERANCE
     text = (
         f"largest difference of a probability from the original on the CPU: {found.largest:.2g}, allowed {tolerance:g}"
     )
-    return _passed("parity", text, passed=found.holds(tolerance))
+    return _passed("verify", text, passed=found.holds(tolerance))
 
 
 def _throughput(times: list[float], failed: int, took: float) -> Finding:

@@ -109,7 +109,7 @@ def comparison_report(compared: Compared, versions: tuple[int, int], labels: Seq
         return Report(columns, rows, reasons(compared.refused), verdict="nothing was compared", passed=False)
     low, high = compared.interval
     apart = [each.largest for each in compared.pairs]
-    same = f"labels, from a probability of {THRESHOLD:g}" if compared.pairs[0].multi_label else "likeliest class"
+    same = f"labels, from a probability of {THRESHOLD:g}" if compared.pairs[0].multi_label else "top-1 class"
     facts = {
         "images": str(len(compared.pairs)),
         "agreement": f"{100 * (1 - compared.disagreement):.2f} % have the same {same} "

@@ -160,7 +160,7 @@ def _declared(document: object) -> DeclaredStep:
     if step.threshold and not step.other:
         step = replace(step, other=OTHER)
     if step.other and not step.threshold and not step.classes:
-        raise ValueError("other is for images below a threshold, or beside own classes: add threshold or classes")
+        raise ValueError("other is for images below a threshold, or outside the classes: add threshold or classes")
     return step
 
 

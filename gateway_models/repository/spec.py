@@ -253,7 +253,7 @@ class ModelSpec:
     trust: Annotated[
         bool,
         Option(
-            "The code of FILE.py:NAME may run here and in Triton; that of a .pt2 file, pickle or Keras Lambda here."
+            "The code of FILE.py:NAME may run here and in Triton; the code of a .pt2 file, pickle or Keras Lambda here."
         ),
     ] = False
     offline: Annotated[

@@ -333,7 +333,7 @@ class DemandLoader:
                     f"The model {unit!r} needs {takes} of memory. The budget is {size(int(self._budget.most(place)))} "
                     f"({name}), of which {held} are for the models that always stay loaded."
                 )
-            raise NoRoom(f"There is no memory for the model {unit!r} beside those that are in use; try again later.")
+            raise NoRoom(f"There is no memory for the model {unit!r} and the models in use. Retry later.")
         if not names:
             return
         for name in names:

@@ -36,7 +36,7 @@ class ExplainParameters(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     label: Annotated[str | None, Field(min_length=1, max_length=1_000)] = None
-    """The class to explain, by its label; default: the likeliest one."""
+    """The class to explain, by its label; default: the top-1 class."""
     class_id: Annotated[int | None, Field(ge=0, le=2**31 - 1)] = None
     """The class to explain, instead of its label."""
     masks: Annotated[int, Field(ge=1)] = DEFAULT_MASKS

@@ -78,7 +78,7 @@ class ExplainedResult(Result):
 
 
 class MaskedCopies:
-    """Explains the score of a class: None is the likeliest one. See gateway.inference.expansion.Expansion.
+    """Explains the score of a class: None is the top-1 class. See gateway.inference.expansion.Expansion.
 
     TooCostly is the error of a file whose masked copies have more than `max_bytes` together.
     """
@@ -202,7 +202,7 @@ def masked_here(upload: Upload, info: Header, policy: DecodePolicy) -> bytes:
 class MaskScores:
     """The scores of one class for an image and its masked copies, as they arrive.
 
-    The image itself comes first, since the class may be its likeliest one. An error of any copy is that of the whole.
+    The image itself comes first, since the class may be its top-1 class. An error of any copy is that of the whole.
     """
 
     def __init__(self, copies: MaskedCopies) -> None:

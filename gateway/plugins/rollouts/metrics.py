@@ -4,7 +4,7 @@ from prometheus_client import Counter, Histogram
 
 SHADOW_IMAGES = Counter(
     "gateway_shadow_images_total",
-    "Images for a shadow version, by outcome: the same likeliest class, a different one, skipped, or the error's code.",
+    "Images for a shadow version, by outcome: the same top-1 class, a different one, skipped, or the error's code.",
     ["outcome", "model", "version"],
 )
 SHADOW_DIFFERENCE = Histogram(

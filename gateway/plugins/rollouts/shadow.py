@@ -58,7 +58,7 @@ class Shadows(Observer):
     def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
         """Start calls to the shadow versions of a model, by their shares, for images with their rows.
 
-        Returns at once. Skipped as incomparable: rows without a likeliest class, and requests that select labels.
+        Returns at once. Skipped as incomparable: rows without a top-1 class, and requests that select labels.
         Images of the lowest priority, such as masked copies, are skipped as well.
         """
         rollout = self._backend.rollout(spec.model_name)
@@ -140,9 +140,9 @@ class Shadows(Observer):
 
 
 def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
-    """Compare an answer with another version's scores, fp32 [classes]: same likeliest class, and largest difference.
+    """Compare an answer with another version's scores, fp32 [classes]: same top-1 class, and largest difference.
 
-    The difference is that of a probability, over the classes of the answer. If the other version's likeliest class is
+    The difference is that of a probability, over the classes of the answer. If the other version's top-1 class is
     not among them, its probability in the answer is at most the answer's lowest one; the difference counts from there.
     Raises ContractBroken if the number of classes differs.
     """
@@ -177,7 +177,7 @@ def _bytes_held(image: Image) -> int:
 
 
 def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> ShadowClass | None:
-    """Compare and count one image; returns the shadow's likeliest class if it differs.
+    """Compare and count one image; returns the shadow's top-1 class if it differs.
 
     Errors of the shadow are counted, not raised.
     """

@@ -127,7 +127,7 @@ def _hugging_face(body: dict[str, Any], names: Sequence[str]) -> list[Parameter]
     """The parameters of a body of Hugging Face, among them the format of the response."""
     for name in body:
         if name not in ("inputs", "parameters"):
-            raise UnknownField(f"Beside inputs, the body's only member is parameters, not {name[:80]!r}.")
+            raise UnknownField(f"The body's only members are inputs and parameters, not {name[:80]!r}.")
     if not isinstance(body.get("inputs"), str):
         raise invalid("inputs must be a string, the image in base64")
     parameters = body.get("parameters") or {}

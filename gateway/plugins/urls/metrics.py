@@ -11,6 +11,6 @@ FETCHES_LIMIT = Gauge(
 FETCHED_BYTES = Counter("gateway_fetched_bytes_total", "Bytes of images received from URLs.")
 FETCH_SECONDS = Histogram(
     "gateway_fetch_duration_seconds",
-    "Time to fetch one image by URL, its redirects included, whatever the outcome; `gateway_images_total` has that.",
+    "Time to fetch one image by URL, its redirects included, for any outcome; `gateway_images_total` counts outcomes.",
     buckets=SECONDS,
 )

@@ -34,7 +34,7 @@ def choose(model: Path) -> Choice:
     """The runtime for a model.pt on a CPU: ONNX Runtime only if the record's checksums fit both files."""
     path = model.with_name(RECORD)
     if model.suffix != ".pt" or not path.is_file():
-        return Choice(TORCHSCRIPT, f"there is no {RECORD} beside it")
+        return Choice(TORCHSCRIPT, f"its folder has no {RECORD}")
     try:
         record = read(path)
         if record["runtime"] != ONNXRUNTIME:

@@ -180,8 +180,8 @@ def test_bitmap_with_overlong_runs_is_decoded():
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        ({"bits": 16, "planes": True}, "alpha in a plane of its own"),
-        ({"planes": True, "unnamed": True, "compression": "zlib"}, "alpha in a plane of its own"),
+        ({"bits": 16, "planes": True}, "alpha in a separate plane"),
+        ({"planes": True, "unnamed": True, "compression": "zlib"}, "alpha in a separate plane"),
         ({"gray": True, "planes": True, "compression": "zlib"}, "A gray TIFF with alpha must have 8 bits"),
         ({"gray": True, "bits": 16}, "A gray TIFF with alpha must have 8 bits"),
         ({"gray": True, "alpha": "assocalpha"}, "A gray TIFF with alpha must have 8 bits"),

@@ -297,7 +297,7 @@ def test_content_type_without_a_boundary_is_refused(content_types, message):
         ),
         (
             (disposition('form-data; name="a"\r\nContent-Type: multipart/mixed; boundary=y'),),
-            "Nested multipart bodies are not accepted: send each file as a part of its own.",
+            "Nested multipart bodies are not accepted: send each file as a separate part.",
         ),
         (
             (

@@ -97,7 +97,7 @@ def test_request_that_fails_does_not_fail_the_others(load):
 
 
 @pytest.mark.parametrize(
-    ("recorded", "reason"), [(False, f"there is no {RECORD} beside it"), (True, "it computes in bf16")]
+    ("recorded", "reason"), [(False, f"its folder has no {RECORD}"), (True, "it computes in bf16")]
 )
 def test_torch_runs_a_network_without_a_record_or_by_it(load, version, recorded, reason):
     (version / RECORD).unlink()

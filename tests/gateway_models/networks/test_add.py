@@ -99,7 +99,7 @@ def test_written_network_is_frozen_and_gives_original_answers(added_head):
             "instances is None and not 4: leave the option out",
         ),
         ({"version": 2, "multi_label": True}, EntryError, "multi label is False and not True"),
-        ({"version": 2, "labels": "abcde"}, EntryError, "its labels differ from those of the other versions"),
+        ({"version": 2, "labels": "abcde"}, EntryError, "its labels differ from the labels of the other versions"),
         (
             {"name": "new", "labels": "abcd"},
             ModelFileError,

@@ -14,7 +14,7 @@ from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.proof.prove import BATCHES, WARM_UP_BATCHES, NotMeasured, batch_milliseconds, prove
 from tests.settings import Settings
 
-CHECKS = ["cold start", "parity", "throughput", "costs"]
+CHECKS = ["cold start", "verify", "throughput", "costs"]
 PHOTO = SHIPPED_EXAMPLES / SAMPLE
 
 

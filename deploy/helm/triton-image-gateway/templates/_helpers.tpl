@@ -74,7 +74,7 @@ than there are cores, and at least four. */}}
 {{- addf (mulf 16 $cores) (mulf 128 $gpus) -}}
 {{- end -}}
 
-{{/* Images in flight of each gateway: its share of what the Tritons can have in flight. */}}
+{{/* Images in flight of each gateway: its share of what the Triton servers can have in flight. */}}
 {{- define "tig.inFlight" -}}
 {{- $tritons := ternary .Values.triton.autoscaling.maxReplicas .Values.triton.replicas .Values.triton.autoscaling.enabled -}}
 {{- $gateways := ternary .Values.gateway.autoscaling.maxReplicas .Values.gateway.replicas .Values.gateway.autoscaling.enabled -}}
@@ -303,7 +303,7 @@ sum(avg_over_time(gateway_images_in_flight{{ $in }}[{{ $window }}])) + sum(avg_o
 {{- default (include "tig.model" .) .Values.triton.probes.model -}}
 {{- end -}}
 
-{{/* When Tritons are added and removed: the same for KEDA's autoscaler and a plain one. */}}
+{{/* When Triton servers are added and removed: the same for KEDA's autoscaler and a plain one. */}}
 {{- define "tig.triton.behavior" -}}
 {{- with .Values.triton.autoscaling -}}
 # A new Triton takes a minute to start. Without the window, each evaluation meanwhile would add another one.
@@ -394,10 +394,10 @@ scaleDown:
 {{- fail "gateway.tritonUrl: leave it empty with triton.autoscaling.scaleToZero, for which gateways must see that there is no Triton" -}}
 {{- end -}}
 {{- if .Values.gateway.adminKeys.secretName -}}
-{{- fail "gateway.adminKeys.secretName: leave it empty with gateway.tritonUrl, since loading a model through a balancer reaches any one of the Tritons" -}}
+{{- fail "gateway.adminKeys.secretName: leave it empty with gateway.tritonUrl, since loading a model through a balancer reaches any one of the Triton servers" -}}
 {{- end -}}
 {{- if .Values.gateway.settings.GATEWAY_HEAL -}}
-{{- fail "gateway.settings.GATEWAY_HEAL: must not be true with gateway.tritonUrl, since a reload through a balancer reaches any one of the Tritons" -}}
+{{- fail "gateway.settings.GATEWAY_HEAL: must not be true with gateway.tritonUrl, since a reload through a balancer reaches any one of the Triton servers" -}}
 {{- end -}}
 {{- end -}}
 {{- if .Values.triton.redis.host -}}
