@@ -1,4 +1,4 @@
-"""The core without plug-ins, and plug-ins of others: those of docs/guides/plugins.md, installed from a folder."""
+"""The core without plug-ins, and plug-ins of others: the guide's and the examples, installed from a folder."""
 
 import inspect
 import os
@@ -20,8 +20,12 @@ from tests.doubles.backend import StubBackend
 from tests.processes import PROJECT, python
 
 GUIDE = (PROJECT / "docs" / "guides" / "plugins.md").read_text("utf-8")
-NAMES = ("result_lines", "signed_tokens", "csv_answers", "image_hash")
-CODE = dict(zip(NAMES, re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL), strict=True))
+(RESULT_LINES_CODE,) = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+CODE = {
+    name: (PROJECT / "docs" / "examples" / f"{name}.py").read_text()
+    for name in ("signed_tokens", "csv_answers", "image_hash")
+}
+CODE["result_lines"] = RESULT_LINES_CODE
 
 WITHOUT = """
 import sys
@@ -190,12 +194,12 @@ def test_plug_in_of_the_guide_sees_each_result(tmp_path):
     run(RESULT_LINES, tmp_path, GATEWAY_RESULT_LINES_FILE=str(tmp_path / "results.jsonl"))
 
 
-def test_plug_in_of_the_guide_answers_with_a_table(tmp_path):
+def test_example_answers_with_a_table(tmp_path):
     install(tmp_path, "csv_answers", "CsvAnswers", CODE["csv_answers"])
     run(CSV_ANSWERS, tmp_path)
 
 
-def test_route_of_the_guide_takes_images(tmp_path):
+def test_route_of_the_examples_takes_images(tmp_path):
     """A PNG that goes to Triton as it is, and a GIF that a decoder reads; nothing is in flight afterwards."""
     install(tmp_path, "image_hash", "Hashes", CODE["image_hash"])
     run(IMAGE_HASH, tmp_path)
@@ -213,7 +217,7 @@ def test_public_names_exist():
     modules = [import_module(name) for cell, _ in rows for name in re.findall(r"`([a-z_.]+)`", cell)]
     assert len(modules) > 10
     assert [name for name in public if not any(hasattr(module, name) for module in modules)] == []
-    used = re.findall(r"^from (gateway\S*) import (.*)$", GUIDE, re.MULTILINE)
+    used = re.findall(r"^from (gateway\S*) import (.*)$", "\n".join(CODE.values()), re.MULTILINE)
     assert {name for module, names in used if module != "gateway.errors" for name in names.split(", ")} <= public
     named = re.findall(r"^ *from (gateway\S*) import (.*)$", inspect.getsource(hooks), re.MULTILINE)
     assert {
@@ -221,7 +225,7 @@ def test_public_names_exist():
     } <= public
 
 
-def test_plug_in_of_the_guide_checks_signed_tokens(tmp_path):
+def test_example_checks_signed_tokens(tmp_path):
     install(tmp_path, "signed_tokens", "SignedTokens", CODE["signed_tokens"])
     run(SIGNED_TOKENS, tmp_path, GATEWAY_TOKEN_SECRET="sixteen characters")  # noqa: S106
 
