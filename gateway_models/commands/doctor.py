@@ -20,7 +20,7 @@ def doctor(
         bool,
         typer.Option(
             "--run",
-            help="Run the service for a minute: cold start, `model verify` and speed. `gateway up` uses the measured costs.",
+            help="Run the service for a minute: start, `model verify`, speed. `gateway up` uses the measured costs.",
         ),
     ] = False,
     photo: Annotated[

@@ -38,8 +38,8 @@ def takes_bucket(command: Callable[..., None]) -> Callable[..., None]:
             return
         if values.get("address") is not None:
             raise typer.BadParameter(
-                "--triton excludes a bucket: Triton servers that follow it load the change by themselves (gateway model pull "
-                "--follow); others load it with POST /models/NAME/load and an admin key"
+                "--triton excludes a bucket: Triton servers that follow it load the change by themselves "
+                "(gateway model pull --follow); others load it with POST /models/NAME/load and an admin key"
             )
         with working_copy(model_repository) as copy:
             command(model_repository=copy.folder, **values)
