@@ -1,7 +1,7 @@
 """Requests to the ASGI application of this process, without a connection."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,17 +21,6 @@ PIECE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A request; the parts of `body` follow each other."""
-
-    method: str
-    path: str
-    headers: Headers
-    client: tuple[str, int] | None = None
-    body: Sequence[bytes | memoryview] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Response:
     """A response; the names of its headers are in lower case."""
 
@@ -40,16 +29,45 @@ class Response:
     body: bytes = field(repr=False)
 
 
-async def send_request(app: App, state: Mapping[str, Any], request: Request) -> Response:
+async def send_request(
+    app: App,
+    state: Mapping[str, Any],
+    method: str,
+    path: str,
+    headers: Headers,
+    client: tuple[str, int] | None,
+    body: Sequence[bytes | memoryview] = (),
+) -> Response:
     """The application's response, with errors as problem documents; raises what the application raises.
 
-    A cancellation tells the application that its client has disconnected, and waits for its end.
+    The parts of `body` follow each other. A cancellation tells the application that its client has disconnected, and
+    waits for its end.
     """
-    pieces = _pieces(request.body)
+    pieces = (bytes(part[at : at + PIECE_BYTES]) for part in body for at in range(0, len(part), PIECE_BYTES))
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "2",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": quote(path).encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": [
+            *headers,
+            (b"accept", PROBLEM_MEDIA_TYPE.encode()),
+            (b"content-length", str(sum(map(len, body))).encode()),
+        ],
+        "client": client,
+        "server": None,
+        "state": dict(state),
+        "extensions": {PROTOCOL: {"name": "grpc"}},
+    }
     gone = asyncio.Event()
     status = 0
-    headers: dict[bytes, bytes] = {}
-    body: list[bytes] = []
+    response_headers: dict[bytes, bytes] = {}
+    response_body: list[bytes] = []
     is_sent = False
 
     async def receive() -> Message:
@@ -65,11 +83,11 @@ async def send_request(app: App, state: Mapping[str, Any], request: Request) -> 
         nonlocal status
         if message["type"] == "http.response.start":
             status = int(message["status"])
-            headers.update(message["headers"])
+            response_headers.update(message["headers"])
         elif message["type"] == "http.response.body":
-            body.append(message.get("body", b""))
+            response_body.append(message.get("body", b""))
 
-    task = asyncio.ensure_future(app(_scope(state, request), receive, send))
+    task = asyncio.ensure_future(app(scope, receive, send))
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -77,30 +95,4 @@ async def send_request(app: App, state: Mapping[str, Any], request: Request) -> 
         with suppress(Exception):  # the application has logged it
             await task
         raise
-    return Response(status, headers, b"".join(body))
-
-
-def _pieces(body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
-    for part in body:
-        for begin in range(0, len(part), PIECE_BYTES):
-            yield bytes(part[begin : begin + PIECE_BYTES])
-
-
-def _scope(state: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    length = str(sum(map(len, request.body))).encode()
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "2",
-        "method": request.method,
-        "scheme": "http",
-        "path": request.path,
-        "raw_path": quote(request.path).encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [*request.headers, (b"accept", PROBLEM_MEDIA_TYPE.encode()), (b"content-length", length)],
-        "client": request.client,
-        "server": None,
-        "state": dict(state),
-        "extensions": {PROTOCOL: {"name": "grpc"}},
-    }
+    return Response(status, response_headers, b"".join(response_body))

@@ -27,7 +27,7 @@ from gateway.errors import (
 )
 from gateway.metrics import STREAMS_STOPPED
 from gateway.plugins.oip.documents import HEADER_LENGTH
-from gateway.plugins.oip.grpc_api.asgi import App, Headers, Request, Response, send_request
+from gateway.plugins.oip.grpc_api.asgi import App, Headers, Response, send_request
 from gateway.plugins.oip.grpc_api.call import Arrived, Call
 from gateway.plugins.oip.grpc_api.messages import InferCall, infer_call, infer_response, model_path
 from gateway.plugins.oip.grpc_api.status import Metadata, failed, failure_in, failure_of, trailing_of
@@ -216,8 +216,8 @@ class InferenceApi:
         body: tuple[bytes | memoryview, ...] = (),
         *headers: tuple[bytes, bytes],
     ) -> Response:
-        request = Request(method, path, (*call.headers, *headers), call.address, body)
-        return await send_request(self._app, {**self._state, "reader": Arrived()}, request)
+        state = {**self._state, "reader": Arrived()}
+        return await send_request(self._app, state, method, path, (*call.headers, *headers), call.address, body)
 
 
 async def receive(call: Call, kind: Any, seconds: float | None = None) -> Any:  # noqa: ANN401  # protobuf's classes
