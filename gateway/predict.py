@@ -23,18 +23,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from fastapi import APIRouter, Depends, Request
-from fastapi import Query as QueryParameter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from gateway.api.answers import Native, respond
 from gateway.api.body import Body
-from gateway.api.parameters import NATIVE, predict_parameters, query_parameters, request_spec, with_form
+from gateway.api.parameters import (
+    NATIVE,
+    image_route,
+    predict_parameters,
+    query_parameters,
+    request_spec,
+    with_form,
+)
 from gateway.api.request_context import KEY, RequestContext
-from gateway.api.route_table import traits
-from gateway.api.schemas import FAULTS, REQUEST_BODY
 from gateway.errors import DamagedImage, DeadlineExceeded, ImageError, InvalidParameter, Overloaded
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request import Image, Step, within
@@ -66,18 +70,9 @@ def router(plugins: "Plugins") -> APIRouter:
     expansions = plugins.expansions()
     api = APIRouter(tags=["classify"])
 
-    def documented(parameters: Annotated[known, QueryParameter()]) -> None:  # type: ignore[valid-type]
-        """Declares the parameters in the OpenAPI document; the endpoint parses them itself."""
+    ok = {"description": CLASSIFIED, **({"content": others} if others else {})}
 
-    @api.post(
-        "/predict",
-        summary="Classify images",
-        response_model=reduce(or_, schemas),
-        responses={200: {"description": CLASSIFIED, **({"content": others} if others else {})}, **FAULTS},
-        openapi_extra={"requestBody": REQUEST_BODY},
-        dependencies=[Depends(documented)],
-    )
-    @traits(takes_images=True, direct=True)
+    @image_route(api, "/predict", known, ok, summary="Classify images", response_model=reduce(or_, schemas))
     async def predict(request: Request) -> Response:
         """Classify one or more images. Each file gets its own result, in order: a bad file does not affect the others.
 

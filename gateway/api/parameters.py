@@ -1,17 +1,21 @@
 """The parameters of `POST /predict`; for all routes, parsing of parameters and the specification of a request."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
+from fastapi import APIRouter, Depends
+from fastapi import Query as QueryParameter
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from starlette.requests import Request
 
 from gateway.api.body import Body
 from gateway.api.request_context import RequestContext
+from gateway.api.route_table import Endpoint, traits
+from gateway.api.schemas import FAULTS, REQUEST_BODY
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Embeddings
 from gateway.inference.expansion import Expansion
@@ -91,6 +95,31 @@ async def open_uploads(request: Request, context: RequestContext, parameters: ty
         body = Body(request, context)
         form, uploads = await body.open_uploads(context.service.tools.policy.limits, tuple(parameters.model_fields))
     return with_form(of_query, form), body, uploads
+
+
+def image_route(
+    router: APIRouter,
+    path: str,
+    parameters: type[BaseModel],
+    ok: dict[str, Any],
+    **documentation: Any,  # noqa: ANN401  # see APIRouter.post
+) -> Callable[[Endpoint], Endpoint]:
+    """Declare an endpoint that takes images, and parses `parameters` itself, by `open_uploads`; `ok` describes 200."""
+
+    def documented(given: Annotated[parameters, QueryParameter()]) -> None:  # type: ignore[valid-type]
+        """Declares the parameters in the OpenAPI document."""
+
+    def declare(endpoint: Endpoint) -> Endpoint:
+        route = router.post(
+            path,
+            responses={200: ok, **FAULTS},
+            openapi_extra={"requestBody": REQUEST_BODY},
+            dependencies=[Depends(documented)],
+            **documentation,
+        )
+        return route(traits(takes_images=True, direct=True)(endpoint))
+
+    return declare
 
 
 def with_form(parameters: P, form: Mapping[str, list[str]]) -> P:

@@ -29,8 +29,7 @@ from gateway.inference.tools import Uncancelled
 from gateway.limits.lease import Bound
 from gateway.metrics import series
 from gateway.plugins.demand import metrics
-from gateway.plugins.demand.memory import HOST, Budget, ModelDescriptions, to_unload, total
-from gateway.plugins.demand.models import Models, in_state
+from gateway.plugins.demand.models import HOST, Budget, ModelDescriptions, Models, in_state, to_unload, total
 from gateway.settings import MIB
 from gateway.triton.health.state import READY, UNLOADING
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order

@@ -25,7 +25,7 @@ class Demand(Plugin):
             return None
         from gateway.plugins.demand.backend import DemandBackend
         from gateway.plugins.demand.loader import DemandLoader
-        from gateway.plugins.demand.memory import Budget, ModelDescriptions
+        from gateway.plugins.demand.models import Budget, ModelDescriptions
         from gateway.triton.opening import open_pool, options
 
         pool = open_pool(settings, plugins, on_demand=True)

@@ -1,36 +1,204 @@
-"""POST /embed: images in, their embeddings out."""
+"""POST /embed: images in, their embeddings out.
 
-from typing import Annotated
+The formats of the response:
 
-from fastapi import APIRouter, Depends, Request
-from fastapi import Query as QueryParameter
+native   one result for each file, as from `POST /predict`, with its embedding
+openai   the format of OpenAI's embeddings API (https://platform.openai.com/docs/api-reference/embeddings)
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, Literal, cast
+
+import numpy as np
+from fastapi import APIRouter, Request
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import respond
-from gateway.api.parameters import open_uploads, request_spec
+from gateway.api.answers import Native, respond
+from gateway.api.parameters import image_route, open_uploads, request_spec
 from gateway.api.request_context import request_context
-from gateway.api.route_table import traits
-from gateway.api.schemas import FAULTS, REQUEST_BODY
+from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut
+from gateway.errors import GatewayError
+from gateway.hooks import AnswerShape
 from gateway.inference.backend import Embeddings
+from gateway.inference.foreign_shape import Foreign
+from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds, TopK
+from gateway.inference.result import Result
 from gateway.inference.selection import Selection
-from gateway.plugins.embed.embeddings import SHAPES, EmbeddingParameters, EmbedResponse, OpenAIResponse
 
 router = APIRouter(tags=["classify"])
 
 
-def _documented(parameters: Annotated[EmbeddingParameters, QueryParameter()]) -> None:
-    """Declares the parameters in the OpenAPI document; the endpoint parses them itself."""
+class VectorShape(StrEnum):
+    """The format of a response."""
+
+    # The OpenAPI document names this class, and generated clients with it.
+    NATIVE = "native"
+    OPENAI = "openai"
 
 
-@router.post(
+class Encoding(StrEnum):
+    """The encoding of an embedding in JSON: an array of numbers, or base64 of fp32, little-endian."""
+
+    FLOAT = "float"
+    BASE64 = "base64"
+
+
+class EmbeddingParameters(BaseModel):
+    """Parameters of `POST /embed`: in the query, or as multipart fields of the same names, best before the files."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    normalize: bool = False
+    """Whether each embedding is scaled to length 1, so that the dot product of two is their cosine."""
+    encoding_format: Encoding = Encoding.FLOAT
+    """float: an array of numbers; base64: fp32, little-endian, in base64, a third of the bytes."""
+    top_k: TopK = None
+    """Predictions in addition to each embedding, best first; none by default."""
+    model: ModelName = None
+    """A model of `GET /models` with an `embedding_size`; the default is a setting."""
+    version: ModelVersion = None
+    """A version of the model; default: the version in use."""
+    timeout: TimeoutSeconds = None
+    """Deadline for each file in seconds, from its last byte on."""
+    strict: bool = False
+    """Whether a damaged JPEG is refused; by default its result has `warning`."""
+    format: VectorShape = VectorShape.NATIVE
+    """The format of the response: this service's own, or OpenAI's."""
+
+
+Embedding = list[float] | str | None
+
+
+class EmbeddingResult(Schema):
+    """The embedding of one file."""
+
+    index: int
+    """Position of the file in the request, from 0."""
+    filename: str
+    status: Literal["ok", "error"]
+    width: int | None
+    """Pixels across, upright; null where the header could not be read."""
+    height: int | None
+    """Pixels down, upright; null where the header could not be read."""
+    embedding: Embedding
+    """The embedding, as selected by `encoding_format`; null if there is an error."""
+    predictions: list[PredictionOut]
+    """Empty unless `top_k` is set."""
+    error: ErrorOut | None
+    warning: Literal["damaged"] | None = None
+    """Present only if the file is a damaged JPEG: some of the pixels that the model saw are wrong."""
+
+
+class EmbedResponse(Schema):
+    """One result for each uploaded file, in order."""
+
+    model: ModelOut
+    results: list[EmbeddingResult]
+    summary: SummaryOut
+
+
+class OpenAIEmbedding(Schema):
+    """One embedding in OpenAI's format; if a file failed, it is null and `error` is set."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: Embedding
+    error: ErrorOut | None = None
+
+
+class OpenAIUsage(Schema):
+    """Tokens; always 0 for images."""
+
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+
+
+class OpenAIResponse(Schema):
+    """OpenAI's list of embeddings."""
+
+    object: Literal["list"] = "list"
+    data: list[OpenAIEmbedding]
+    model: str
+    usage: OpenAIUsage
+
+
+class NativeEmbeddings(Native):
+    """Like the format of `POST /predict`, with an embedding in each result."""
+
+    documents = EmbedResponse
+
+    def __init__(self, parameters: EmbeddingParameters) -> None:
+        self._parameters = parameters
+
+    def item(self, result: Result, spec: RequestSpec) -> dict[str, object]:
+        """The members of EmbeddingResult."""
+        known = super().item(result, spec)
+        predictions, error = known.pop("predictions"), known.pop("error")
+        if not self._parameters.top_k:
+            predictions = []
+        return {**known, "embedding": _embedding(result, self._parameters), "predictions": predictions, "error": error}
+
+
+class OpenAIEmbeddings(Foreign):
+    """OpenAI's list of embeddings; the error of a single file is the error of the response."""
+
+    documents = OpenAIResponse
+
+    def __init__(self, parameters: EmbeddingParameters) -> None:
+        self._parameters = parameters
+
+    def item(self, result: Result, spec: RequestSpec) -> object:
+        """The members of OpenAIEmbedding."""
+        return {"object": "embedding", "index": result.index, **cast("dict[str, object]", super().item(result, spec))}
+
+    def result(self, result: Result) -> object:
+        """The member `embedding`."""
+        return {"embedding": _embedding(result, self._parameters)}
+
+    def error(self, error: GatewayError) -> object:
+        """The error's code and message, with a null embedding."""
+        return {"embedding": None, "error": {"code": error.code, "message": error.message}}
+
+    def around(self, results: Sequence[Result], spec: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
+        """A list, even for one image, and the model."""
+        after = b'],"model":%b,"usage":%b}' % (to_json(spec.model_name), to_json(OpenAIUsage()))
+        return b'{"object":"list","data":[', after
+
+
+SHAPES: dict[VectorShape, Callable[[EmbeddingParameters], AnswerShape]] = {
+    VectorShape.NATIVE: NativeEmbeddings,
+    VectorShape.OPENAI: OpenAIEmbeddings,
+}
+
+
+def _embedding(result: Result, parameters: EmbeddingParameters) -> Any:  # noqa: ANN401  # a text, a list or None
+    if result.embedding is None:
+        return None
+    embedding = normalized(result.embedding) if parameters.normalize else result.embedding
+    if parameters.encoding_format is Encoding.BASE64:
+        return b64encode(embedding.astype("<f4").tobytes()).decode()
+    return embedding.tolist()
+
+
+def normalized(embedding: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale an embedding to length 1; a zero vector stays zero."""
+    length = float(np.linalg.norm(embedding.astype(np.float64)))
+    return (embedding / length).astype(np.float32) if length > 0 else embedding
+
+
+@image_route(
+    router,
     "/embed",
+    EmbeddingParameters,
+    {"description": "At least one file has an embedding; each file has its own result."},
     summary="Embeddings of images",
     response_model=EmbedResponse | OpenAIResponse,
-    responses={200: {"description": "At least one file has an embedding; each file has its own result."}, **FAULTS},
-    openapi_extra={"requestBody": REQUEST_BODY},
-    dependencies=[Depends(_documented)],
 )
-@traits(takes_images=True, direct=True)
 async def embed(request: Request) -> Response:
     """Compute an embedding of each image, with a model that was added with `--embeddings`.
 

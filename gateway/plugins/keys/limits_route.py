@@ -98,22 +98,19 @@ async def get_limits(request: Request) -> LimitsResponse:
     context = request_context(request)
     settings = context.settings
     variables = settings.variables()
+    values = {name: (getattr(settings, name), *limit) for name, limit in settings.all_limits().items()}
     limits = [
         LimitOut(
             name=name,
-            value=getattr(settings, name),
+            value=value,
             unit=unit,
             code=error.code,
             setting=variable(name) if name in variables else None,
         )
-        for name, (unit, error) in settings.all_limits().items()
-    ]
-    fixed = [
-        LimitOut(name=name, value=value, unit=unit, code=error.code, setting=None)
-        for name, (value, unit, error) in {**FIXED, **settings.all_fixed_limits()}.items()
+        for name, (value, unit, error) in {**values, **FIXED, **settings.all_fixed_limits()}.items()
     ]
     key = await _quota(context.caller) if isinstance(context.caller, Tenant) else None
-    return LimitsResponse(limits=[*limits, *fixed], key=key)
+    return LimitsResponse(limits=limits, key=key)
 
 
 async def _quota(tenant: Tenant) -> KeyQuotaOut:

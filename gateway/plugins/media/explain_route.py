@@ -4,27 +4,24 @@ from base64 import b64encode
 from collections import deque
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Request
-from fastapi import Query as QueryParameter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, PiecedAnswer, classify, hold_response
-from gateway.api.parameters import open_uploads, request_spec
+from gateway.api.parameters import image_route, open_uploads, request_spec
 from gateway.api.request_context import RequestContext, request_context
-from gateway.api.route_table import traits
-from gateway.api.schemas import FAULTS, REQUEST_BODY, ModelOut
+from gateway.api.schemas import ModelOut, Schema
 from gateway.errors import InternalError, InvalidParameter, TooManyFiles
 from gateway.inference.classes import named_class
 from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds
 from gateway.inference.result import Result
-from gateway.ingest.masking import DEFAULT_GRID, DEFAULT_MASKS, MAX_GRID, MIN_GRID, HeatMap, Masking
+from gateway.ingest.masking import DEFAULT_GRID, DEFAULT_MASKS, MAX_GRID, MIN_GRID, Masking
 from gateway.ingest.media_types import Uploads
 from gateway.plugins.media.explaining import ExplainedResult, MaskedCopies
-from gateway.plugins.media.schemas import ExplainResponse, ExplanationOut
 from gateway.plugins.media.settings import MAX_MASKED_BYTES, MAX_MASKS
 
 router = APIRouter(tags=["classify"])
@@ -53,19 +50,43 @@ class ExplainParameters(BaseModel):
     """Whether a damaged JPEG is refused; by default its result has `warning`."""
 
 
-def _documented(parameters: Annotated[ExplainParameters, QueryParameter()]) -> None:
-    """Declares the parameters in the OpenAPI document; the endpoint parses them itself."""
+class ExplanationOut(Schema):
+    """The heat map of one class."""
+
+    filename: str
+    width: int | None
+    """Pixels across, upright."""
+    height: int | None
+    """Pixels down, upright."""
+    label: str
+    class_id: int
+    score: float
+    """The score of the class for the image itself."""
+    masks: int
+    """Masked copies that were classified."""
+    values: list[list[float]]
+    """The map by rows, from the top: the mean score of the class with a cell visible, less that with it hidden."""
+    overlay: str
+    """The map as a PNG in base64, with transparency and in the image's proportions, to lay over the image."""
+    warning: Literal["damaged"] | None = None
+    """Present only if the file is a damaged JPEG: some of the pixels that the model saw are wrong."""
 
 
-@router.post(
+class ExplainResponse(Schema):
+    """Which parts of an image carry the score of a class."""
+
+    model: ModelOut
+    explanation: ExplanationOut
+
+
+@image_route(
+    router,
     "/explain",
+    ExplainParameters,
+    {"description": "The heat map of one class."},
     summary="Explain the score of a class by a heat map",
     response_model=ExplainResponse,
-    responses={200: {"description": "The heat map of one class."}, **FAULTS},
-    openapi_extra={"requestBody": REQUEST_BODY},
-    dependencies=[Depends(_documented)],
 )
-@traits(takes_images=True, direct=True)
 async def explain(request: Request) -> Response:
     """Classify masked copies of one image, and compute from their scores which parts of it carry a class.
 
@@ -123,27 +144,21 @@ async def _document(context: RequestContext, spec: RequestSpec, result: Result) 
     """The response for a result; raises its error."""
     if result.error is not None:
         raise result.error
-    explanation = result.explanation if isinstance(result, ExplainedResult) else None
-    if explanation is None:
+    if not isinstance(result, ExplainedResult):
         raise InternalError
     labels = await context.service.backend.labels(spec.model_name, spec.model_version)
-    heat = explanation.heat
     return ExplainResponse(
         model=ModelOut(name=spec.model_name, version=result.model_version),
         explanation=ExplanationOut(
             filename=result.filename,
             width=result.width,
             height=result.height,
-            label=labels[explanation.class_id] if explanation.class_id < len(labels) else "",
-            class_id=explanation.class_id,
-            score=explanation.score,
-            masks=explanation.masking.count,
-            values=_rounded(heat),
-            overlay=b64encode(heat.overlay).decode(),
+            label=labels[result.class_id] if result.class_id < len(labels) else "",
+            class_id=result.class_id,
+            score=result.score,
+            masks=result.masks,
+            values=[[round(value, 6) for value in row] for row in result.heat.values.tolist()],
+            overlay=b64encode(result.heat.overlay).decode(),
             warning="damaged" if result.row.damaged else None,
         ),
     )
-
-
-def _rounded(heat: HeatMap) -> list[list[float]]:
-    return [[round(value, 6) for value in row] for row in heat.values.tolist()]

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,22 +59,15 @@ class MaskJob(DecoderJob):
         return self.most_bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Explanation:
-    """Which parts of an image carry the score of a class."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class ExplainedResult(Result):
+    """The result of a file in a request for an explanation: which parts of the image carry the score of a class."""
 
     class_id: int
     score: float
     """The score of the class for the image itself."""
-    masking: Masking
+    masks: int
     heat: HeatMap
-
-
-@dataclass(slots=True)
-class ExplainedResult(Result):
-    """The result of a file in a request for an explanation."""
-
-    explanation: Explanation | None = field(default=None, compare=False)
 
 
 class MaskedCopies:
@@ -137,9 +130,18 @@ class MaskedCopies:
         values = await scores.wait(most_missing=0)
         heat = await copies.draw(values)
         assert scores.class_id is not None
-        explanation = Explanation(scores.class_id, float(values[0]), masking, heat)
         file = image.result(Row(damaged=damaged, model_version=scores.model_version))
-        return ExplainedResult(file.index, file.filename, file.width, file.height, file.row, explanation)
+        return ExplainedResult(
+            file.index,
+            file.filename,
+            file.width,
+            file.height,
+            file.row,
+            class_id=scores.class_id,
+            score=float(values[0]),
+            masks=masking.count,
+            heat=heat,
+        )
 
 
 class Copies:
@@ -234,13 +236,9 @@ class MaskScores:
         while self._error is None and self._missing > most_missing:
             self._changed.clear()
             await self._changed.wait()
-        self.check()
-        return self._scores
-
-    def check(self) -> None:
-        """Raise the first error of an image, if there was one."""
         if self._error is not None:
             raise self._error
+        return self._scores
 
     def _score_of(self, result: Result) -> float:
         """The score of the class; raises the image's error, or InferenceFailed if the score is no number."""

@@ -11,21 +11,13 @@ from pydantic_core import to_json
 from gateway.errors import InvalidParameter, ModelUnavailable, no_features
 from gateway.inference.backend import SequenceScores
 from gateway.inference.result import Result
-from gateway.plugins.oip.documents import FEATURES, PREDICTION, SEQUENCE_FRAMES, SEQUENCE_PREDICTION, STATUS
+from gateway.plugins.oip.documents import FEATURES, SEQUENCE_FRAMES, SEQUENCE_PREDICTION, STATUS
 from gateway.plugins.oip.members import ALL_OUTPUTS, InferenceRequest, Output
 from gateway.plugins.oip.reader import LENGTH_BYTES
 from gateway.time_slices import TimeSlice
 
 OK = "ok"
 Row = NDArray[np.float32] | NDArray[np.int32] | list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class InferResponse:
-    """A response body in pieces: `header_bytes` of JSON, then binary tensors. None: all of it is JSON."""
-
-    pieces: list[bytes]
-    header_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,45 +43,37 @@ class Scored:
         """
         first = next(result for result in results if result.scores is not None)
         assert first.scores is not None
-        scores = np.full((len(results), len(first.scores)), np.nan, np.float32)
-        embeddings = (
-            None if first.embedding is None else np.full((len(results), len(first.embedding)), np.nan, np.float32)
-        )
         statuses = []
-        for number, (row, result) in enumerate(zip(scores, results, strict=True)):
-            if result.error is not None:
-                statuses.append(result.error.code)
-            elif result.scores is None or np.shape(result.scores) != row.shape or not _fits(result, embeddings):
-                statuses.append(ModelUnavailable.code)
-            else:
-                row[:] = result.scores
-                if embeddings is not None:
-                    embeddings[number] = result.embedding
-                statuses.append(OK)
+        for result in results:
+            status = OK if _shapes(result) == _shapes(first) else ModelUnavailable.code
+            statuses.append(status if result.error is None else result.error.code)
+        answered = [result if status == OK else None for result, status in zip(results, statuses, strict=True)]
+        scores = _rows([each.scores if each else None for each in answered], len(first.scores))
+        embeddings = None
+        if first.embedding is not None:
+            embeddings = _rows([each.embedding if each else None for each in answered], len(first.embedding))
         return cls(scores, statuses, first.model_version or "", embeddings)
 
-    @property
-    def sequence_scores(self) -> NDArray[np.float32]:
-        """The scores of the sequence after each image: fp32 [N, classes], NaN for failed images."""
-        scores = np.full_like(self.scores, np.nan)
-        for row, state in zip(scores, self.sequence or (), strict=True):
-            if state is not None:
-                row[:] = state.scores
-        return scores
 
-    def best(self, scores: NDArray[np.float32], row: int, class_count: int, labels: Sequence[str]) -> list[str]:
-        """Triton's classification of one image: "score:class id:label" by descending score; "" for a failed image.
-
-        `scores` are those of the image or, fp32 [classes] as well, of its sequence.
-        """
-        if self.statuses[row] != OK:
-            return [""] * class_count
-        order = np.argsort(-scores, kind="stable")[:class_count].tolist()
-        return [f"{scores[index]:f}:{index}:{_label(labels, index)}" for index in order]
+def _shapes(result: Result) -> list[tuple[int, ...]]:
+    return [() if vector is None else vector.shape for vector in (result.scores, result.embedding)]
 
 
-async def encode(request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]) -> InferResponse:
+def _rows(vectors: Sequence[NDArray[np.float32] | None], size: int) -> NDArray[np.float32]:
+    """Vectors of this size as fp32 [N, size]; NaN for None."""
+    table = np.full((len(vectors), size), np.nan, np.float32)
+    for row, vector in zip(table, vectors, strict=True):
+        if vector is not None:
+            row[:] = vector
+    return table
+
+
+async def encode(
+    request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]
+) -> tuple[list[bytes], int | None]:
     """Encode the requested outputs; `labels` are those of the classes, by class id.
+
+    Returns the pieces of the body, and how many bytes of JSON precede binary tensors; None if all of it is JSON.
 
     Raises NoFeatures if FEATURES is requested by name from a model without embeddings, and InvalidParameter if an
     output of a sequence is requested by name without one.
@@ -113,7 +97,7 @@ async def encode(request: InferenceRequest, model_name: str, scored: Scored, lab
             header += [b',"data":[', b",".join(pieces), b"]"]
         header.append(b"}")
     header.append(b"]}")
-    return InferResponse([*header, *tail], sum(map(len, header)) if tail else None)
+    return [*header, *tail], sum(map(len, header)) if tail else None
 
 
 def _available_outputs(request: InferenceRequest, model_name: str, scored: Scored) -> Sequence[Output]:
@@ -131,27 +115,35 @@ def _available_outputs(request: InferenceRequest, model_name: str, scored: Score
     return request.outputs or [output for output in ALL_OUTPUTS if output.name not in missing]
 
 
-def _fits(result: Result, embeddings: NDArray[np.float32] | None) -> bool:
-    return embeddings is None or (result.embedding is not None and result.embedding.shape == embeddings.shape[1:])
-
-
 def _tensor(output: Output, scored: Scored, labels: Sequence[str]) -> tuple[dict[str, Any], Iterable[Row]]:
     """A tensor without its data, and its data in rows: fp32 [classes], strings, or int32 [N] for the one of frames."""
     count, classes = scored.scores.shape
+    states = scored.sequence or ()
     if output.name == STATUS:
         return {"name": STATUS, "datatype": "BYTES", "shape": [count]}, [scored.statuses]
     if output.name == FEATURES:
         assert scored.embeddings is not None
         return {"name": FEATURES, "datatype": "FP32", "shape": list(scored.embeddings.shape)}, scored.embeddings
     if output.name == SEQUENCE_FRAMES:
-        frames = [0 if state is None else state.frames for state in scored.sequence or ()]
-        return {"name": SEQUENCE_FRAMES, "datatype": "INT32", "shape": [count]}, [np.array(frames, np.int32)]
-    scores = scored.scores if output.name == PREDICTION else scored.sequence_scores
-    if output.class_count:
-        most = min(output.class_count, classes)
-        texts = (scored.best(scores[row], row, most, labels) for row in range(count))
-        return {"name": output.name, "datatype": "BYTES", "shape": [count, most]}, texts
-    return {"name": output.name, "datatype": "FP32", "shape": [count, classes]}, scores
+        frames = np.array([state.frames if state else 0 for state in states], np.int32)
+        return {"name": SEQUENCE_FRAMES, "datatype": "INT32", "shape": [count]}, [frames]
+    scores = scored.scores
+    if output.name == SEQUENCE_PREDICTION:
+        scores = _rows([state.scores if state else None for state in states], classes)
+    if not output.class_count:
+        return {"name": output.name, "datatype": "FP32", "shape": [count, classes]}, scores
+    most = min(output.class_count, classes)
+    texts = (
+        _best(row, most, labels) if status == OK else [""] * most
+        for row, status in zip(scores, scored.statuses, strict=True)
+    )
+    return {"name": output.name, "datatype": "BYTES", "shape": [count, most]}, texts
+
+
+def _best(scores: NDArray[np.float32], class_count: int, labels: Sequence[str]) -> list[str]:
+    """Triton's classification: "score:class id:label" by descending score."""
+    order = np.argsort(-scores, kind="stable")[:class_count].tolist()
+    return [f"{scores[each]:f}:{each}:{labels[each] if each < len(labels) else each}" for each in order]
 
 
 def _json(row: Row) -> bytes:
@@ -166,7 +158,3 @@ def _binary(row: Row) -> bytes:
         return row.astype(row.dtype.newbyteorder("<"), copy=False).tobytes()
     texts = (text.encode() for text in row)
     return b"".join(part for text in texts for part in (len(text).to_bytes(LENGTH_BYTES, "little"), text))
-
-
-def _label(labels: Sequence[str], class_id: int) -> str:
-    return labels[class_id] if class_id < len(labels) else str(class_id)

@@ -19,15 +19,17 @@ from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.selection import Predictions
 from gateway.inference.tools import Scope, Tools
-from gateway.limits.lease import Lease
+from gateway.limits.admission import Admission
+from gateway.limits.lease import Bound, Lease
 from gateway.plugins.rollouts import metrics
-from gateway.plugins.rollouts.spare_capacity import SpareCapacity
 from gateway.time_slices import TimeSlice
 
 log = structlog.get_logger("gateway")
 
 TIMEOUT_SECONDS = 10.0
 """Timeout of a call to a shadow version."""
+PART = 4
+"""Shadow versions get at most 1/PART of each limit of the admission."""
 SAME, DIFFERENT, SKIPPED = "same", "different", "skipped"
 Scores = NDArray[np.float32]
 
@@ -137,6 +139,27 @@ class Shadows(Observer):
         if key in self._failing:
             self._failing.discard(key)
             log.info("shadow_answers", model=key[0], version=key[1])
+
+
+class SpareCapacity:
+    """Leases for images while permits are free. A lease takes no permit: requests that come later find all of them.
+
+    A lease is given only while no image waits and the free permits would suffice for all leases together. So what is in
+    flight exceeds the limits by a quarter at most, and only for as long as such work takes.
+    """
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self.images = Bound("spare_images", max(1, admission.images.most // PART))
+        self.bytes = Bound("spare_bytes", admission.bytes.most // PART)
+
+    def take(self, images: int, nbytes: int) -> Lease | None:
+        """A lease for some images, of `nbytes` together; None if there is no spare capacity."""
+        if images > self.images.free or nbytes > self.bytes.free:
+            return None
+        if not self._admission.has_room(self.images.held + images, self.bytes.held + nbytes):
+            return None
+        return Lease((self.images, self.bytes), (images, nbytes))
 
 
 def difference(answered: Row, scores: Scores) -> tuple[bool, float]:

@@ -5,6 +5,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urljoin
@@ -107,7 +108,12 @@ class UrlFetcher:
                     )
                     left_seconds -= time.monotonic() - began
                     if not done:
-                        raise self._request_timed_out()
+                        value = self._request_seconds
+                        raise UploadTimeout(
+                            f"The images did not arrive in time: the limit upload_timeout_seconds is {value:g} s.",
+                            limit="upload_timeout_seconds",
+                            value=value,
+                        )
                     if (fetched := next((task for task in fetches if task in done), None)) is not None:
                         fetches.remove(fetched)
                         upload, download = fetched.result()
@@ -171,7 +177,17 @@ class UrlFetcher:
         except TimeoutError:
             if download.eviction is not None:
                 raise download.eviction from None
-            raise (self._timed_out() if began is not None else self._overloaded()) from None
+            if began is None:
+                raise Overloaded(
+                    "Too many images are being fetched: this one waited for "
+                    f"{self._max_wait_seconds:g} s. Retry later.",
+                    limit="max_fetches",
+                    value=self._max_fetches,
+                ) from None
+            value = self._timeout_seconds
+            raise FetchTimeout(
+                f"The image did not arrive within {value:g} s.", limit="fetch_timeout_seconds", value=value
+            ) from None
         finally:
             if began is not None:
                 metrics.FETCH_SECONDS.observe(time.perf_counter() - began)
@@ -218,25 +234,6 @@ class UrlFetcher:
         except (UrlNotAllowed, ValueError) as exc:  # what the host sends is not shown
             raise UrlNotAllowed("The URL redirects to another one, from which no images are fetched.") from exc
         return found
-
-    def _request_timed_out(self) -> UploadTimeout:
-        value = self._request_seconds
-        return UploadTimeout(
-            f"The images did not arrive in time: the limit upload_timeout_seconds is {value:g} s.",
-            limit="upload_timeout_seconds",
-            value=value,
-        )
-
-    def _timed_out(self) -> FetchTimeout:
-        value = self._timeout_seconds
-        return FetchTimeout(f"The image did not arrive within {value:g} s.", limit="fetch_timeout_seconds", value=value)
-
-    def _overloaded(self) -> Overloaded:
-        return Overloaded(
-            f"Too many images are being fetched: this one waited for {self._max_wait_seconds:g} s. Retry later.",
-            limit="max_fetches",
-            value=self._max_fetches,
-        )
 
 
 class Download(UploadingClient):
@@ -285,18 +282,16 @@ class Download(UploadingClient):
         self._body = bytearray()
 
 
+@dataclass(slots=True, eq=False)
 class _Request:
     """What the images of one request share."""
 
-    def __init__(
-        self, leases: ExitStack, key_bound: Bound | None, most_bytes: int, client: str, slots: RoundRobin
-    ) -> None:
-        self.leases = leases
-        self.key_bound = key_bound
-        self.left_bytes = most_bytes
-        self.client = client
-        self.slots = slots
-        """The slots of its client."""
+    leases: ExitStack
+    key_bound: Bound | None
+    left_bytes: int
+    client: str
+    slots: RoundRobin
+    """The slots of its client."""
 
 
 class _Get:

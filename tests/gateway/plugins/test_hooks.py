@@ -29,7 +29,7 @@ from gateway.errors import ImageTooLarge, Unauthorized, UserError
 from gateway.hooks import Authenticator, Identity, Plugin, PluginFailed
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.observer import Observer
-from gateway.inference.request import Image, Step
+from gateway.inference.request import Image
 from gateway.inference.result import Result
 from gateway.plugin_loading import installed
 from gateway.plugins.keys.plugin import ApiKeys
@@ -40,25 +40,28 @@ from tests.services import client_of_app
 from tests.settings import Settings
 
 
-def test_service_with_metrics_for_keys_does_not_start_without_a_check_of_keys():
+def plugin(name: str, **hooks: Any) -> type[Plugin]:
+    """A plug-in whose hooks return these values."""
+    return type(name, (Plugin,), {hook: lambda _, value=value: value for hook, value in hooks.items()})
+
+
+class AdminKeys(Authenticator):
+    """Has keys of admins alone."""
+
+    admin_only = True
+
+    def identify(self, key: bytes) -> None:
+        """Know no key."""
+
+
+@pytest.mark.parametrize(
+    ("plugins", "words"),
+    [((), "no plug-in checks keys"), ((plugin("Admins", authenticators=(AdminKeys(),)),), "only the keys of admins")],
+)
+def test_service_with_metrics_for_keys_does_not_start_without_a_check_of_keys(plugins, words):
     """Else anybody could read the metrics."""
-
-    class AdminKeys(Authenticator):
-        admin_only = True
-
-        def identify(self, key: bytes) -> None:
-            """Know no key."""
-
-    class Admins(Plugin):
-        def authenticators(self) -> Sequence[Authenticator]:
-            return (AdminKeys(),)
-
-    for settings, plugins, words in (
-        ({"metrics_access": "key"}, (), "GATEWAY_METRICS_ACCESS=key, and no plug-in checks keys"),
-        ({"metrics_access": "key"}, (Admins,), "GATEWAY_METRICS_ACCESS=key, and only the keys of admins"),
-    ):
-        with pytest.raises(UserError, match=words):
-            create_app(Settings(_env_file=None, **settings), StubBackend(), plugins=plugins)
+    with pytest.raises(UserError, match=f"GATEWAY_METRICS_ACCESS=key, and {words}"):
+        create_app(Settings(_env_file=None, metrics_access="key"), StubBackend(), plugins=plugins)
 
 
 class AddsHeader:
@@ -77,18 +80,8 @@ class AddsHeader:
         await self._app(scope, receive, send_with_header)
 
 
-class Outer(Plugin):
-    """Adds two headers."""
-
-    def middleware(self) -> Sequence[Middleware]:
-        return (Middleware(AddsHeader, "1"), Middleware(AddsHeader, value="2"))
-
-
-class Inner(Plugin):
-    """Adds one header."""
-
-    def middleware(self) -> Sequence[Middleware]:
-        return (Middleware(AddsHeader, "3"),)
+Outer = plugin("Outer", middleware=(Middleware(AddsHeader, "1"), Middleware(AddsHeader, value="2")))
+Inner = plugin("Inner", middleware=(Middleware(AddsHeader, "3"),))
 
 
 @pytest.mark.parametrize(
@@ -113,16 +106,13 @@ def test_middleware_sees_every_response(tmp_path, method, path, key, status):
     assert answer.headers["x-passed"] == "3, 2, 1"
 
 
-class SmallImages(Plugin):
-    """Refuses images that are wider than 100 pixels."""
+async def refuse_large(image: Image) -> None:
+    if image.info.width > 100:
+        route = image.request.spec.route
+        raise ImageTooLarge(f"{route}: {image.upload.filename} is {image.info.width} pixels wide.")
 
-    def steps(self) -> Sequence[Step]:
-        return (self.refuse_large,)
 
-    async def refuse_large(self, image: Image) -> None:
-        if image.info.width > 100:
-            route = image.request.spec.route
-            raise ImageTooLarge(f"{route}: {image.upload.filename} is {image.info.width} pixels wide.")
+SmallImages = plugin("SmallImages", steps=(refuse_large,))
 
 
 def test_step_refuses_one_image_and_costs_no_other():
@@ -134,38 +124,21 @@ def test_step_refuses_one_image_and_costs_no_other():
     assert (classified["status"], refused["width"]) == ("ok", 101)
 
 
-class TokenA(Authenticator):
+class Token(Authenticator):
     """Knows one key, and has a reason against another one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def identify(self, key: bytes) -> Identity | None:
         if key == b"expired":
             raise Unauthorized("The token has expired.")
-        return Identity("a") if key == b"a" else None
-
-
-class TokenB(Authenticator):
-    """Knows another key."""
-
-    def identify(self, key: bytes) -> Identity | None:
-        return Identity("b") if key == b"b" else None
-
-
-class KeysA(Plugin):
-    """The first check of keys."""
-
-    def authenticators(self) -> Sequence[Authenticator]:
-        return (TokenA(),)
-
-
-class KeysB(Plugin):
-    """The second check of keys."""
-
-    def authenticators(self) -> Sequence[Authenticator]:
-        return (TokenB(),)
+        return Identity(self._name) if key == self._name.encode() else None
 
 
 def test_authenticators_are_asked_in_turn_and_one_may_have_a_reason():
-    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [KeysA, KeysB])) as client:
+    tokens = [plugin(name, authenticators=(Token(name),)) for name in ("a", "b")]
+    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), tokens)) as client:
         answers = {key: client.get("/models", headers={"X-API-Key": key}) for key in ("a", "b", "c", "expired")}
     assert [answer.status_code for answer in answers.values()] == [200, 200, 401, 401]
     assert answers["expired"].json()["detail"] == "The token has expired."
@@ -196,10 +169,7 @@ class Fails(Plugin):
         raise ValueError("no routes")
 
 
-class NoMetrics(Plugin):
-    """Names a module that does not exist."""
-
-    metrics = "nothing_of_that_name"
+NoMetrics = type("NoMetrics", (Plugin,), {"metrics": "nothing_of_that_name"})
 
 
 class HasMore(Plugin):
@@ -229,11 +199,7 @@ class NeverStarts(Observer):
         raise ValueError("no disk")
 
 
-class StartsObserver(Plugin):
-    """Has an observer that does not start."""
-
-    def observers(self) -> Sequence[Observer]:
-        return (NeverStarts(),)
+StartsObserver = plugin("StartsObserver", observers=(NeverStarts(),))
 
 
 def test_code_of_a_plug_in_that_fails_while_the_service_starts_is_named():
@@ -292,11 +258,7 @@ class Broken(Observer):
         await asyncio.Event().wait()
 
 
-class Observes(Plugin):
-    """Has an observer that fails."""
-
-    def observers(self) -> Sequence[Observer]:
-        return (Broken(),)
+Observes = plugin("Observes", observers=(Broken(),))
 
 
 def test_observer_that_fails_is_named_and_costs_no_result(monkeypatch):
@@ -310,10 +272,7 @@ def test_observer_that_fails_is_named_and_costs_no_result(monkeypatch):
     )
 
 
-class HasErrors(Plugin):
-    """Has errors of its own."""
-
-    errors = "gateway.plugins.urls.errors"
+HasErrors = type("HasErrors", (Plugin,), {"errors": "gateway.plugins.urls.errors"})
 
 
 def test_error_codes_are_in_the_document():
@@ -322,23 +281,17 @@ def test_error_codes_are_in_the_document():
     assert {"overloaded", "fetch_failed"} <= set(re.findall(r"`(\w+)`", problem["properties"]["code"]["description"]))
 
 
-def _draws() -> APIRouter:
-    router = APIRouter()
-
-    @router.post("/draw", response_class=Response)
-    @router.post("/hidden", include_in_schema=False)
-    @traits(takes_images=True)
-    async def draw() -> None:
-        """Answers no JSON at one path, and is hidden at the other."""
-
-    return router
+router = APIRouter()
 
 
-class Draws(Plugin):
-    """Has routes with images that differ from those of the core."""
+@router.post("/draw", response_class=Response)
+@router.post("/hidden", include_in_schema=False)
+@traits(takes_images=True)
+async def draw() -> None:
+    """Answers no JSON at one path, and is hidden at the other."""
 
-    def routers(self) -> Sequence[APIRouter]:
-        return (_draws(),)
+
+Draws = plugin("Draws", routers=(router,))
 
 
 def test_document_has_routes_that_answer_no_json_and_lacks_hidden_ones():
@@ -362,11 +315,7 @@ class Csv(AnswerShape):
         return b"index,label\n", b""
 
 
-class CsvAnswers(Plugin):
-    """Another format of answers, which is no JSON."""
-
-    def shapes(self) -> dict[str, AnswerShape]:
-        return {"csv": Csv()}
+CsvAnswers = plugin("CsvAnswers", shapes={"csv": Csv()})
 
 
 def test_answer_may_be_text():
@@ -380,14 +329,11 @@ def test_answer_may_be_text():
     assert document["text/csv"]
 
 
-class Raises(Plugin):
-    """Has a step that fails."""
+async def fail(image: Image) -> None:
+    raise ValueError(image.upload.filename)
 
-    def steps(self) -> Sequence[Step]:
-        return (self.fail,)
 
-    async def fail(self, image: Image) -> None:
-        raise ValueError(image.upload.filename)
+Raises = plugin("Raises", steps=(fail,))
 
 
 def test_step_that_fails_is_named_and_costs_its_request_only():
@@ -398,15 +344,12 @@ def test_step_that_fails_is_named_and_costs_its_request_only():
     assert [event["plugin"] for event in logs if event["event"] == "unexpected_error"] == ["Raises"]
 
 
-class Waits(Plugin):
-    """Has a step that never ends for one image."""
+async def wait(image: Image) -> None:
+    if image.upload.filename == "b":
+        await asyncio.Event().wait()
 
-    def steps(self) -> Sequence[Step]:
-        return (self.wait,)
 
-    async def wait(self, image: Image) -> None:
-        if image.upload.filename == "b":
-            await asyncio.Event().wait()
+Waits = plugin("Waits", steps=(wait,))
 
 
 def test_step_that_never_ends_has_the_deadline_of_its_image():

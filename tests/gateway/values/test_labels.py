@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import UserError
-from gateway.plugins.tensors.model_file import read_models
+from gateway.plugins.tensors.settings import read_models
 from gateway.values.labels import LabelsError, read_label_file, read_labels
 from gateway.values.text_files import read_text
 from gateway_models.proof.dataset import read_dataset

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_valid
 
 from gateway.api.parameters import PredictParameters
 from gateway.inference.request_spec import ModelVersion
-from gateway.plugins.embed.embeddings import EmbeddingParameters
+from gateway.plugins.embed.route import EmbeddingParameters
 from gateway.plugins.streams.options import StreamParameters
 from gateway.values.quantities import pixels, pixels_beyond, size
 from gateway.values.validation import fault

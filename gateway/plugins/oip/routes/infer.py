@@ -92,12 +92,12 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in inference.outputs)
     size.add_predictions(class_count * len(collected))
     labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
-    answer = await encode(inference, model_name, scored, labels)
-    held.grow(sum(map(len, answer.pieces)))
-    if answer.header_bytes is None:
-        return PiecedAnswer(deque(answer.pieces), held)
-    response = PiecedAnswer(deque(answer.pieces), held, media_type="application/octet-stream")
-    response.headers[HEADER_LENGTH] = str(answer.header_bytes)
+    pieces, header_bytes = await encode(inference, model_name, scored, labels)
+    held.grow(sum(map(len, pieces)))
+    if header_bytes is None:
+        return PiecedAnswer(deque(pieces), held)
+    response = PiecedAnswer(deque(pieces), held, media_type="application/octet-stream")
+    response.headers[HEADER_LENGTH] = str(header_bytes)
     return response
 
 

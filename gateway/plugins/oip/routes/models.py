@@ -4,11 +4,12 @@ The extensions of Triton: https://github.com/triton-inference-server/server/tree
 by them.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
+from google.protobuf.message import Message
 from pydantic import BaseModel, StrictBool, ValidationError
 from pydantic_core import to_json
 from starlette.responses import Response
@@ -24,7 +25,6 @@ from gateway.errors import InvalidBody, InvalidParameter, ModelNotFound, NotFoun
 from gateway.inference.backend import ModelInfo
 from gateway.ingest.json_text import JsonError, decode, invalid
 from gateway.plugins.oip.documents import metadata_of
-from gateway.plugins.oip.triton_json import as_document
 from gateway.values.validation import VERSION_PATTERN
 
 router = APIRouter(include_in_schema=False)  # https://github.com/kserve/open-inference-protocol documents them
@@ -195,6 +195,28 @@ async def _statistics(context: RequestContext, name: str, version: str) -> dict[
     message = pb.ModelStatisticsRequest(name=name, version=version).SerializeToString()
     answer = await context.service.backend.call("ModelStatistics", name, message, deadline)
     return as_document(pb.ModelStatisticsResponse.FromString(answer))
+
+
+def as_document(message: Message) -> dict[str, Any]:
+    """A message in the form of Triton's JSON: protobuf's own has texts for 64-bit integers, and other names."""
+    return {
+        field.name: _value(field, getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+        if not field.has_presence or message.HasField(field.name)
+    }
+
+
+def _value(field: Any, value: Any) -> object:  # noqa: ANN401  # a descriptor, and any field of a message
+    if isinstance(value, Mapping):
+        kind = field.message_type.fields_by_name["value"]
+        return {str(key): _single(kind, value[key]) for key in value}
+    return [_single(field, each) for each in value] if field.is_repeated else _single(field, value)
+
+
+def _single(field: Any, value: Any) -> object:  # noqa: ANN401  # a descriptor, and any field of a message
+    if isinstance(value, Message):
+        return as_document(value)
+    return field.enum_type.values_by_number[value].name if field.enum_type else value
 
 
 def _json(document: object) -> Response:

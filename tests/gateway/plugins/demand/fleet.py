@@ -9,7 +9,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.deadline import Deadline
 from gateway.plugins.demand.backend import DemandBackend
 from gateway.plugins.demand.loader import DemandLoader
-from gateway.plugins.demand.memory import HOST, Budget, Described, ModelDescriptions
+from gateway.plugins.demand.models import HOST, Budget, Described, ModelDescriptions
 from gateway.plugins.recovery.plugin import repair
 from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import watcher

@@ -23,7 +23,7 @@ from gateway.hooks import Plugin, Plugins
 from gateway.inference.backend import Backend
 from gateway.plugin_loading import installed
 from gateway.plugins.demand.backend import DemandBackend
-from gateway.plugins.demand.memory import GPU, HOST, Budget, LoadedModel, to_unload
+from gateway.plugins.demand.models import GPU, HOST, Budget, LoadedModel, to_unload
 from gateway.plugins.demand.plugin import Demand
 from gateway.triton.pool import rendezvous_order
 from tests.doubles.backend import PNG, StubBackend

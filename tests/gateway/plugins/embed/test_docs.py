@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gateway.inference.backend import Row
-from gateway.plugins.embed.embeddings import EmbeddingParameters
+from gateway.plugins.embed.route import EmbeddingParameters
 from tests.asking import encode
 from tests.doubles.backend import VECTOR, StubBackend, by_image, with_vector
 from tests.e2e.test_api_docs import matches, values

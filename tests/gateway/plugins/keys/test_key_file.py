@@ -13,19 +13,8 @@ from hypothesis import strategies as st
 
 from gateway.findings import Level
 from gateway.plugins.keys import doctor
-from gateway.plugins.keys.key_file import (
-    KeyFile,
-    KeysError,
-    add_key,
-    read_keys,
-    remove_key,
-)
-from gateway.plugins.keys.quota import (
-    MAX_NAME_CHARACTERS,
-    MAX_NAMES,
-    InvalidQuota,
-    read_quota,
-)
+from gateway.plugins.keys.key_file import KeyFile, KeysError, add_key, read_keys, remove_key
+from gateway.plugins.keys.quota import MAX_NAME_CHARACTERS, MAX_NAMES, InvalidQuota, read_quota
 from tests.commands import gateway, refusal
 
 
@@ -142,26 +131,14 @@ def test_damaged_file_keeps_the_old_keys_and_is_logged_once(path, damage, capfd)
 
 
 def test_commands_add_list_and_remove_keys(path):
-    options = (
-        "--rate",
-        "90/min",
-        "--per-day",
-        "500",
-        "--per-month",
-        "9000",
-        "--share",
-        "0.5",
-        "--priority",
-        "bulk",
-        "--models",
-        "a,b",
-    )
+    quota = "rate=90/min per-day=500 per-month=9000 share=0.5 priority=bulk models=a,b routes=/predict"
+    options = [f"--{option}" for option in quota.split()]
     plain = gateway("key", "add", "mobile", "--file", path)
-    limited = gateway("key", "add", "team", "--routes", "/predict", *options, "--file", path)
+    limited = gateway("key", "add", "team", *options, "--file", path)
     for name, made in (("mobile", plain), ("team", limited)):
         assert read_keys(path).name_of(made.stdout.strip().encode()) == name
         assert made.stdout.strip() not in made.stderr
-    team = "team rate=90/min per-day=500 per-month=9000 share=0.5 priority=bulk models=a,b routes=/predict\n"
+    team = f"team {quota}\n"
     assert gateway("key", "list", "--file", path).stdout == f"mobile\n{team}"
     gateway("key", "remove", "mobile", "--file", path)
     assert gateway("key", "list", "--file", path).stdout == team
@@ -237,41 +214,23 @@ def test_text_of_a_quota_is_read_as_the_same_quota(options):
     assert read_quota(dict(option.split("=") for option in str(quota).split())) == quota
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"rate": "tig_pasted"},
-        {"rate": "100"},
-        {"rate": "0/s"},
-        {"rate": "-1/s"},
-        {"rate": "1e9/s"},
-        {"rate": "1.5/s"},
-        {"rate": "²/s"},
-        {"rate": "100/day"},
-        {"rate": "9" * 5_000 + "/s"},
-        {"per-day": "0"},
-        {"per-day": "1000000000"},
-        {"per_day": "1"},
-        {"per-month": "tig_pasted"},
-        {"per-month": "1.5"},
-        {"share": "0"},
-        {"share": "1.01"},
-        {"share": "nan"},
-        {"share": "tig_pasted"},
-        {"priority": "tig_pasted"},
-        {"models": ""},
-        {"models": "a,,b"},
-        {"models": "m" * (MAX_NAME_CHARACTERS + 1)},
-        {"models": ",".join(f"m{number}" for number in range(MAX_NAMES + 1))},
-        {"routes": "predict"},
-        {"routes": "/"},
-        {"routes": "/predict/"},
-        {"tig_pasted": "1"},
-    ],
-)
-def test_unreadable_option_is_an_error_that_does_not_repeat_it(options):
+UNREADABLE = {
+    "rate": ["tig_pasted", "100", "0/s", "-1/s", "1e9/s", "1.5/s", "²/s", "100/day", "9" * 5_000 + "/s"],
+    "per-day": ["0", "1000000000"],
+    "per_day": ["1"],
+    "per-month": ["tig_pasted", "1.5"],
+    "share": ["0", "1.01", "nan", "tig_pasted"],
+    "priority": ["tig_pasted"],
+    "models": ["", "a,,b", "m" * (MAX_NAME_CHARACTERS + 1), ",".join(f"m{n}" for n in range(MAX_NAMES + 1))],
+    "routes": ["predict", "/", "/predict/"],
+    "tig_pasted": ["1"],
+}
+
+
+@pytest.mark.parametrize(("option", "value"), [(name, each) for name, values in UNREADABLE.items() for each in values])
+def test_unreadable_option_is_an_error_that_does_not_repeat_it(option, value):
     with pytest.raises(InvalidQuota) as caught:
-        read_quota(options)
+        read_quota({option: value})
     assert "pasted" not in str(caught.value)
     assert len(str(caught.value)) < 200
 

@@ -10,7 +10,7 @@ import tritonclient.http
 from tritonclient.grpc.model_config_pb2 import DataType
 from tritonclient.utils import InferenceServerException
 
-from gateway.plugins.oip.triton_json import as_document
+from gateway.plugins.oip.routes.models import as_document
 from gateway_local.server import EmbeddedTriton
 from tests.keys import key_of
 from tests.photos import photo, unlike_any

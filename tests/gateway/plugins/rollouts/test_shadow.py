@@ -26,8 +26,7 @@ from gateway.ingest.masking import Masking
 from gateway.ingest.upload import Upload
 from gateway.plugins.media.explaining import MaskedCopies
 from gateway.plugins.rollouts import metrics
-from gateway.plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, difference
-from gateway.plugins.rollouts.spare_capacity import SpareCapacity
+from gateway.plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, SpareCapacity, difference
 from tests.doubles.backend import CAT, PNG, scored
 from tests.doubles.scripted import Loop, PendingCall, Scripted, ScriptedBackend, query, service_of, start
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.limits.admission import Admission
-from gateway.plugins.rollouts.spare_capacity import SpareCapacity
+from gateway.plugins.rollouts.shadow import SpareCapacity
 
 
 def admission(max_images: int = 8, max_bytes: int = 800) -> Admission:

@@ -11,7 +11,7 @@ from gateway.environment import SettingsError, load_settings
 from gateway.errors import ContractBroken, InferenceFailed
 from gateway.inference.backend import Call
 from gateway.ingest.resizing import Resize, TensorInput
-from gateway.plugins.tensors.model_file import ModelFileError, read_models
+from gateway.plugins.tensors.settings import ModelFileError, read_models
 from gateway.plugins.tensors.tensor_codec import MOST_IMAGES, TensorModel
 from gateway.triton.wire import Codecs
 from tests.settings import Settings
