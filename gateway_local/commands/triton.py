@@ -6,7 +6,6 @@ import typer
 
 from gateway.command_line.terminal import Repository, emit, print_status
 from gateway.environment import load_settings
-from gateway.errors import UserError
 from gateway_local.commands.shown import shown
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 
@@ -47,45 +46,3 @@ def triton_run(
     settings, ports = load_settings(), (grpc_port, http_port, metrics_port)
     how = shown(settings, verbose=True)
     run_triton(settings, model_repository, host=host, ports=ports, shown=how, arguments=arguments or ())
-
-
-@app.command("alive", hidden=True)
-def triton_alive(
-    address: Annotated[
-        str | None,
-        typer.Option(
-            "--triton",
-            metavar="HOST:PORT",
-            help="Triton's gRPC address (GATEWAY_TRITON_URL).",
-            show_default=False,
-        ),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Model to send images to (GATEWAY_MODEL).", show_default=False)
-    ] = None,
-    patience: Annotated[float, typer.Option(help="Seconds of failure before it exits with 1.", min=0)] = 60.0,
-) -> None:
-    """Liveness probe: exits with 1 if Triton has failed real inferences for a minute.
-
-    It fails only where a restart helps: not while models are loading or Triton is busy.
-    """
-    import asyncio
-
-    from gateway.triton.opening import connector
-    from gateway.triton.wire import Codecs
-    from gateway_local.liveness import reason_to_restart
-
-    settings = load_settings()
-    target = address or settings.triton_url[0]
-
-    async def check() -> str | None:
-        endpoint = connector(settings)(target)
-        try:
-            codecs = Codecs.of_settings(settings)
-            return await reason_to_restart(endpoint, model or settings.model, codecs=codecs, patience_seconds=patience)
-        finally:
-            await endpoint.close()
-
-    if (reason := asyncio.run(check())) is not None:
-        raise UserError(f"Triton has to be restarted: {reason}")
-    print_status("Triton is alive")

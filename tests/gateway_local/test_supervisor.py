@@ -1,6 +1,5 @@
 """Processes are watched: restarts, liveness, and groups that end as a whole."""
 
-import asyncio
 import contextlib
 import subprocess
 import sys
@@ -8,7 +7,6 @@ import sys
 import psutil
 import pytest
 
-from gateway_local.liveness import reason_to_restart
 from gateway_local.reaper import watch
 from gateway_local.supervisor import (
     CHECK_SECONDS,
@@ -19,8 +17,6 @@ from gateway_local.supervisor import (
     Readiness,
     Supervisor,
 )
-from tests.doubles.triton import FakeEndpoint, FakeTriton
-from tests.gateway.triton.fleet import MODEL
 from tests.processes import PROJECT, is_gone, wait_for
 
 
@@ -144,48 +140,6 @@ def test_readiness_is_reported_when_lost_and_regained(kept):
     assert kept.said[:2] == ["not ready: classifier: no memory", "not ready: classifier: no labels"]
     assert kept.said[2].startswith("ready again after 1")
     assert len(kept.said) == 3
-
-
-def reason(triton: FakeTriton, patience_seconds: float = 0.1, later=None) -> str | None:
-    async def ask() -> str | None:
-        if later is not None:
-            asyncio.get_running_loop().call_later(0.05, later)
-        endpoint = FakeEndpoint("127.0.0.1:8001", triton)
-        return await reason_to_restart(endpoint, MODEL, patience_seconds=patience_seconds, pause_seconds=0.01)
-
-    return asyncio.run(ask())
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "words"),
-    [
-        ({}, None),
-        ({"failing": {"net"}}, MODEL),
-        ({"away": True}, "127.0.0.1:8001"),
-        ({"unloaded": {"net"}}, None),
-        ({"ensembles": {}}, None),
-    ],
-    ids=["answers", "fails", "away", "unloaded", "no model"],
-)
-def test_restart_has_a_reason(behaviour, words):
-    found = reason(FakeTriton(**behaviour), patience_seconds=0.1 if words else 60)
-    assert (found is None) == (words is None)
-    assert words is None or words in found
-
-
-def test_wrong_configuration_is_no_reason_to_restart():
-    class Wrong(FakeTriton):
-        def config(self, name):
-            config = super().config(name)
-            del config.output[:]
-            return config
-
-    assert reason(Wrong()) is None
-
-
-def test_triton_that_recovers_in_time_is_alive():
-    triton = FakeTriton(failing={"net"})
-    assert reason(triton, patience_seconds=30, later=triton.failing.clear) is None
 
 
 LEADER = """

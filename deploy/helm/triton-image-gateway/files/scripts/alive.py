@@ -5,9 +5,8 @@ and a sentence. A model that is not loaded, or is being reloaded, needs no resta
 
 With --loaded it is the startup probe, which sends no image: Triton must be ready and have the model, so that a wrong
 name fails the installation, instead of a liveness probe that never fails.
-Needs nothing but Python, since NVIDIA's image has no more; where the gateway is installed, `gateway triton alive` asks
-the same. What is sent is noise, which no cache has seen: an image for the input RAW_IMAGE, else tensors of the shapes
-that Triton's configuration of the model has.
+Needs nothing but Python, since NVIDIA's image has no more. What is sent is noise, which no cache has seen: an image for
+the input RAW_IMAGE, else tensors of the shapes that Triton's configuration of the model has.
 """
 
 import http.client
