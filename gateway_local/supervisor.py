@@ -12,6 +12,8 @@ CHECK_SECONDS = 2.0
 HANGS_AFTER = 3
 """Consecutive checks without an answer; each waits for 2 s, so a hang is found within about ten seconds."""
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.5, 30.0
+READINESS_SECONDS = 5.0
+"""Time between two questions whether images are classified: each costs the API a request."""
 STEADY_SECONDS = 60.0
 """After running for this long, a process's earlier deaths no longer count."""
 MAX_DEATHS = 5
@@ -114,8 +116,9 @@ class Readiness:
         self._reason = ""
 
     def check(self) -> None:
-        """Probe every CHECK_SECONDS, and report changes."""
-        if self._clock() - self._probed_at < CHECK_SECONDS:
+        """Probe every READINESS_SECONDS, every CHECK_SECONDS while it is lost, and report changes."""
+        interval_seconds = READINESS_SECONDS if self._lost_at is None else CHECK_SECONDS
+        if self._clock() - self._probed_at < interval_seconds:
             return
         ready, reason = self._probe()
         self._probed_at = self._clock()

@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -40,6 +41,7 @@ class Server(uvicorn.Server):
         self._pipe = pipe
         self._told_ready = False
         self._beat_at = 0.0
+        self._signalled = asyncio.Event()
         self._retires_by: float | None = None
         self._sockets: list[socket.socket] = []
 
@@ -51,10 +53,27 @@ class Server(uvicorn.Server):
             signal.signal(signal.SIGUSR1, lambda *_: self.retire())
         self._tell(STARTED)
 
+    async def main_loop(self) -> None:
+        """Call `on_tick` ten times a second, as uvicorn does; in a worker at rest once a second, and at a signal."""
+        counter = 0
+        while not await self.on_tick(counter):
+            rests = self._told_ready and self._pipe is not None and not self.server_state.connections
+            counter += 10 if rests else 1
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0 if rests else 0.1):
+                    await self._signalled.wait()
+            self._signalled.clear()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop at the next tick, which comes at once."""
+        super().handle_exit(sig, frame)
+        self._tick_soon()
+
     def retire(self) -> None:
         """Leave new connections to other workers, and end when the present ones have ended."""
         self.lifespan.state["draining"].retire()
         self._retires_by = time.monotonic() + KEEP_ALIVE_SECONDS + (self.config.timeout_graceful_shutdown or 0)
+        self._tick_soon()
 
     async def on_tick(self, counter: int) -> bool:
         """Report to the supervisor; returns whether to stop."""
@@ -86,6 +105,10 @@ class Server(uvicorn.Server):
         while self.server_state.connections and time.monotonic() < ends_at and not self.force_exit:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         await super().shutdown(sockets)
+
+    def _tick_soon(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop does not run yet, or has ended
+            asyncio.get_running_loop().call_soon_threadsafe(self._signalled.set)
 
     def _tell(self, what: bytes) -> None:
         if self._pipe is not None:
