@@ -13,7 +13,7 @@ from gateway.values.files import whole_file
 from gateway_models.networks.adapted import GRAY_ADVICE, LUMA, PIXELS, Form
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
-from gateway_models.networks.probe import Ending
+from gateway_models.networks.probe import Ending, activation_name
 from gateway_models.repository.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -43,12 +43,13 @@ _SAME_VALUES = frozenset(
 """Operators that leave the values of images as they are, or mix neighbours."""
 ARRANGED = "gateway/arranged"
 """Prefix of the nodes that convert `input__0` to a model's input format."""
-_ACTIVATIONS = {
-    (Ending.LOGITS, False): ("Softmax", {"axis": 1}),
-    (Ending.LOG_SOFTMAX, False): ("Exp", {}),
-    (Ending.LOGITS, True): ("Sigmoid", {}),
+_ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "softmax": ("Softmax", {"axis": 1}),
+    "sigmoid": ("Sigmoid", {}),
+    "exp": ("Exp", {}),
+    "none": ("Identity", {}),
 }
-"""(ending, multi-label) → the activation to append; other pairs need none."""
+"""The operators of probe.ACTIVATIONS, with their attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +231,7 @@ def finish(
     ]
     # Renamed, the model's own tensors cannot clash with the contract's.
     rename(graph, {name: inner_name(name) for name in (given.name, result.name)})
-    operator, attributes = _ACTIVATIONS.get((ending, multi_label), ("Identity", {}))
+    operator, attributes = _ACTIVATIONS[activation_name(ending, multi_label=multi_label)]
     # Scores may be [N, classes, 1, 1]; the order of two dimensions stays.
     flat = helper.make_node("Flatten", ["gateway/scores"], ["gateway/flat"], axis=1)
     last = helper.make_node(operator, ["gateway/flat"], [CLASSIFIER_OUTPUT], **attributes)
