@@ -226,36 +226,6 @@ def test_no_frame_is_sent_while_too_many_are_unanswered(page: Page, backend: Stu
     expect(page.locator("#camera-figures")).to_contain_text(re.compile(r"[1-9]\d* dropped by the gateway"))
 
 
-def test_no_frame_is_sent_while_the_socket_buffer_is_full(context: BrowserContext, service: str):
-    page = context.new_page()
-    page.goto(service)
-    rooms = page.evaluate(
-        """async () => {
-          let socket;
-          globalThis.WebSocket = class {
-            static OPEN = 1;
-            readyState = 1;
-            bufferedAmount = 0;
-            constructor() { socket = this; }
-            send() { this.bufferedAmount += 1000; }
-          };
-          const { Stream } = await import("/assets/stream.js");
-          const stream = new Stream("", { onMessage() {}, onEnd() {} });
-          const rooms = [stream.hasCapacity(2)];
-          stream.send(new Blob([]), performance.now());
-          rooms.push(stream.hasCapacity(2));
-          socket.bufferedAmount = 0;
-          rooms.push(stream.hasCapacity(2));
-          stream.send(new Blob([]), performance.now());
-          socket.bufferedAmount = 0;
-          rooms.push(stream.hasCapacity(2));
-          socket.onmessage({ data: '{"type": "frame", "frame": 1}' });
-          return [...rooms, stream.hasCapacity(2)];
-        }"""
-    )
-    assert rooms == [True, False, True, False, True]
-
-
 def test_example_module_streams_blobs_from_a_web_page(context: BrowserContext, service: str):
     """The module has the page's own origin: the content security policy allows no other."""
     page = context.new_page()
