@@ -60,8 +60,6 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # One process for each core; each prints its output when it has ended, and a failure of one does not stop the others.
 BESIDE_EACH_OTHER = --no-print-directory --jobs 2 --output-sync=target --keep-going
-# From where `make check` on the main branch looks for changes: tests/affected.py.
-KEEP_GREEN = { ! git diff --quiet HEAD || { mkdir -p build && git rev-parse HEAD > build/green; }; }
 
 .PHONY: help ready install up test test-most test-long check check-tests check-style check-types check-imports test-python coverage lint fmt docs site dist bench figures fuzz sanitize clean
 
@@ -116,7 +114,6 @@ up: $(INSTALLED) $(VENV)/.installed-native ## start Triton and the gateway on ht
 # Lint has a core while tests wait; what it finds is printed as soon as it has ended.
 test: ready ## lint, type-check and test against a real Triton: all but test-long
 	@$(MAKE) $(subst target,none,$(BESIDE_EACH_OTHER)) test-most check-style check-types check-imports
-	@$(KEEP_GREEN)
 
 test-most:
 	@rm -f $(FAILED)
@@ -126,7 +123,7 @@ test-long: ready ## the tests that take minutes: tutorials, round trips of many 
 	@rm -f $(FAILED)
 	@$(PYTEST) $(WORKERS) -m "(long or hypothesis) and not alone"; code=$$?; $(ONCE_MORE); exit $$code
 
-check: ready ## the inner loop, within a minute: lint, types and the tests that a change concerns, without Triton, torch and browsers
+check: ready ## the inner loop: lint, types and the tests that a change concerns, without Triton, torch and browsers
 	@$(MAKE) $(BESIDE_EACH_OTHER) check-tests check-style check-types check-imports
 
 # No tests to run, 5, is no failure: the change concerns tests with Triton alone.

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -32,7 +31,6 @@ from gateway_models.networks import isolation, served_memory
 from gateway_models.networks.export import export_default
 from gateway_models.repository.entry import Entry
 from tests import counts, postponed, workers
-from tests.affected import DURATIONS
 from tests.gateway_models.networks.warm_jobs import WarmProcess
 from tests.light_models import lightened
 from tests.loops import Loop
@@ -81,25 +79,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if "browser" in fixtures:
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: workers.position(item.nodeid))
-
-
-LEFT_OUT = {"triton", "torch", "browser", "slow", "long", "alone"}
-"""The marks of tests that `make check` leaves out."""
-_seconds: dict[str, float] = defaultdict(float)
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Add up how long the tests of a file take, for `tests/affected.py`."""
-    if not LEFT_OUT & report.keywords.keys():
-        _seconds[report.nodeid.partition("::")[0]] += report.duration
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Keep how long the tests of each file took."""
-    cache = getattr(session.config, "cache", None)
-    if not hasattr(session.config, "workerinput") and _seconds and cache is not None:
-        before = cache.get(DURATIONS, {})
-        cache.set(DURATIONS, before | {path: round(took, 2) for path, took in _seconds.items()})
 
 
 def pytest_collectstart() -> None:

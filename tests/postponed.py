@@ -1,6 +1,6 @@
 """Imports of torch, and of what takes as long, wait until the first test that needs them runs.
 
-Each worker of a run collects every test, and runs a share. While it collects, the packages of `affected.HEAVY` and the
+Each worker of a run collects every test, and runs a share. While it collects, the packages of `HEAVY` and the
 modules of this project that import them are `Postponed`: so are the names that a test module imports from them, and
 what it makes of these, by calls, for a constant or a parameter. Before the first test of a module, its globals become
 what they stand for; what is within a container, an object or a class stays postponed, and fails the test that uses it.
@@ -9,19 +9,60 @@ No class can be derived from what is postponed, so tests' networks have a module
 
 import gc
 import importlib
+import re
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests import affected
-
+PROJECT = Path(__file__).resolve().parents[1]
 PACKAGES = ("bench", "gateway_models", "tests")
 """Packages of this project with modules that import torch."""
+HEAVY = ("torch", "torchvision", "onnx", "onnxruntime", "sklearn", "skimage", "scipy", "matplotlib", "jsonschema")
+HEAVY += ("efficientnet_lite_pytorch", "timm", "transformers", "ultralytics", "keras", "safetensors")
+"""Packages that take a second or more to import."""
+IMPORT = re.compile(r"^\s*(?:import\s+([\w., ]+)|from\s+([\w.]+)\s+import\s+(\([^)]*\)|[^\n]+))", re.MULTILINE)
+AT_IMPORT = re.compile(IMPORT.pattern.replace(r"^\s*", "^"), re.MULTILINE)
+"""The imports outside of functions and conditions."""
+ROOT_FIXTURES = "tests/conftest.py"
+
+
+def imported(source: str, pattern: re.Pattern[str] = IMPORT) -> set[str]:
+    """The names of the modules that a module may import, anywhere in it: in `from a import b`, both `a` and `a.b`."""
+    names = set()
+    for plain, package, members in pattern.findall(source):
+        names |= {each.split()[0] for each in plain.split(",") if each.strip()}
+        if package:
+            names |= {package, *(f"{package}.{name}" for name in re.findall(r"\w+", members))}
+    return names
+
+
+def module_name(path: str) -> str:
+    """The name by which the file at a path is imported."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def heavy(sources: dict[str, str]) -> set[str]:
+    """Of Python texts by path, the files whose import needs a package of HEAVY; a folder uses its conftest.py."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for path, source in sources.items():
+        for name in imported(source, AT_IMPORT):
+            users[name.partition(".")[0] if name.partition(".")[0] in HEAVY else name].add(path)
+        if path.endswith("/conftest.py") and path != ROOT_FIXTURES:
+            folder = path.removesuffix("conftest.py")
+            users[module_name(path)].update(each for each in sources if each.startswith(folder))
+    found: set[str] = set()
+    level = set().union(*(users[package] for package in HEAVY))
+    while level := level - found:
+        found |= level
+        level = set().union(*(users[module_name(path)] for path in level - {ROOT_FIXTURES}))
+    return found
 
 
 class Postponed(ModuleType):
@@ -94,14 +135,14 @@ class _Postponing(Loader, MetaPathFinder):
     """Finds a postponed module in place of one that takes long to import."""
 
     def __init__(self) -> None:
-        files = (path for package in PACKAGES for path in (affected.PROJECT / package).rglob("*.py"))
-        sources = {str(path.relative_to(affected.PROJECT)): path.read_text() for path in files}
-        self._heavy = {affected.module_name(path) for path in affected.heavy(sources) if "/test_" not in path}
+        files = (path for package in PACKAGES for path in (PROJECT / package).rglob("*.py"))
+        sources = {str(path.relative_to(PROJECT)): path.read_text() for path in files}
+        self._heavy = {module_name(path) for path in heavy(sources) if "/test_" not in path}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in self._heavy and fullname.partition(".")[0] not in affected.HEAVY:
+        if fullname not in self._heavy and fullname.partition(".")[0] not in HEAVY:
             return None
         within = isinstance(sys.modules.get(fullname.rpartition(".")[0]), Postponed)
         if not within and PathFinder.find_spec(fullname, path) is None:
@@ -120,7 +161,7 @@ _finder = _Postponing()
 
 def refusals() -> list[str]:
     """What was imported while tests were collected, and must not be."""
-    return [f"{name} is imported" for name in affected.HEAVY if name in sys.modules] + [
+    return [f"{name} is imported" for name in HEAVY if name in sys.modules] + [
         f"{name} imports {value!r}: import it within functions"
         for name, module in sys.modules.items()
         if not name.rpartition(".")[2].startswith("test_")
