@@ -1,12 +1,8 @@
 """Makes image files that follow the letter of their formats and cost more than they seem to."""
 
-import io
 import struct
 import zlib
 from functools import cache
-
-import numpy as np
-from PIL import Image
 
 from tests.encoders import png_chunk, png_header
 
@@ -37,16 +33,6 @@ def progressive_jpeg_of_many_scans(side: int, scans: int) -> bytes:
             b"\xff\xd9",
         )
     )
-
-
-@cache
-def progressive_jpeg(width: int, height: int) -> bytes:
-    """A usual progressive photograph, whose coefficients a decoder keeps until the last scan."""
-    noise = np.random.default_rng(1).integers(0, 255, (height // 16, width // 16, 3), np.uint8)
-    file = io.BytesIO()
-    picture = Image.fromarray(noise).resize((width, height), Image.Resampling.BILINEAR)
-    picture.save(file, "JPEG", progressive=True, quality=80)
-    return file.getvalue()
 
 
 def png(width: int, height: int, *chunks: bytes, bits: int = 8, colour: int = 2) -> bytes:

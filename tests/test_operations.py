@@ -2,17 +2,14 @@
 
 import re
 import runpy
-from typing import Any
 
-import promql_parser
 import pytest
 import structlog
 
 from gateway import errors
-from gateway.plugin_loading import errors_of
 from gateway.plugins.keys.key_file import add_key
 from tests.deploy.test_alerts import RULES as BY_NAME
-from tests.deploy.test_dashboards import SERIES
+from tests.deploy.test_dashboards import SERIES, selectors
 from tests.doubles.backend import PNG, StubBackend
 from tests.processes import PROJECT
 from tests.services import client_of
@@ -76,13 +73,6 @@ def test_every_alert_has_one_explanation():
     assert re.findall(r"^## (\w+)\n\n\S", ALERTS_PAGE, re.MULTILINE) == [rule["alert"] for rule in RULES]
 
 
-def selectors(expression: str) -> list[Any]:
-    """The series that an expression selects; raises ValueError if it is not PromQL."""
-    found = []
-    promql_parser.walk(promql_parser.parse(expression), found.append)
-    return [each for each in found if isinstance(each, promql_parser.VectorSelector)]
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_alert_expressions_use_existing_metrics(rule):
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
@@ -97,20 +87,6 @@ def test_alert_expressions_use_existing_metrics(rule):
                 assert set(matcher.value.split("|")) <= codes() | {"ok"}
 
 
-def outcomes(alert: str) -> set[str]:
-    """The outcomes of images that an alert selects, or leaves out."""
-    matchers = [each for selector in selectors(BY_NAME[alert]["expr"]) for each in selector.matchers.matchers]
-    (values,) = (matcher.value for matcher in matchers if matcher.name == "outcome")
-    return set(values.split("|"))
-
-
-def test_every_image_error_has_an_alert():
-    """An error that is neither the service's nor a key's is the file's."""
-    service = codes(errors.ServiceError) - {"internal_error", "load_failed", "rate_limited"}
-    assert outcomes("GatewayImagesFail") == service
-    assert outcomes("GatewayBadImages") == service | {"ok", "internal_error", "rate_limited"}
-
-
 @pytest.mark.parametrize("expression", re.findall(r"```promql\n(\(?sum.*?)\n```", TEXT, re.DOTALL))
 def test_documented_expressions_use_existing_metrics(expression):
     assert {selector.name for selector in selectors(expression)} <= set(SERIES)
@@ -120,8 +96,3 @@ def test_documented_expressions_use_existing_metrics(expression):
 def test_reference_table_matches_code(name):
     page = TABLES["page_of"](name).read_text()
     assert TABLES["with_table"](name, page) == page, "run: make docs"
-
-
-def test_error_modules_tree_has_every_code():
-    for error in errors_of(()):
-        assert re.search(rf"{error.__name__} +{int(error.status)} {error.code}\b", errors.__doc__), error

@@ -1,6 +1,6 @@
 """Names that come from outside, such as a bucket's objects or an archive's members, as paths below a folder.
 
-Every such name becomes a `SafePath` before it is joined to a folder; tests/test_outside_names.py finds other joins.
+Every such name becomes a `SafePath` before it is joined to a folder.
 """
 
 import os

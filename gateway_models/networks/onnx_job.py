@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -142,4 +143,5 @@ def write_onnx(
     written: Callable[[Tensor], Any] = (
         runner(path) if embeddings is None else pair_runner(path, CLASSIFIER_OUTPUT, CLASSIFIER_FEATURES)
     )
-    return outcome_of(job, Format.ONNX, findings, expected, written, embeddings, form.recorded)
+    outcome = outcome_of(job, Format.ONNX, findings, expected, written, embeddings)
+    return replace(outcome, input="" if form.is_plain else form.input)

@@ -31,21 +31,6 @@ def test_processor_time_is_reported_per_image_and_percentiles_by_the_nearest_ran
     assert (percentile(values, 50), percentile(values, 99), percentile([7.0], 99)) == (50, 99, 7)
 
 
-def test_every_second_round_goes_through_the_subjects_in_reverse():
-    order = []
-
-    def subject(name: str):
-        def measure(seconds: float) -> Measurement:
-            order.append(name)
-            return Measurement(1, seconds)
-
-        return measure
-
-    measured = in_turns({"a": subject("a"), "b": subject("b")}, 1.0, 3, lambda _: None)
-    assert order == ["a", "b", "b", "a", "a", "b"]
-    assert {name: len(series) for name, series in measured.items()} == {"a": 3, "b": 3}
-
-
 @pytest.mark.parametrize(("quiet", "attempts"), [(None, 2), (0.5, 3)])
 def test_disturbed_round_is_measured_again(quiet: float | None, attempts: int):
     """Other processes keep two cores busy during the first measurement."""

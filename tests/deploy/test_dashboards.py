@@ -64,6 +64,13 @@ def queries(panel: dict[str, Any]) -> list[str]:
     return [target["expr"] for target in panel["targets"]]
 
 
+def selectors(expression: str) -> list[Any]:
+    """The series that an expression selects; raises ValueError if it is not PromQL."""
+    found: list[Any] = []
+    promql_parser.walk(promql_parser.parse(expression), found.append)
+    return [each for each in found if isinstance(each, promql_parser.VectorSelector)]
+
+
 def labels(selector: promql_parser.VectorSelector) -> set[str]:
     """The labels that a selector asks for."""
     return {matcher.name for matcher in selector.matchers.matchers}
@@ -72,16 +79,14 @@ def labels(selector: promql_parser.VectorSelector) -> set[str]:
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
 def test_panel_queries_existing_metrics(panel):
     for target in panel["targets"]:
-        found: list[object] = []
-        promql_parser.walk(promql_parser.parse(expression(target["expr"])), found.append)
-        selectors = [each for each in found if isinstance(each, promql_parser.VectorSelector)]
-        assert selectors
-        for selector in selectors:
+        selected = selectors(expression(target["expr"]))
+        assert selected
+        for selector in selected:
             assert selector.name in SERIES
             assert labels(selector) <= SERIES[selector.name] | {"namespace"}
             assert "namespace" in labels(selector), "the chosen namespace has no effect"
         legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-        assert legend <= {"instance"}.union(*(SERIES[selector.name] for selector in selectors))
+        assert legend <= {"instance"}.union(*(SERIES[selector.name] for selector in selected))
     assert panel["description"].endswith(".")
 
 

@@ -16,7 +16,7 @@ from gateway.settings import variable
 from gateway.values.variables import NO_SETTINGS
 from tests import affected
 from tests.doubles.backend import StubBackend
-from tests.processes import PACKAGES, PROJECT
+from tests.processes import PROJECT
 from tests.settings import Settings
 
 FILES = sorted(
@@ -103,22 +103,6 @@ def test_reference_names_every_route(tmp_path):
     assert not missing, f"describe {missing} in docs/reference/http-api.md, or in another page there"
 
 
-*OTHERS, LAST = [each.value for each, traits in FORMATS.items() if not traits.package]
-OF_AN_ERROR = ("docs/reference/http-api.md", "docs/guides/embeddings.md", "docs/tutorials/first-service.md")
-
-
-@pytest.mark.parametrize(
-    ("path", "joined"),
-    [
-        ("README.md", " and "),
-        ("gateway/plugins/page/static/index.html", ", "),
-        *((path, " or ") for path in OF_AN_ERROR),
-    ],
-)
-def test_list_has_the_formats_of_every_installation(path, joined):
-    assert f"{', '.join(OTHERS)}{joined}{LAST}" in (PROJECT / path).read_text()
-
-
 def test_guide_to_files_and_page_have_each_format():
     """The page offers files that browsers do not know as images.
 
@@ -145,20 +129,6 @@ def test_files_of_the_architecture_exist():
     gone = {name for name in names if "/" in name or name.endswith(".py")} - ends
     assert len(names) > 70
     assert not gone, f"correct these names in ARCHITECTURE.md: {gone}"
-
-
-ANY_INDEX = re.compile(r"index[-_]url(?:=| +|\", \")https?://(?!127\.|localhost)", re.IGNORECASE)
-
-
-@pytest.mark.parametrize("folder", [*PACKAGES, "deploy", "docs"])
-def test_no_package_index_is_chosen_for_users(folder):
-    """Commands and advice leave the address to the reader: many machines reach one mirror alone."""
-    assert ANY_INDEX.search("pip install torch --index-url https://wheels.example.org/cpu")
-    assert not ANY_INDEX.search("pip install --index-url http://127.0.0.1:8080/client/ triton-image-gateway-client")
-    kinds = {".py", ".md", ".yml", ".yaml"}
-    paths = [path for path in (PROJECT / folder).rglob("*") if path.suffix in kinds]
-    assert len(paths) > 3
-    assert [str(path) for path in paths if ANY_INDEX.search(path.read_text())] == []
 
 
 def build(source: Path, site: Path) -> subprocess.CompletedProcess[str]:
