@@ -57,11 +57,15 @@ class CpuNetwork:
 
 
 def write(found: CpuNetwork, model: Path) -> None:
-    """Write the record beside a model.pt, with the checksums of the files; raises OSError."""
-    record = asdict(found)
+    """Write the record beside a model.pt, with the checksums of the files; raises OSError.
+
+    If TorchScript runs it, the form for ONNX Runtime is removed.
+    """
+    record, network = asdict(found), model.with_name(NETWORK)
     if found.runtime is CpuRuntime.ONNXRUNTIME:
-        record["model_sha256"] = _backend.sha256(model)
-        record["onnx_sha256"] = _backend.sha256(model.with_name(NETWORK))
+        record |= {"model_sha256": _backend.sha256(model), "onnx_sha256": _backend.sha256(network)}
+    else:
+        network.unlink(missing_ok=True)
     with whole_file(model.with_name(RECORD), mode=0o644) as draft:
         draft.write_text(json.dumps(record, indent=2) + "\n")
 

@@ -19,7 +19,8 @@ _STRIP_OFFSETS, _STRIP_BYTES, _TILE_OFFSETS, _TILE_BYTES = 273, 279, 324, 325
 _UNSIGNED_INTEGER = 1
 _ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA = 1, 2
 # White is zero, black is zero, RGB, palette, CMYK, YCbCr, CIELab.
-_GRAYS, _RGB, _LAB, _PHOTOMETRICS = (0, 1), 2, 8, frozenset({0, 1, 2, 3, 5, 6, 8})
+_WHITE_IS_0, _BLACK_IS_0, _RGB, _PALETTE, _LAB = 0, 1, 2, 3, 8
+_PHOTOMETRICS = frozenset({0, 1, 2, 3, 5, 6, 8})
 _BIT_DEPTHS = frozenset({1, 2, 4, 8, 16})
 
 
@@ -78,9 +79,10 @@ def _read_tiff(data: bytes, image_format: ImageFormat) -> Header:
     alpha = _UNASSOCIATED_ALPHA if unnamed else next(iter(_values(tags, _EXTRA_SAMPLES)), 0)
     has_alpha = alpha in (_ASSOCIATED_ALPHA, _UNASSOCIATED_ALPHA)
     in_planes = has_alpha and tags.get(_PLANAR, 1) != 1
-    if has_alpha and photometric in _GRAYS and (photometric, bit_depth, alpha, in_planes) != (1, 8, 2, False):
+    one_sample = photometric in (_WHITE_IS_0, _BLACK_IS_0, _PALETTE)
+    if has_alpha and one_sample and (photometric == _WHITE_IS_0 or (bit_depth, alpha, in_planes) != (8, 2, False)):
         raise UnsupportedFormat(
-            "A gray TIFF with alpha must have 8 bits, black as 0, unassociated alpha and no planes."
+            "A gray or palette TIFF with alpha must have 8 bits, black as 0, unassociated alpha and no planes."
         )
     if in_planes and (unnamed or (bit_depth > 8 and tags.get(_COMPRESSION, 1) == 1)):
         raise UnsupportedFormat("The TIFF has alpha in a separate plane: save it with interleaved samples.")
@@ -93,10 +95,7 @@ def _read_tiff(data: bytes, image_format: ImageFormat) -> Header:
         bit_depth=bit_depth,
         has_alpha=has_alpha,
         # Up to 8 bits, libtiff multiplies by itself. OpenCV mixes up planes of 16 bits.
-        by_pillow=photometric == _LAB
-        or (has_alpha and photometric in _GRAYS)
-        or unnamed
-        or (in_planes and bit_depth > 8),
+        by_pillow=photometric == _LAB or (has_alpha and one_sample) or unnamed or (in_planes and bit_depth > 8),
         premultiplied=has_alpha and (alpha == _ASSOCIATED_ALPHA or bit_depth <= 8),
     )
 

@@ -65,25 +65,21 @@ def calibrate(
     from gateway_models.proof.calibrate import calibrate as run
     from gateway_models.proof.calibrate import check_calibration, scored
     from gateway_models.proof.dataset import read_dataset
-    from gateway_models.proof.evaluate import left_out, predict_each
-    from gateway_models.proof.image_files import reasons, resize_for
+    from gateway_models.proof.image_files import parted, reasons
     from gateway_models.proof.plots import reliability
-    from gateway_models.proof.serving import serving
+    from gateway_models.proof.serving import classifying
     from gateway_models.repository.after import DeclaredStep
     from gateway_models.repository.manage import entry_with_version
-    from gateway_models.repository.summary import progress
 
     entry = entry_with_version(model_repository, name, version)
     base = version or entry.in_use
     check_calibration(entry, base)
     samples = read_dataset(data, network_labels(entry, model_repository))
-    ensembles = (entry.ensemble_of(base),)
-    with serving(model_repository, ensembles, print_status, url=address) as triton:
-        scores = predict_each(ensembles, triton.address, samples, resize_for(entry))
-        answers = [answer for (answer,) in progress(scores, len(samples), "classifying")]
-    for line in reasons(left_out(answers)):
+    with classifying(samples, entry, (base,), model_repository, print_status, url=address) as results:
+        answers, refused = parted(results)
+    for line in reasons(refused):
         print_status(f"left out: {line}")
-    found = run(scored(answers), held_out=held_out)
+    found = run(scored([answer for (answer,) in answers]), held_out=held_out)
     diagram = plot or Path(f"{name}-calibration.png")
     reliability(
         [("before", found.before), ("after", found.after)],

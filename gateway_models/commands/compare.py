@@ -57,24 +57,17 @@ def compare(
     A version can also be compared on live traffic: gateway model use flowers 1 --shadow 2=10.
     """
     from gateway_models.proof.compare import Compared
-    from gateway_models.proof.compare import compare as run
     from gateway_models.proof.dataset import read_samples
-    from gateway_models.proof.evaluate import predict_each
-    from gateway_models.proof.image_files import resize_for
     from gateway_models.proof.report import comparison_report
-    from gateway_models.proof.serving import serving
-    from gateway_models.repository.summary import progress
+    from gateway_models.proof.serving import classifying
 
     if first == second:
         raise typer.BadParameter(f"version {first} is compared with itself: name two versions")
     versions = (first, second)
     entry, labels = _local(name, versions, model_repository)
     samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
-    ensembles = tuple(entry.ensemble_of(version) for version in versions)
-    with serving(model_repository, ensembles, print_status, url=address) as triton:
-        answers = predict_each(ensembles, triton.address, samples, resize_for(entry, decode))
-        results = run(progress(answers, len(samples), "comparing"), multi_label=entry.multi_label)
-        compared = Compared.of(results, labelled=labelled)
+    with classifying(samples, entry, versions, model_repository, print_status, url=address, decode=decode) as answers:
+        compared = Compared.of(answers, multi_label=entry.multi_label, labelled=labelled)
     comparison_report(compared, versions, labels).print()
     if not compared.holds(tolerance):
         if compared.pairs:

@@ -123,22 +123,19 @@ def _classified(name: str, version: int, folder: Path, address: str | None, repo
     """The sample of a folder's images, classified by a Triton."""
     from gateway_models.networks.model_source import labels_of
     from gateway_models.predictions.drift import sample_of
-    from gateway_models.proof.drift import chosen_files, described
-    from gateway_models.proof.image_files import NotCompared, reasons
-    from gateway_models.proof.serving import serving
+    from gateway_models.proof.drift import chosen_samples, described
+    from gateway_models.proof.image_files import parted, reasons
+    from gateway_models.proof.serving import classifying
     from gateway_models.repository.manage import entry_with_version
-    from gateway_models.repository.summary import progress
 
     entry = entry_with_version(repository, name, version)
-    files = chosen_files(folder)
-    with serving(repository, (entry.ensemble_of(version),), print_status, url=address) as triton:
-        answers = described(entry, version, triton.address, files)
-        found = list(progress(answers, len(files), "classifying the reference"))
-    refused = [each for each in found if isinstance(each, NotCompared)]
+    samples = chosen_samples(folder)
+    with classifying(samples, entry, (version,), repository, print_status, url=address) as answers:
+        found, refused = parted(described(answers, multi_label=entry.multi_label))
     for line in reasons(refused):
         print_status(f"left out: {line}")
     labels = {str(number): label for number, label in enumerate(labels_of(entry, repository, version))}
-    return sample_of([each for each in found if not isinstance(each, NotCompared)], labels)
+    return sample_of(found, labels)
 
 
 def _store(

@@ -122,10 +122,13 @@ def use(
     entry = read_entry(model_repository, name)
     try:
         _load(entry, address, model_repository)
-    except UserError:
-        # Triton keeps serving what was recorded before; the repository must agree.
+    except UserError as exc:
         record(model_repository, name, before)
-        raise
+        raise UserError(
+            *exc.args,
+            f"the record in {model_repository} is as before. Triton may still load the new one: repeat the command "
+            "once it answers",
+        ) from exc
     versioned(entry)
     explain_how_to_load(name, address)
 
@@ -135,9 +138,14 @@ def _load(entry: "Entry", address: str | None, model_repository: Path) -> None:
     from gateway.triton.contract import rollout
     from gateway_models.blocking_triton import BlockingTriton
 
-    # The model last: gateways that read its record find all versions.
-    reload(address, load=(entry.classifier, *sorted(entry.ensembles, reverse=True)))
-    if address is not None:
-        with BlockingTriton(address) as triton:
-            if rollout(triton.config(entry.name)) != entry.rollout:
-                raise UserError(f"the Triton at {address} serves another repository than {model_repository}")
+    if address is None:
+        return
+    failure = UserError(f"the Triton at {address} serves another repository than {model_repository}")
+    try:
+        # The model last: gateways that read its record find all versions.
+        reload(address, load=(entry.classifier, *sorted(entry.ensembles, reverse=True)))
+    except UserError as exc:
+        failure = exc  # a busy Triton may load the record after the call's deadline
+    with BlockingTriton(address) as triton:
+        if rollout(triton.config(entry.name)) != entry.rollout:
+            raise failure

@@ -125,23 +125,19 @@ def evaluate(
     assert data is not None
     from gateway_models.networks.model_source import labels_of
     from gateway_models.proof.dataset import read_dataset
-    from gateway_models.proof.evaluate import Evaluation, predict_each
-    from gateway_models.proof.image_files import resize_for
+    from gateway_models.proof.evaluate import Evaluation
     from gateway_models.proof.plots import confusion_matrix
     from gateway_models.proof.report import evaluation_report
-    from gateway_models.proof.serving import serving
+    from gateway_models.proof.serving import classifying
     from gateway_models.repository.manage import entry_with_version
-    from gateway_models.repository.summary import progress
 
     entry = entry_with_version(model_repository, name, version)
     number = version or entry.in_use
     labels = labels_of(entry, model_repository, number)
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
-    ensemble = entry.ensemble_of(number)
-    with serving(model_repository, (ensemble,), print_status, url=address) as triton:
-        answers = predict_each((ensemble,), triton.address, samples, resize_for(entry, decode))
-        classes, shown = entry.versions[number].classes, progress(answers, len(samples), "evaluating")
-        evaluation = Evaluation.of(shown, classes, multi_label=entry.multi_label)
+    run = classifying(samples, entry, (number,), model_repository, print_status, url=address, decode=decode)
+    with run as answers:
+        evaluation = Evaluation.of(answers, entry.versions[number].classes, multi_label=entry.multi_label)
     evaluation_report(evaluation, labels).print()
     if not evaluation.answers:
         raise typer.Exit(1)

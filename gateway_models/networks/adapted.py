@@ -36,6 +36,11 @@ class Form:
         """Whether it is the preprocessor's output format."""
         return self.input == PLAIN and self.gray is None
 
+    @property
+    def recorded(self) -> str:
+        """The input format as Outcome has it."""
+        return "" if self.is_plain else self.input
+
 
 def known_form(spec: ModelSpec) -> Form:
     """The input format that a completed spec names; its `input` is "" where it has to be detected."""

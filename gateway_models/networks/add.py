@@ -13,7 +13,6 @@ from gateway_models.networks.add_checks import (
     check_zero_shot,
     default_tensor,
     entry_to_extend,
-    first_version,
     with_shared,
 )
 from gateway_models.networks.after import NetworkOutputs, check_step, completed_step, outputs_of
@@ -35,7 +34,7 @@ from gateway_models.repository.card import read_pictures, write_pictures
 from gateway_models.repository.entry import Entry, EntryError, Version, check_name, entry_names, read_entry
 from gateway_models.repository.manage import use, user
 from gateway_models.repository.preprocessing import AS_PIXELS
-from gateway_models.repository.retired import retired
+from gateway_models.repository.retired import next_version
 from gateway_models.repository.spec import Format, ModelSpec
 from gateway_models.repository.writing import extend, rewrite, staging, write
 
@@ -78,7 +77,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
     if old:
         check_same(old, spec, labels, repository)
     spec = replace(spec, after=check_step(spec, NetworkOutputs(labels, int(spec.features), spec.multi_label)))
-    number = spec.version or first_version(repository, spec.name)
+    number = spec.version or next_version(repository, spec.name)
     if old is None and spec.version:
         report(f"{repository} has no model {spec.name!r} yet: it is a new one, with version {number} alone")
     elif old is None and number > 1:
@@ -130,7 +129,7 @@ def add_changed(spec: ModelSpec, repository: Path, report: Report) -> tuple[Entr
             if number == old.in_use:
                 return old, number, is_new
             return _used(repository, spec.name, number), number, True
-        spec = replace(spec, version=max({*old.versions, *retired(repository, spec.name)}) + 1)
+        spec = replace(spec, version=next_version(repository, spec.name, old.versions))
     entry = add(spec, repository, report)
     number = spec.version or entry.in_use
     return entry if number == entry.in_use else _used(repository, spec.name, number), number, True

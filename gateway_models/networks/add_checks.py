@@ -9,7 +9,7 @@ from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM
 from gateway_models.networks.model_source import Source, SourceError, network_labels
 from gateway_models.repository.after import AfterStep, FunctionStep
 from gateway_models.repository.entry import Entry, EntryError, classifier_of, entry_names, preprocessor_of, read_entry
-from gateway_models.repository.retired import retired
+from gateway_models.repository.retired import next_version, retired
 from gateway_models.repository.spec import PROMPT, Format, ImageTensor, ModelSpec, Precision, Serving
 from gateway_models.repository.writing import check_free
 
@@ -72,16 +72,12 @@ def entry_to_extend(name: str, version: int | None, repository: Path) -> Entry |
         raise EntryError("versions are numbers from 1")
     old = read_entry(repository, name) if exists else None
     taken = old.versions.keys() if old else frozenset[int]()
-    gone = retired(repository, name)
-    if version in taken | gone:
+    if version in taken | retired(repository, name):
         why = "already" if version in taken else "before, and its answers may still be in a cache"
-        raise EntryError(f"{name} has had a version {version} {why}; the next one is {max(taken | gone) + 1}")
+        raise EntryError(
+            f"{name} has had a version {version} {why}; the next one is {next_version(repository, name, taken)}"
+        )
     return old
-
-
-def first_version(repository: Path, name: str) -> int:
-    """The number of a new model's first version, above those of removed versions of the same name."""
-    return max(retired(repository, name), default=0) + 1
 
 
 def check_written(own: Format, written_as: Format, spec: ModelSpec) -> None:

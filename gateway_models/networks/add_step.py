@@ -11,7 +11,7 @@ from gateway_models.networks.model_source import network_labels
 from gateway_models.repository.after import AfterStep, FunctionStep, StepError
 from gateway_models.repository.entry import Entry, Version
 from gateway_models.repository.manage import entry_with_version
-from gateway_models.repository.retired import retired
+from gateway_models.repository.retired import next_version
 from gateway_models.repository.writing import extend, staging
 
 
@@ -46,7 +46,7 @@ def add_step(
     outputs = outputs_of(below.spec, below.outcome, network_labels(old, repository))
     found = check_step(replace(spec, include=tuple(include)), outputs)
     assert found is not None
-    number = max(old.versions.keys() | retired(repository, name)) + 1
+    number = next_version(repository, name, old.versions)
     with staging(repository) as folder:
         found = completed_step(found, spec, outputs, folder / "step", report)
         spec = replace(below.spec, after=found, trust=spec.trust)

@@ -64,24 +64,17 @@ def do_cpu_form(job: Job) -> CpuNetwork:
 def convert(model: Path, prepared: Preprocessing, tensor: ImageTensor) -> CpuNetwork:
     """Write cpu.onnx beside a model.pt in fp32 and compare both, on photographs and on made-up images.
 
-    The result names TorchScript, and no file is written, if it cannot be converted or the answers differ.
+    The result names TorchScript if it cannot be converted or the answers differ: then the file counts for nothing.
     """
-    path = model.with_name(cpu_network.NETWORK)
     threads = torch.get_num_threads()
     # With more, torch slows down severely on a machine that is busy.
     torch.set_num_threads(1)
     try:
-        found = _converted(model, path, prepared, tensor)
+        return _converted(model, model.with_name(cpu_network.NETWORK), prepared, tensor)
     except UserError as exc:
-        found = CpuNetwork(CpuRuntime.TORCHSCRIPT, str(exc).strip().rstrip("."))
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
+        return CpuNetwork(CpuRuntime.TORCHSCRIPT, str(exc).strip().rstrip("."))
     finally:
         torch.set_num_threads(threads)
-    if found.runtime is not CpuRuntime.ONNXRUNTIME:
-        path.unlink(missing_ok=True)
-    return found
 
 
 def _converted(model: Path, path: Path, prepared: Preprocessing, tensor: ImageTensor) -> CpuNetwork:

@@ -10,7 +10,7 @@ from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import FUNCTION, FunctionConfig, load_staged
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import activation_of, check_pixels, outcome_of, probe_batches_of, probed, report
-from gateway_models.networks.probe import ACTIVATION_NAMES
+from gateway_models.networks.probe import activation_name
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format
 
@@ -42,9 +42,8 @@ def do_function(job: Job) -> Outcome:
     report(f"trying it on images of {job.side}×{job.side} as {function.input}")
     findings = probed(job, run)
     activate = activation_of(job, findings, run)
-    replace(config, input=function.input, activation=ACTIVATION_NAMES[activate]).write(folder)
+    name = activation_name(findings.ending, multi_label=job.spec.multi_label)
+    replace(config, input=function.input, activation=name).write(folder)
     written, _ = load_staged(folder)
-    outcome = outcome_of(
-        job, Format.FUNCTION, findings, [activate(run(batch)) for batch in probe_batches_of(job)], written.probabilities
-    )
-    return replace(outcome, input=function.input)
+    expected = [activate(run(batch)) for batch in probe_batches_of(job)]
+    return outcome_of(job, Format.FUNCTION, findings, expected, written.probabilities, input=function.input)

@@ -49,8 +49,6 @@ LOADS = frozenset(
     | {"pretrained_model_args"}
 )
 """Arguments of timm.create_model that make it read other files than the folder's weights."""
-TIMM_DEFAULTS = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
-"""What timm takes where a configuration says nothing, as timm.data.resolve_data_config does."""
 MULTI_LABEL = "multi_label_classification"
 UNNAMED = re.compile(r"LABEL_\d+")
 """What transformers calls classes that were given no names."""
@@ -195,23 +193,24 @@ def import_timm() -> Any:  # noqa: ANN401  # timm is imported where it is used
 
 def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
     """The preprocessing of timm's evaluation (timm.data.create_transform), from its configuration; raises HubError."""
-    size = config.get("input_size") or (3, 224, 224)
-    if size[0] != 3 or size[1] != size[2]:
-        raise HubError(f"its input_size is {list(size)}, but only squares with three channels are supported")
-    side, mode = int(size[1]), config.get("crop_mode") or "center"
-    resized: tuple[int, ...] = (math.floor(side / float(config.get("crop_pct") or 0.875)),)
-    if mode == "squash":
-        resized = resized * 2
-    elif mode != "center":
-        raise HubError(
-            f"its crop_mode is {mode!r}, but only center and squash are supported: use --resize, --crop, --mean, --std"
-        )
-    values = {key: config.get(key) or default for key, default in TIMM_DEFAULTS.items()}
     try:
+        values = import_timm().data.resolve_data_config({}, pretrained_cfg=dict(config))
+        channels, height, width = values["input_size"]
         mean, std = (tuple(map(float, values[name])) for name in ("mean", "std"))
-    except (TypeError, ValueError) as exc:
-        raise HubError(f"its mean or std is no list of numbers: {exc}") from exc
-    return Preprocessing(resized, side, str(values["interpolation"]), mean, std)
+        shorter = math.floor(height / float(values["crop_pct"]))
+    except (TypeError, ValueError, AssertionError) as exc:
+        raise HubError(f"timm cannot read its pretrained_cfg: {exc or type(exc).__name__}") from exc
+    if channels != 3 or height != width:
+        raise HubError(
+            f"its input_size is {list(values['input_size'])}, but only squares with three channels are supported"
+        )
+    resized = {"center": (shorter,), "squash": (shorter, shorter)}.get(values["crop_mode"])
+    if resized is None:
+        raise HubError(
+            f"its crop_mode is {values['crop_mode']!r}, but only center and squash are supported: use --resize, "
+            "--crop, --mean, --std"
+        )
+    return Preprocessing(resized, int(height), str(values["interpolation"]), mean, std)
 
 
 def weights_in(folder: Path) -> list[Path]:

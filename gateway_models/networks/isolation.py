@@ -14,7 +14,7 @@ from pydantic_core import PydanticSerializationError
 
 from gateway.errors import UserError
 from gateway.machine.child_environment import NETWORKS, child_environment
-from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime
+from gateway_local.cpu_network import CpuNetwork, CpuRuntime
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ModelSpec
@@ -107,7 +107,6 @@ def convert_for_cpu(job: Job, report: Report, *, timeout_seconds: float = TIMEOU
         answer = _answer(replace(job, kind=CPU_FORM), report, timeout_seconds)
         return TypeAdapter(CpuNetwork).validate_python(answer)
     except (ModelFileError, WorkFailed) as exc:
-        job.file(Format.TORCHSCRIPT).with_name(NETWORK).unlink(missing_ok=True)
         return CpuNetwork(CpuRuntime.TORCHSCRIPT, str(exc))
 
 

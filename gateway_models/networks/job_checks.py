@@ -87,8 +87,12 @@ def outcome_of(
     expected: list[Any],
     written: Callable[[Tensor], Any],
     embeddings: EmbeddingTensor | None = None,
+    input: str = "",  # noqa: A002
 ) -> Outcome:
-    """Compare the written network's answers with the expected ones: scores, or pairs of scores and embeddings."""
+    """Compare the written network's answers with the expected ones: scores, or pairs of scores and embeddings.
+
+    `input` is the original's input format, as the record has it.
+    """
     answers = [written(batch) for batch in probe_batches_of(job)]
     precision, off = job.spec.precision, 0.0
     if embeddings is not None:
@@ -106,9 +110,7 @@ def outcome_of(
             f"{difference:.2g}: {_instead(job, written_as)}"
         )
     size = 0 if embeddings is None else embeddings.size
-    return Outcome(
-        findings.classes, findings.ending.value, difference, written_as, embedding_size=size, embedding_difference=off
-    )
+    return Outcome(findings.classes, findings.ending.value, difference, written_as, input, size, off)
 
 
 def _instead(job: Job, written_as: Format) -> str:

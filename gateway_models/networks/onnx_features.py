@@ -8,7 +8,7 @@ from gateway.triton.contract import CLASSIFIER_FEATURES
 from gateway_models.networks.adapted import flat
 from gateway_models.networks.features import ADVICE
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.onnx_graph import BATCH, from_module, inner_name, rename
+from gateway_models.networks.onnx_graph import BATCH, INNER, constants_of, from_module
 from gateway_models.networks.onnx_runner import import_onnx, session_of
 
 if TYPE_CHECKING:
@@ -54,13 +54,10 @@ def embeddings_of(module: "nn.Module", side: int) -> "Callable[[Tensor], Tensor]
 
 
 def add_embedding(model: Any, tensor: str, size: int) -> Any:  # noqa: ANN401
-    """Add the output `output__1` fp32 [N, size] to a finished model, made from a tensor."""
+    """Add the output `output__1` fp32 [N, size] to a finished model, made from a tensor of the model itself."""
     onnx, _ = import_onnx()
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
-    rename(model.graph, {CLASSIFIER_FEATURES: inner_name(CLASSIFIER_FEATURES)})
-    if tensor not in {name for node in model.graph.node for name in node.output}:
-        tensor = inner_name(tensor)  # `finish` renamed the model's inputs and outputs
-    model.graph.node.append(helper.make_node("Cast", [tensor], [CLASSIFIER_FEATURES], to=float32))
+    model.graph.node.append(helper.make_node("Cast", [INNER + tensor], [CLASSIFIER_FEATURES], to=float32))
     model.graph.output.append(helper.make_tensor_value_info(CLASSIFIER_FEATURES, float32, [BATCH, size]))
     return model
 
@@ -68,9 +65,7 @@ def add_embedding(model: Any, tensor: str, size: int) -> Any:  # noqa: ANN401
 def inner_tensor(model: Any, scores: str) -> str:  # noqa: ANN401  # onnx is imported where it is used
     """The tensor with the embeddings of a model with the output `scores`; raises ModelFileError."""
     makers = {name: node for node in model.graph.node for name in node.output}
-    constants = {tensor.name for tensor in model.graph.initializer}
-    constants |= {node.output[0] for node in model.graph.node if node.op_type == "Constant"}
-    name = scores
+    constants, name = constants_of(model), scores
     while (node := makers.get(name)) is not None:
         given = [each for each in node.input if each not in constants]
         if node.op_type in _LINEAR and len(given) >= 1:

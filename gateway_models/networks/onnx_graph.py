@@ -13,7 +13,7 @@ from gateway.values.files import whole_file
 from gateway_models.networks.adapted import GRAY_ADVICE, LUMA, PIXELS, Form
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
-from gateway_models.networks.probe import Ending
+from gateway_models.networks.probe import Ending, activation_name
 from gateway_models.repository.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -41,14 +41,17 @@ _SAME_VALUES = frozenset(
     {"Cast", "Flatten", "Identity", "Pad", "Reshape", "Resize", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 )
 """Operators that leave the values of images as they are, or mix neighbours."""
+INNER = "network/"
+"""Prefix of the tensors of a model itself in a finished one."""
 ARRANGED = "gateway/arranged"
 """Prefix of the nodes that convert `input__0` to a model's input format."""
-_ACTIVATIONS = {
-    (Ending.LOGITS, False): ("Softmax", {"axis": 1}),
-    (Ending.LOG_SOFTMAX, False): ("Exp", {}),
-    (Ending.LOGITS, True): ("Sigmoid", {}),
+_ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "softmax": ("Softmax", {"axis": 1}),
+    "sigmoid": ("Sigmoid", {}),
+    "exp": ("Exp", {}),
+    "none": ("Identity", {}),
 }
-"""(ending, multi-label) → the activation to append; other pairs need none."""
+"""The operators of probe.ACTIVATIONS, with their attributes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,18 @@ def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it i
     return model
 
 
+def constants_of(model: Any) -> dict[str, Any]:  # noqa: ANN401
+    """The constant tensors of a model, by name."""
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    return constants | {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
+
+
+def _inputs(model: Any) -> list[Any]:  # noqa: ANN401
+    """The inputs without the weights, which old models have among them."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return [given for given in model.graph.input if given.name not in weights]
+
+
 def _with_round(model: Any) -> Any:  # noqa: ANN401
     """The model in a version of ONNX that has Round, and a Clip by inputs."""
     onnx, _ = import_onnx()
@@ -95,8 +110,7 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
     `known` is the input format where the user named it. Raises ModelFileError for other inputs or outputs.
     """
     onnx, _ = import_onnx()
-    weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = [given for given in model.graph.input if given.name not in weights]
+    inputs = _inputs(model)
     if len(inputs) != 1:
         raise ModelFileError(f"it has {len(inputs)} inputs, but one is expected: export the classifier alone")
     result = _output(model, output)
@@ -141,9 +155,8 @@ def check_scale(model: Any, spec: ModelSpec) -> None:  # noqa: ANN401
     `--input` insists.
     """
     onnx, _ = import_onnx()
-    constants = {tensor.name: tensor for tensor in model.graph.initializer}
-    constants |= {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
-    (name,) = (given.name for given in model.graph.input if given.name not in constants)
+    constants = constants_of(model)
+    (name,) = (given.name for given in _inputs(model))
     scale, shift = np.float64(1), np.float64(0)
     while len(after := [each for each in model.graph.node if name in each.input and each.op_type != "Shape"]) == 1:
         (node,) = after
@@ -179,9 +192,7 @@ def any_batch(model: Any) -> Any:  # noqa: ANN401
         dims = _dims(tensor)
         if dims and dims[0].dim_value == 1:
             dims[0].dim_param = BATCH
-    constants = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
-    constants |= {tensor.name: tensor for tensor in model.graph.initializer}
-    opened = set()
+    constants, opened = constants_of(model), set()
     for node in model.graph.node:
         if node.op_type == "Reshape" and node.input[1] in constants:
             shape = constants[node.input[1]]
@@ -219,18 +230,17 @@ def finish(
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     if form.gray or form.input.startswith("uint8"):
         model = _with_round(model)
+    scores = INNER + _output(model, output).name
+    # With a prefix, the model's own tensors cannot clash with the contract's.
+    model = onnx.compose.add_prefix(model, INNER, rename_initializers=False, rename_functions=False)
     graph = model.graph
-    weights = {tensor.name for tensor in graph.initializer}
-    (given,) = [tensor for tensor in graph.input if tensor.name not in weights]
-    result = _output(model, output)
+    (given,) = _inputs(model)
     arranged, extra = _arrangement(form, normalise)
     casts = [
-        helper.make_node("Cast", [arranged], [inner_name(given.name)], to=given.type.tensor_type.elem_type),
-        helper.make_node("Cast", [inner_name(result.name)], ["gateway/scores"], to=float32),
+        helper.make_node("Cast", [arranged], [given.name], to=given.type.tensor_type.elem_type),
+        helper.make_node("Cast", [scores], ["gateway/scores"], to=float32),
     ]
-    # Renamed, the model's own tensors cannot clash with the contract's.
-    rename(graph, {name: inner_name(name) for name in (given.name, result.name)})
-    operator, attributes = _ACTIVATIONS.get((ending, multi_label), ("Identity", {}))
+    operator, attributes = _ACTIVATIONS[activation_name(ending, multi_label=multi_label)]
     # Scores may be [N, classes, 1, 1]; the order of two dimensions stays.
     flat = helper.make_node("Flatten", ["gateway/scores"], ["gateway/flat"], axis=1)
     last = helper.make_node(operator, ["gateway/flat"], [CLASSIFIER_OUTPUT], **attributes)
@@ -376,19 +386,3 @@ def _arrangement(form: Form, normalise: tuple[Sequence[float], Sequence[float]] 
 
 def _dims(tensor: Any) -> list[Any]:  # noqa: ANN401
     return list(tensor.type.tensor_type.shape.dim)
-
-
-def inner_name(name: str) -> str:
-    """The new name of a model's own tensor, distinct from the contract's names."""
-    return f"network/{name}"
-
-
-def rename(graph: Any, new: dict[str, str]) -> None:  # noqa: ANN401
-    """Rename tensors in all nodes, including the subgraphs of If and Loop."""
-    for node in graph.node:
-        for names in (node.input, node.output):
-            for index, name in enumerate(names):
-                names[index] = new.get(name, name)
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                rename(inner, new)

@@ -2,7 +2,6 @@
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,5 +142,4 @@ def write_onnx(
     written: Callable[[Tensor], Any] = (
         runner(path) if embeddings is None else pair_runner(path, CLASSIFIER_OUTPUT, CLASSIFIER_FEATURES)
     )
-    outcome = outcome_of(job, Format.ONNX, findings, expected, written, embeddings)
-    return replace(outcome, input="" if form.is_plain else form.input)
+    return outcome_of(job, Format.ONNX, findings, expected, written, embeddings, form.recorded)

@@ -20,6 +20,7 @@ def import_onnx() -> tuple[Any, Any]:
     """The modules onnx and onnxruntime; raises OnnxMissing."""
     try:
         import onnx
+        import onnx.compose
         import onnxruntime
     except ImportError as exc:
         raise OnnxMissing(f"ONNX needs {exc.name}: {install('local')}") from exc

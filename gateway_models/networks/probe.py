@@ -17,6 +17,13 @@ SIDES = (224, 256, 240, 260, 299, 300, 380, 384, 288, 320, 192, 160, 128, 112, 9
 """Common input sizes, probed in this order."""
 CHANNELS = (3, 1, 4)
 PROBED_INPUTS = (PLAIN, "float32-nhwc", "uint8-nchw", "uint8-nhwc")
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda scores: torch.softmax(scores, dim=1),
+    "sigmoid": torch.sigmoid,
+    "exp": torch.exp,
+    "none": lambda scores: scores,
+}
+"""From a network's output to probabilities, by their names in function.json."""
 ALONE_TOLERANCE = 1e-3
 SUM_TOLERANCE = 1e-3
 
@@ -109,20 +116,25 @@ def _check_total(rows: Tensor) -> None:
         )
 
 
-def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tensor]:
-    """The function from a network's output to probabilities; raises ModelFileError if the two arguments contradict."""
+def activation_name(ending: Ending, *, multi_label: bool) -> str:
+    """What makes probabilities of a network's output, a key of ACTIVATIONS; ModelFileError if both contradict."""
     if multi_label:
         if ending in {Ending.SOFTMAX, Ending.LOG_SOFTMAX}:
             raise ModelFileError(
                 f"it ends in {ending.value}, whose probabilities sum to 1 over all classes: leave out --multi-label"
             )
-        return _sigmoid if ending is Ending.LOGITS else _as_it_is
+        return "sigmoid" if ending is Ending.LOGITS else "none"
     if ending is Ending.SIGMOID:
         raise ModelFileError(
             "its scores lie between 0 and 1 and do not sum to 1, as after a sigmoid, where each class has its own "
             "probability: use --multi-label, or save it without the sigmoid. Or is it not trained yet?"
         )
-    return {Ending.LOGITS: _softmax, Ending.LOG_SOFTMAX: _exp, Ending.SOFTMAX: _as_it_is}[ending]
+    return {Ending.LOGITS: "softmax", Ending.LOG_SOFTMAX: "exp", Ending.SOFTMAX: "none"}[ending]
+
+
+def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tensor]:
+    """The function of `activation_name`."""
+    return ACTIVATIONS[activation_name(ending, multi_label=multi_label)]
 
 
 def form_of(network: Run, side: int, known: Form, *, pixels: bool) -> Form:
@@ -242,28 +254,3 @@ def _check_finite(scores: Tensor) -> None:
 
 def _ones(sums: Tensor) -> bool:
     return bool(((sums - 1).abs() <= SUM_TOLERANCE).all())
-
-
-def _softmax(scores: Tensor) -> Tensor:
-    return torch.softmax(scores, dim=1)
-
-
-def _sigmoid(scores: Tensor) -> Tensor:
-    return torch.sigmoid(scores)
-
-
-def _exp(scores: Tensor) -> Tensor:
-    return torch.exp(scores)
-
-
-def _as_it_is(scores: Tensor) -> Tensor:
-    return scores
-
-
-ACTIVATION_NAMES: dict[Callable[[Tensor], Tensor], str] = {
-    _softmax: "softmax",
-    _sigmoid: "sigmoid",
-    _exp: "exp",
-    _as_it_is: "none",
-}
-"""The functions that `activation` returns, and their names in function.json."""

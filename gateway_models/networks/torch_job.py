@@ -50,14 +50,13 @@ def do_torch(job: Job) -> Outcome:
             with tempfile.TemporaryDirectory(prefix="converted-") as folder:
                 onnx_graph.write(onnx_graph.from_module(module, job.side), Path(folder) / "model.onnx")
                 outcome = serve_onnx(job, Path(folder) / "model.onnx", module, Form(""))
-                return replace(outcome, input="" if form.is_plain else form.input)
+                return replace(outcome, input=form.recorded)
         served: torch.nn.Module = Served(module, activate, torch.float32)
         expected = [served(batch) for batch in images_of(job)]
         if spec.format is Format.ONNX:
             model = onnx_graph.from_module(served, job.side)
             ending = Ending.SIGMOID if spec.multi_label else Ending.SOFTMAX
-            outcome = write_onnx(job, findings, model, ending, expected)
-            return replace(outcome, input="" if form.is_plain else form.input)
+            return replace(write_onnx(job, findings, model, ending, expected), input=form.recorded)
         dtype = DTYPES[spec.precision]
         if dtype is not torch.float32:
             report(f"converting to {spec.precision.value}")
@@ -76,8 +75,7 @@ def do_torch(job: Job) -> Outcome:
         report(f"writing {file.name}")
         export_torchscript(served, probe_batches_of(job)[1], file, tolerance=ALLOWED[spec.precision])
         written = load_torchscript(file, trust=spec.trust)
-        outcome = outcome_of(job, Format.TORCHSCRIPT, findings, expected, written)
-        return replace(outcome, input="" if form.is_plain else form.input)
+        return outcome_of(job, Format.TORCHSCRIPT, findings, expected, written, input=form.recorded)
 
 
 def _probe_output(module: torch.nn.Module, side: int) -> object:

@@ -87,13 +87,12 @@ def check_calibration(entry: Entry, version: int) -> None:
 
 
 def scored(answers: Sequence[SampleAnswer]) -> ScoredImages:
-    """The scores and the classes of the images that were answered; raises NotCalibrated without any."""
-    found = [each for each in answers if each.answered]
-    if not found:
+    """The scores and the classes of images; raises NotCalibrated without any."""
+    if not answers:
         raise NotCalibrated("none of the images could be classified")
     return ScoredImages(
-        np.array([each.probabilities for each in found], np.float64),
-        np.array([next(iter(each.sample.classes)) for each in found], np.intp),
+        np.array([each.probabilities for each in answers], np.float64),
+        np.array([next(iter(each.sample.classes)) for each in answers], np.intp),
     )
 
 

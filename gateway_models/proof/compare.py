@@ -1,6 +1,6 @@
 """`gateway model compare`: two versions of a model on the same images, and whether their difference is significant."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from gateway.errors import UserError
 from gateway_models.predictions.shares import wilson
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswer, predicted
-from gateway_models.proof.image_files import NotCompared
+from gateway_models.proof.evaluate import SampleAnswers, predicted
+from gateway_models.proof.image_files import NotCompared, parted
 
 Probabilities = NDArray[np.float32]
 CHANCE = 0.05
@@ -59,11 +59,13 @@ class Compared:
     labelled: bool = False
 
     @classmethod
-    def of(cls, results: Iterable[Pair | NotCompared], *, labelled: bool) -> "Compared":
-        """The results of a run."""
-        found = list(results)
-        pairs = [each for each in found if isinstance(each, Pair)]
-        return cls(pairs, [each for each in found if isinstance(each, NotCompared)], labelled)
+    def of(cls, answers: Iterable[SampleAnswers | NotCompared], *, multi_label: bool, labelled: bool) -> "Compared":
+        """The answers of `predict_each` by two versions."""
+        found, refused = parted(answers)
+        pairs = [
+            Pair(first.sample, (first.probabilities, second.probabilities), multi_label) for first, second in found
+        ]
+        return cls(pairs, refused, labelled)
 
     @cached_property
     def different(self) -> Sequence[Pair]:
@@ -106,12 +108,3 @@ class Compared:
     def holds(self, tolerance: float | None) -> bool:
         """Whether images were compared and the share with different answers is within the tolerance."""
         return bool(self.pairs) and (tolerance is None or self.disagreement <= tolerance)
-
-
-def compare(answers: Iterable[tuple[SampleAnswer, ...]], *, multi_label: bool) -> Iterator[Pair | NotCompared]:
-    """Pair the answers of two versions by `predict_each`."""
-    for first, second in answers:
-        if first.probabilities is None or second.probabilities is None:
-            yield NotCompared(first.sample.path, first.reason or second.reason)
-        else:
-            yield Pair(first.sample, (first.probabilities, second.probabilities), multi_label)

@@ -1,12 +1,11 @@
 """`gateway model drift`: the reference of a comparison, from a folder of images, and what is stored of it."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gateway.decoder.in_process import inspect_whole
 from gateway.environment import load_settings
@@ -17,30 +16,31 @@ from gateway_models.predictions.drift import FORMAT, MOST_IMAGES, PIXELS, Window
 from gateway_models.predictions.live_drift import CLASS, ENTROPY, SCORE
 from gateway_models.predictions.service_log import LOGGED_CLASSES, entropy
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswer, predict_each
-from gateway_models.proof.image_files import NotCompared, image_files, resize_for
+from gateway_models.proof.evaluate import SampleAnswer, SampleAnswers
+from gateway_models.proof.image_files import NotCompared, image_files
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.writing import rewrite
 
 
-def chosen_files(folder: Path, most: int = MOST_IMAGES) -> list[Path]:
+def chosen_samples(folder: Path, most: int = MOST_IMAGES) -> list[Sample]:
     """The images of a folder and its subfolders, at most `most`, chosen at random but always alike; raises NoImages."""
     files = image_files([folder])
-    return files if len(files) <= most else sorted(random.Random(0).sample(files, most))  # noqa: S311  # no secret
+    chosen = files if len(files) <= most else sorted(random.Random(0).sample(files, most))  # noqa: S311  # no secret
+    return [Sample(path, frozenset()) for path in chosen]
 
 
 def described(
-    entry: Entry, version: int, address: str, files: Sequence[Path]
+    results: Iterable[SampleAnswers | NotCompared], *, multi_label: bool
 ) -> Iterator[Mapping[str, object] | NotCompared]:
-    """The properties that the log would have of each file, answered by a Triton at an address; raises UserError."""
+    """The properties that the log would have of each image, from the answers of `predict_each`."""
     limits = Limits.from_settings(load_settings())
-    samples = [Sample(path, frozenset()) for path in files]
-    for (answer,) in predict_each((entry.ensemble_of(version),), address, samples, resize_for(entry)):
-        if answer.probabilities is None:
-            yield NotCompared(answer.sample.path, answer.reason)
+    for answers in results:
+        if isinstance(answers, NotCompared):
+            yield answers
             continue
+        (answer,) = answers
         try:
-            yield _properties(answer, answer.probabilities, limits, multi_label=entry.multi_label)
+            yield _properties(answer, limits, multi_label=multi_label)
         except (ImageError, OSError) as exc:
             yield NotCompared(answer.sample.path, str(exc))
 
@@ -51,10 +51,8 @@ def store(entry: Entry, version: int, sample: WindowSample, repository: Path) ->
     rewrite(replace(entry, versions={**entry.versions, version: changed}), repository)
 
 
-def _properties(
-    answer: SampleAnswer, scores: NDArray[np.float32], limits: Limits, *, multi_label: bool
-) -> dict[str, object]:
-    info = inspect_whole(read_file(answer.sample.path, limits.max_file_bytes), limits)
+def _properties(answer: SampleAnswer, limits: Limits, *, multi_label: bool) -> dict[str, object]:
+    info, scores = inspect_whole(read_file(answer.sample.path, limits.max_file_bytes), limits), answer.probabilities
     best = np.argsort(scores)[::-1][:LOGGED_CLASSES]
     top: list[float] = scores[best].astype(np.float64).tolist()
     return {

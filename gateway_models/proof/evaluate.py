@@ -4,17 +4,16 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from threading import local
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.ingest.resizing import Resize
-from gateway_models.blocking_triton import BlockingTriton
+from gateway_models.blocking_triton import Answers, BlockingTriton
 from gateway_models.proof.calibration import Calibration, calibration_of
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.image_files import ImageFile, NotCompared, read_image_files
+from gateway_models.proof.image_files import NotCompared, parted, reader
 
 BATCH = 8
 CALLERS = 4
@@ -25,28 +24,21 @@ THRESHOLD = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SampleAnswer:
-    """The served answer for one sample: probabilities fp32 [classes], or the reason why there are none."""
+    """The served answer for one sample: probabilities fp32 [classes]."""
 
     sample: Sample
-    probabilities: NDArray[np.float32] | None
-    reason: str = ""
+    probabilities: NDArray[np.float32]
     embedding: NDArray[np.float32] | None = None
     """fp32 [size], if the model gives embeddings."""
 
-    @property
-    def answered(self) -> bool:
-        """Whether there are probabilities."""
-        return self.probabilities is not None
+
+SampleAnswers = tuple[SampleAnswer, ...]
+"""One for each ensemble that was called."""
 
 
 def predicted(scores: NDArray[np.float32], *, multi_label: bool) -> frozenset[int]:
     """The classes of an answer: the top-1 class, or those from THRESHOLD for a multi-label model."""
     return frozenset(np.flatnonzero(scores >= THRESHOLD).tolist() if multi_label else [int(scores.argmax())])
-
-
-def left_out(answers: Iterable[SampleAnswer]) -> list[NotCompared]:
-    """The samples without probabilities."""
-    return [NotCompared(each.sample.path, each.reason) for each in answers if not each.answered]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +52,12 @@ class Evaluation:
     seconds: float = 0.0
 
     @classmethod
-    def of(cls, answers: Iterable[tuple[SampleAnswer, ...]], classes: int, *, multi_label: bool) -> "Evaluation":
+    def of(cls, answers: Iterable[SampleAnswers | NotCompared], classes: int, *, multi_label: bool) -> "Evaluation":
         """The answers of `predict_each` by one ensemble, with the time that they take."""
         started = time.perf_counter()
-        found = [answer for (answer,) in answers]
+        found, refused = parted(answers)
         seconds = time.perf_counter() - started
-        return cls(classes, multi_label, [each for each in found if each.answered], left_out(found), seconds)
+        return cls(classes, multi_label, [answer for (answer,) in found], refused, seconds)
 
     @property
     def images_per_second(self) -> float:
@@ -74,7 +66,8 @@ class Evaluation:
 
     def top(self, k: int) -> float:
         """The share of images with a true class among the k likeliest."""
-        hits = sum(bool(answer.sample.classes & set(_likeliest(answer, k))) for answer in self.answers)
+        best = (set(np.argsort(each.probabilities)[::-1][:k].tolist()) for each in self.answers)
+        hits = sum(bool(answer.sample.classes & found) for answer, found in zip(self.answers, best, strict=True))
         return hits / max(1, len(self.answers))
 
     def calibration(self) -> Calibration | None:
@@ -109,7 +102,6 @@ class Evaluation:
         return [ClassScore(int(n), int(true[n]), int(predicted[n]), int(both[n])) for n in seen]
 
     def _predicted(self, answer: SampleAnswer) -> frozenset[int]:
-        assert answer.probabilities is not None
         return predicted(answer.probabilities, multi_label=self.multi_label)
 
 
@@ -140,59 +132,44 @@ def predict_each(
     resize: Resize | None = None,
     *,
     batch: int = BATCH,
-) -> Iterator[tuple[SampleAnswer, ...]]:
+) -> Iterator[SampleAnswers | NotCompared]:
     """Have the Triton at an address classify the samples by each ensemble, in calls of `batch` images.
 
     Yields the answers in order; raises TritonRefused. Each sample is read once, and large images are resized first, as
     in the gateway.
     """
-    connections = local()
+    read, connections = reader(resize), local()
     opened: list[BlockingTriton] = []
 
-    def answer(some: Sequence[Sample]) -> list[tuple[SampleAnswer, ...]]:
+    def answer(some: Sequence[Sample]) -> list[SampleAnswers | NotCompared]:
         if not hasattr(connections, "triton"):
             connections.triton = BlockingTriton(address)
             opened.append(connections.triton)
-        inputs = list(read_image_files((sample.path for sample in some), resize))
-        each = [_predict_batch(connections.triton, ensemble, some, inputs) for ensemble in ensembles]
-        return list(zip(*each, strict=True))
+        payloads = [read(sample.path) for sample in some]
+        encoded = [payload for payload in payloads if isinstance(payload, bytes)]
+        results = [connections.triton.predict(ensemble, encoded) for ensemble in ensembles] if encoded else []
+        rows = iter(range(len(encoded)))
+        return [
+            _answers(sample, results, next(rows)) if isinstance(payload, bytes) else payload
+            for sample, payload in zip(some, payloads, strict=True)
+        ]
 
+    batches = [samples[start : start + batch] for start in range(0, len(samples), batch)]
     try:
         with ThreadPoolExecutor(CALLERS) as pool:
-            for answers in pool.map(answer, _batches(samples, batch)):
+            for answers in pool.map(answer, batches):
                 yield from answers
     finally:
         for triton in opened:
             triton.close()
 
 
-def _predict_batch(
-    triton: BlockingTriton, ensemble: str, samples: Sequence[Sample], inputs: Sequence[ImageFile]
-) -> list[SampleAnswer]:
-    fit = [file.payload for file in inputs if not file.reason]
-    result = triton.predict(ensemble, fit) if fit else None
-    answers, row = [], 0
-    for sample, file in zip(samples, inputs, strict=True):
-        if file.reason or result is None:
-            answers.append(SampleAnswer(sample, None, file.reason))
-            continue
-        status = int(result.status[row])
-        if status:
-            answers.append(SampleAnswer(sample, None, f"the preprocessor gives it status {status}"))
-        else:
-            embedding = None if result.embeddings is None else result.embeddings[row]
-            answers.append(SampleAnswer(sample, result.values[row], embedding=embedding))
-        row += 1
-    return answers
-
-
-def _batches(samples: Sequence[Sample], size: int) -> Iterator[list[Sample]]:
-    rest = iter(samples)
-    while batch := list(islice(rest, size)):
-        yield batch
-
-
-def _likeliest(answer: SampleAnswer, k: int) -> list[int]:
-    assert answer.probabilities is not None
-    best: list[int] = np.argsort(answer.probabilities)[::-1][:k].tolist()
-    return best
+def _answers(sample: Sample, results: Sequence[Answers], row: int) -> SampleAnswers | NotCompared:
+    """The answers for one image of a batch, by each ensemble."""
+    for result in results:
+        if status := int(result.status[row]):
+            return NotCompared(sample.path, f"the preprocessor gives it status {status}")
+    return tuple(
+        SampleAnswer(sample, each.values[row], None if each.embeddings is None else each.embeddings[row])
+        for each in results
+    )

@@ -1,8 +1,9 @@
 """Reads image files and prepares them as the gateway does before it sends them to Triton."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from gateway.decoder.in_process import prepare
 from gateway.environment import load_settings
@@ -15,6 +16,7 @@ from gateway_client.files import files_below, read_file
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
 
+T = TypeVar("T")
 REFUSED_SHOWN = 20
 
 
@@ -23,20 +25,23 @@ class NoImages(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class ImageFile:
-    """An image file: `payload` is what the gateway would send to Triton, `reason` why it would send nothing."""
-
-    path: Path
-    payload: bytes = field(repr=False)
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class NotCompared:
     """An image that was not compared, and the reason."""
 
     path: Path
     reason: str
+
+
+def parted(results: Iterable[T | NotCompared]) -> tuple[list[T], list[NotCompared]]:
+    """The results of a run, and the images without one."""
+    found: list[T] = []
+    refused: list[NotCompared] = []
+    for each in results:
+        if isinstance(each, NotCompared):
+            refused.append(each)
+        else:
+            found.append(each)
+    return found, refused
 
 
 def reasons(refused: Sequence[NotCompared]) -> Iterator[str]:
@@ -67,24 +72,19 @@ def resize_for(entry: Entry, decode: Decode | None = None) -> Resize | None:
     return resize_of(entry.preprocessing.parameters(), fast=(decode or entry.serving.decode) is Decode.FAST)
 
 
-def reader(resize: Resize | None = None) -> Callable[[Path], ImageFile]:
-    """A function that prepares a file as the gateway does, with this resize and this process's GATEWAY_ settings."""
+def reader(resize: Resize | None = None) -> Callable[[Path], bytes | NotCompared]:
+    """A function from a file to what the gateway sends to Triton, with this process's GATEWAY_ settings."""
     policy = DecodePolicy.from_settings(load_settings())
 
-    def read(path: Path) -> ImageFile:
+    def read(path: Path) -> bytes | NotCompared:
         try:
             data = read_file(path, policy.limits.max_file_bytes)
             if len(data) > policy.limits.max_file_bytes:
                 raise file_too_large(policy.limits)
-            return ImageFile(path, prepare(Upload(0, path.name, data), policy, resize).payload)
+            return prepare(Upload(0, path.name, data), policy, resize).payload
         except ImageError as exc:
-            return ImageFile(path, b"", str(exc))
+            return NotCompared(path, str(exc))
         except OSError as exc:
-            return ImageFile(path, b"", exc.strerror or str(exc))
+            return NotCompared(path, exc.strerror or str(exc))
 
     return read
-
-
-def read_image_files(paths: Iterable[Path], resize: Resize | None = None) -> Iterator[ImageFile]:
-    """Prepare each file with `reader`."""
-    return map(reader(resize), paths)

@@ -32,7 +32,7 @@ from gateway_models.networks.originals import Answers, original_answers
 from gateway_models.networks.pretrained import processor
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer, predict_each
-from gateway_models.proof.image_files import NotCompared, reader, resize_for
+from gateway_models.proof.image_files import NotCompared, parted, reader, resize_for
 from gateway_models.proof.reference import shown
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
@@ -117,9 +117,7 @@ class Parity:
     @classmethod
     def of(cls, results: Iterable[Comparison | NotCompared], *, on_gpu: bool = False) -> "Parity":
         """The results of a run."""
-        found = list(results)
-        compared = [each for each in found if isinstance(each, Comparison)]
-        return cls(compared, [each for each in found if isinstance(each, NotCompared)], on_gpu)
+        return cls(*parted(results), on_gpu)
 
     def holds(self, tolerance: float) -> bool:
         """Whether images were compared, and all probabilities and cosines are within the tolerance."""
@@ -136,11 +134,12 @@ def compare_served(
     samples, resize = [Sample(path, frozenset()) for path in paths], resize_for(entry, decode)
     original = original_answers(entry.versions[version])
     prepare, read = processor(entry.versions[version].spec), reader(resize)
-    for (answer,) in predict_each((entry.ensemble_of(version),), triton.address, samples, resize, batch=1):
-        path = answer.sample.path
-        if answer.probabilities is None:
-            yield NotCompared(path, answer.reason)
+    for answers in predict_each((entry.ensemble_of(version),), triton.address, samples, resize, batch=1):
+        if isinstance(answers, NotCompared):
+            yield answers
             continue
+        (answer,) = answers
+        path = answer.sample.path
         try:
             image = pil_image(path)
         except OSError as exc:
@@ -149,8 +148,11 @@ def compare_served(
         reference = prepare(image)
         expected, wanted = _answer(original, reference)
         _check_same_model(answer, expected, wanted)
-        payloads = [read(path).payload, as_ppm(image)]
-        of_file, of_pixels = normalised(triton.preprocess(entry.preprocessor, payloads).values, entry)
+        if isinstance(encoded := read(path), NotCompared):  # it has changed
+            yield encoded
+            continue
+        prepared = triton.preprocess(entry.preprocessor, [encoded, as_ppm(image)]).values
+        of_file, of_pixels = normalised(prepared, entry)
         # Usually the images are bit-identical to the reference and need no second run.
         by_pixels = expected if np.array_equal(of_pixels, reference) else _answer(original, of_pixels)[0]
         by_file = by_pixels if np.array_equal(of_file, of_pixels) else _answer(original, of_file)[0]
@@ -199,7 +201,6 @@ def _answer(original: Answers, image: Probabilities) -> tuple[Probabilities, Pro
 
 
 def _check_same_model(answer: SampleAnswer, expected: Probabilities, wanted: Probabilities | None) -> None:
-    assert answer.probabilities is not None
     if len(answer.probabilities) != len(expected):
         raise TritonRefused(
             f"the service gives {len(answer.probabilities)} classes and the original {len(expected)}: "

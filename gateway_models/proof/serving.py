@@ -1,7 +1,7 @@
 """A Triton that serves some of a repository's models while a command runs."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,12 @@ from gateway_local.runtime.wheel import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.isolation import Report
+from gateway_models.proof.dataset import Sample
+from gateway_models.proof.evaluate import SampleAnswers, predict_each
+from gateway_models.proof.image_files import NotCompared, resize_for
+from gateway_models.repository.entry import Entry
+from gateway_models.repository.spec import Decode
+from gateway_models.repository.summary import progress
 
 IMAGES_IN_FLIGHT = 256
 """More than any command sends concurrently."""
@@ -49,3 +55,21 @@ def serving(
         server.wait_ready(600)
         with BlockingTriton(server.url) as triton:
             yield triton
+
+
+@contextmanager
+def classifying(
+    samples: Sequence[Sample],
+    entry: Entry,
+    versions: Sequence[int],
+    repository: Path,
+    report: Report,
+    *,
+    url: str | None,
+    decode: Decode | None = None,
+) -> Iterator[Iterator[SampleAnswers | NotCompared]]:
+    """The answers of `predict_each` by versions of a model, with a progress bar; see `serving` for the Triton."""
+    ensembles = tuple(map(entry.ensemble_of, versions))
+    with serving(repository, ensembles, report, url=url) as triton:
+        answers = predict_each(ensembles, triton.address, samples, resize_for(entry, decode))
+        yield progress(answers, len(samples), "classifying")

@@ -21,7 +21,7 @@ from gateway_models.networks.isolation import Report
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import BATCH, CALLERS, Evaluation, predict_each
-from gateway_models.proof.image_files import NoImages, read_image_files, resize_for
+from gateway_models.proof.image_files import NoImages, reader, resize_for
 from gateway_models.proof.parity import Probabilities, pil_image
 from gateway_models.proof.serving import serving
 from gateway_models.proof.variants import NetworkRuntime, Variant, variants_of
@@ -82,7 +82,8 @@ class Tuner:
     def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, report: Report) -> None:
         self.entry, self.repository, self.report = entry, repository, report
         self.variants = variants_of(entry)
-        self.files = [file.path for file in read_image_files(files, resize_for(entry)) if not file.reason]
+        read = reader(resize_for(entry))
+        self.files = [file for file in files if isinstance(read(file), bytes)]
         if not self.files:
             raise NoImages("none of the images can be read, so nothing can be measured")
         self.seconds = seconds
@@ -221,8 +222,7 @@ class Tuner:
         run = self._run(entry, len(self.files), batch=1)
         if run.refused:
             raise NoImages(f"{run.refused[0].path}: {run.refused[0].reason}")
-        answers = [each.probabilities for each in run.answers if each.probabilities is not None]
-        pairs = list(zip(answers, self._expected, strict=True))
+        pairs = list(zip([each.probabilities for each in run.answers], self._expected, strict=True))
         same = sum(int(answer.argmax()) == int(expected.argmax()) for answer, expected in pairs)
         return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)
 

@@ -5,6 +5,7 @@ model. A new network under a used number would get the cached answers of the old
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,6 +21,11 @@ _NUMBERS = TypeAdapter(dict[str, list[int]])
 def retired(repository: Path, name: str) -> frozenset[int]:
     """The numbers of a model's removed versions; raises EntryError."""
     return frozenset(_read(repository).get(name, ()))
+
+
+def next_version(repository: Path, name: str, versions: Iterable[int] = ()) -> int:
+    """The number after those of a model's versions and of its removed ones; raises EntryError."""
+    return max({*versions, *retired(repository, name)}, default=0) + 1
 
 
 def retire(repository: Path, name: str, *versions: int) -> None:

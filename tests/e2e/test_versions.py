@@ -188,7 +188,8 @@ def test_explicit_versions_and_refused_changes(http, served, tmp_path):
     assert scores(ask(http, model="trees", version=1)) == scores(one)
     assert http.post("/models/trees/use?versions=1").status_code == 404  # it does not know the repository
     closed = f"127.0.0.1:{free_port()}"
-    refusal("model", "use", "trees", "1", "--triton", closed, "--model-repository", served.repository)
+    failed = refusal("model", "use", "trees", "1", "--triton", closed, "--model-repository", served.repository)
+    assert f"the record in {served.repository} is as before" in failed
     assert read_entry(served.repository, "trees").in_use == 2  # as Triton serves it
     shutil.copytree(served.repository, tmp_path / "copy")
     others = ("--triton", served.triton.url, "--model-repository", tmp_path / "copy")

@@ -1,21 +1,16 @@
 """Sends damaged files to a child process, and keeps every file that it does not survive."""
 
 import hashlib
-import json
 import math
+import multiprocessing
 import random
-import select
-import struct
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.fuzz.child import serve
 from tests.fuzz.mutations import mutate
 from tests.samples import samples
 
@@ -40,41 +35,27 @@ class Child:
     """A child process that inspects and decodes files in turn."""
 
     def __init__(self) -> None:
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fuzz.child"],
-            cwd=Path(__file__).parents[2],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-        )
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
 
     def ask(self, data: bytes) -> dict[str, Any] | str:
         """The answer, or a description of how the process failed."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         try:
-            self._process.stdin.write(struct.pack("<I", len(data)) + data)
-            self._process.stdin.flush()
-            if not select.select([self._process.stdout], [], [], SECONDS_PER_FILE)[0]:
+            self._pipe.send_bytes(data)
+            if not self._pipe.poll(SECONDS_PER_FILE):
                 return f"no answer within {SECONDS_PER_FILE:.0f} s"
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = b""
-        if line:
-            return json.loads(line)
-        status = self._process.wait()
-        self._stderr.seek(0)
-        return f"the process died with status {status}: {self._stderr.read()[-500:].decode(errors='replace')}"
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            return f"the process died with status {self._process.exitcode}"
 
     def close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):  # a file that the process has not read
-                pipe.close()
+        self._pipe.close()
         self._process.kill()
-        self._process.wait()
-        self._stderr.close()
+        self._process.join()
 
 
 def run(seconds: float = math.inf, seed: int = 0, only: str = "", *, files: float = math.inf) -> Report:

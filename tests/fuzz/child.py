@@ -1,4 +1,4 @@
-"""The child process for damaged files: reads their lengths and bytes, and answers each with a line of JSON.
+"""The child process for damaged files, which answers each with its outcome and cost.
 
 It does what the gateway does and, for images that are passed on, what the preprocessor does. Faults are: another
 outcome than an ImageError or an image of the size in its header, more processor time or memory than bytes and pixels
@@ -6,15 +6,12 @@ account for, and the end of the process.
 """
 
 import contextlib
-import io
-import json
 import resource
-import struct
-import sys
 import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -189,21 +186,15 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def main() -> None:
-    stdin: io.BufferedReader = sys.stdin.buffer
-    while header := stdin.read(4):
-        data = stdin.read(struct.unpack("<I", header)[0])
-        started = time.process_time()
-        fault = None
-        try:
-            outcome = answer(data)
-        except Exception:
-            outcome, fault = "fault", traceback.format_exc()
-        seconds = time.process_time() - started
-        line = {"outcome": outcome, "fault": fault, "seconds": seconds, "resident_bytes": resident_bytes()}
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+def serve(pipe: Connection) -> None:
+    """Answer each file until the other end is closed."""
+    with contextlib.suppress(EOFError):
+        while True:
+            data = pipe.recv_bytes()
+            started, fault = time.process_time(), None
+            try:
+                outcome = answer(data)
+            except Exception:
+                outcome, fault = "fault", traceback.format_exc()
+            seconds = time.process_time() - started
+            pipe.send({"outcome": outcome, "fault": fault, "seconds": seconds, "resident_bytes": resident_bytes()})

@@ -31,14 +31,6 @@ def test_metrics_have_the_version_and_no_creation_times():
     assert "_created" not in exposed
 
 
-def test_metrics_of_a_removed_triton_are_removed():
-    metrics.TRITON_READY.labels("triton-that-goes:8001").set(0)
-    assert "triton-that-goes" in metrics.exposition().decode()
-    metrics.forget(metrics.TRITON_READY, "triton-that-goes:8001")
-    assert "triton-that-goes" not in metrics.exposition().decode()
-    metrics.forget(metrics.TRITON_READY, "triton-that-goes:8001")
-
-
 WORKER = """
 import os, signal
 from gateway import metrics

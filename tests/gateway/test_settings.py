@@ -29,10 +29,6 @@ def refusal(monkeypatch: pytest.MonkeyPatch, **variables: object) -> str:
     return str(caught.value)
 
 
-def test_settings_have_defaults():
-    assert load_settings() == Settings.model_construct()
-
-
 def test_variables_take_precedence_over_the_env_file(monkeypatch, tmp_path):
     """What Docker Compose and other commands read may be in .env, too."""
     others = "TRITON_IMAGE=elsewhere\nGATEWAY_DEVICES=0\nGATEWAY_API_KEY=k\n"
@@ -79,20 +75,14 @@ def test_error_names_what_is_wrong_and_what_to_do(monkeypatch, tmp_path, env_fil
     [
         ("port", "http", "a whole number from 1 to 65535"),
         ("port", "0", "a whole number from 1 to 65535"),
-        ("port", "", "a whole number from 1 to 65535"),
-        ("workers", "1.5", "a whole number from 1 to 64"),
         ("workers", "65", "a whole number from 1 to 64"),
         ("default_timeout_seconds", "0", "a number above 0 up to 3600"),
-        ("default_timeout_seconds", "3601", "a number above 0 up to 3600"),
-        ("default_timeout_seconds", "inf", "a number above 0 up to 3600"),
         ("default_timeout_seconds", "nan", "a number above 0 up to 3600"),
         ("shutdown_grace_seconds", "soon", "a number from 1 to 3600"),
         ("decode", "sometimes", "auto, always or never"),
         ("log_level", "INFO!", "debug, info, warning or error"),
         ("model", "", "text of 1 to 256 characters"),
-        ("host", "", "text of 1 to 255 characters"),
         ("api_keys_file", "", "the path of a file; leave it unset for an API without keys"),
-        ("admin_keys_file", "", "the path of a file; leave it unset for an API without keys"),
     ],
 )
 def test_invalid_value_error_names_variable_value_and_range(monkeypatch, field, value, may_be):

@@ -23,13 +23,6 @@ async def work(told: list[str], name: str, steps: int) -> None:
         await turn.pause_if_over()
 
 
-async def test_long_tasks_alternate_in_order():
-    told: list[str] = []
-
-    await asyncio.gather(*(work(told, name, 3) for name in "abc"))
-    assert "".join(told) == "abc" * 3
-
-
 async def test_short_tasks_run_between_time_slices():
     told: list[str] = []
 

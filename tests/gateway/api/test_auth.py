@@ -243,14 +243,6 @@ def test_route_needs_a_key_or_an_admin_key(path, key, admins, admin_key, files, 
                 assert status < 400 or json.loads(content)["code"] == CODES[status]
 
 
-def test_openapi_document_declares_admin_keys(admins, admin_key):
-    with client_of(admin_keys_file=admins) as client:
-        operations = client.get("/openapi.json").json()["paths"]
-    assert "security" in operations["/models/{name}/load"]["post"]
-    assert {"401", "403"} <= set(operations["/models/{name}/load"]["post"]["responses"])
-    assert "security" not in operations["/models"]["get"]
-
-
 def test_readiness_details_need_a_key(client, key):
     stranger, holder = client.get("/health/ready"), client.get("/health/ready", headers=bearer(key))
     assert stranger.status_code == holder.status_code == 200

@@ -98,10 +98,6 @@ def test_every_path_without_parameters_is_a_suggestion(client):
     assert {path for path in paths if "{" not in path} == literal - undocumented
 
 
-def test_other_path_below_a_model_does_not_name_the_setting(client):
-    assert "GATEWAY_ADMIN_KEYS_FILE" not in client.post("/models/cats/upload").json()["detail"]
-
-
 def test_field_after_the_files(client):
     """It is a parameter like any other while no file is being classified."""
     files = [("files", ("cat.png", PNG)), ("files", ("dog.png", PNG)), ("model", (None, "flowers"))]

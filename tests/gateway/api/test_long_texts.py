@@ -11,11 +11,9 @@ import structlog
 
 from gateway.errors import MAX_MESSAGE_BYTES, ModelNotFound
 from gateway.logs import Repeats
-from tests.attack.target import Target, receive
-from tests.doubles.backend import PNG, StubBackend, frame_backend, with_vector
+from tests.doubles.backend import PNG, StubBackend, with_vector
 from tests.gateway.api.test_client_errors import HEADERS
-from tests.services import ROUTES, Client, client_of, stream_service
-from tests.streaming import ask, opened
+from tests.services import ROUTES, Client, client_of
 
 LONG = "Q" * 200_000
 """More than any message, with a letter that no message has."""
@@ -157,37 +155,3 @@ def test_message_of_an_error_is_bounded():
     with client_of(StubBackend(ModelNotFound(f"There is no model {LONG!r}."))) as client:
         for path in ("/predict", "/v2/models/m/infer", "/models/m"):
             assert client.post(path, content=PNG, headers={"Content-Type": "image/png"}).text.count("Q") <= MOST
-
-
-HANDSHAKE = {
-    "Upgrade": "websocket",
-    "Connection": "Upgrade",
-    "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
-}
-LINE = LONG[:7_900]
-"""Within the limits of a handshake that the library of WebSockets parses."""
-
-
-def test_long_text_on_the_wire():
-    with stream_service(frame_backend()) as (address, _):
-        target = Target(int(address.rpartition(":")[2]))
-
-        def send(line: str, **headers: str) -> bytes:
-            head = "".join([f"{line}\r\n", *(f"{name}: {value}\r\n" for name, value in headers.items()), "\r\n"])
-            with target.connect() as connection:
-                connection.sendall(head.encode("latin-1"))
-                return receive(connection)
-
-        answers = [send(f"GET /stream?{LINE} HTTP/1.1", **{"Host": "x", **HANDSHAKE})]
-        for name in (*HANDSHAKE, "Host", "Origin", "Sec-WebSocket-Extensions", "Sec-WebSocket-Protocol", LINE):
-            answers.append(send("GET /stream HTTP/1.1", **{"Host": "x", **HANDSHAKE, name: LINE}))
-        for line in (f"GET /{LINE} HTTP/1.1", f"{LINE} / HTTP/1.1", f"GET / {LINE}", f"GET {LINE}://x/ HTTP/1.1"):
-            answers.append(send(line, Host="x", Connection="close"))
-        answers.append(send("GET / HTTP/1.1", **{"Host": "x", "Connection": "close", "Transfer-Encoding": LINE}))
-        for response in answers:
-            assert response.count(b"Q") <= MOST, response[:300]
-            assert not response.startswith(b"HTTP/1.1 5"), response[:300]
-        for message in (LINE, json.dumps({LINE: 1}), json.dumps({"model": LINE})):
-            with opened(address) as client:
-                assert json.dumps(ask(client, message)).count("Q") <= MOST

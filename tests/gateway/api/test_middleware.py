@@ -164,15 +164,6 @@ def test_probes_and_assets_are_logged_at_debug_level(client, events, method):
     assert [(event["log_level"], event["method"]) for event in events] == [("debug", method)] * 5
 
 
-def test_stages_are_measured_and_in_the_server_timing_header(client):
-    before = count("gateway_request_duration_seconds_count", stage="infer")
-    header = client.post("/predict", files=files(PNG)).headers["Server-Timing"]
-    assert count("gateway_request_duration_seconds_count", stage="infer") == before + 1
-    assert re.fullmatch(r"total;dur=\d+\.\d+", client.get("/models").headers["Server-Timing"])
-    entries = dict(re.fullmatch(r"([a-z]+);dur=(\d+\.\d+)", entry).groups() for entry in header.split(", "))
-    assert list(entries) == ["read", "prepare", "wait", "infer", "total"]
-
-
 def test_no_stage_is_longer_than_its_request_and_each_call_is_timed(events):
     seconds = 0.05  # duration of each call
     before = count("gateway_triton_call_duration_seconds_count")
@@ -180,6 +171,7 @@ def test_no_stage_is_longer_than_its_request_and_each_call_is_timed(events):
     with client_of(StubBackend(seconds=seconds), batch_max_images=1, request_max_calls=4) as client:
         header = client.post("/predict", files=files(*[PNG] * 8)).headers["Server-Timing"]
     milliseconds = {name: float(value) for name, value in re.findall(r"(\w+);dur=([\d.]+)", header)}
+    assert list(milliseconds) == ["read", "prepare", "wait", "infer", "total"]
     assert milliseconds["infer"] >= 2 * seconds * 1e3
     assert milliseconds["infer"] <= milliseconds["total"]
     assert all(events[0][stage] <= events[0]["total_seconds"] for stage in STAGES)
@@ -279,17 +271,6 @@ def test_listed_origin_may_call_and_read_the_response():
     exposed = set(answer.headers["access-control-expose-headers"].lower().split(", "))
     assert exposed >= {"x-request-id", "server-timing", "retry-after", "ratelimit", "ratelimit-policy"}
     assert "access-control-allow-credentials" not in answer.headers
-
-
-@pytest.mark.parametrize("origin", ["https://other.example", "https://app.example.evil", "null", "http://app.example"])
-def test_unlisted_origin_and_unknown_method_or_header_are_refused(origin):
-    with client_of(cors_origins=(ORIGIN,)) as client:
-        refused = preflight(client, origin=origin)
-        unknown = [preflight(client, method="DELETE"), preflight(client, headers="x-anything")]
-        answer = client.get("/health/live", headers={"Origin": origin})
-    assert [each.status_code for each in (refused, *unknown)] == [400] * 3
-    assert "access-control-allow-origin" not in refused.headers
-    assert "access-control-allow-origin" not in answer.headers
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import sys
 import venv
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,12 @@ import gateway_client
 from gateway import __version__, errors
 from gateway.errors import NotFound
 from gateway.plugin_loading import errors_of, installed
-from gateway.plugins.keys.key_file import add_key
 from gateway.plugins.page import client_build
 from gateway.plugins.page import client_wheel as wheels
 from gateway.plugins.page.client_build import build_client
 from gateway.plugins.page.client_wheel import client_wheel
 from gateway.plugins.page.model_examples import MAX_EXAMPLE_BYTES, MAX_EXAMPLES
-from gateway.plugins.page.page import CONTENT_SECURITY_POLICY, SHIPPED_EXAMPLES, files
+from gateway.plugins.page.page import CONTENT_SECURITY_POLICY, files
 from gateway_client.csv_cells import csv_line
 from tests.doubles.backend import MODEL, PNG, StubBackend
 from tests.processes import PROJECT
@@ -60,54 +58,12 @@ def test_every_file_has_its_media_type_and_is_revalidated(client: Client, path: 
     assert (second.status_code, second.content) == (304, b"")
 
 
-COLOUR = re.compile(
-    r"#[0-9a-fA-F]{3,8}\b|\b(?:rgb|rgba|hsl|hsla|oklch|oklab|lab|lch|hwb|color)\(|:\s*(?:white|black)\b"
-)
-SIZE = re.compile(r"font(?:-size)?:[^;]*?\b[\d.]+(?:px|rem|pt)\b")
-
-
-@pytest.mark.parametrize("name", [name for name in ASSETS if name.endswith(".css") and name != "tokens.css"])
-def test_colours_and_sizes_of_text_are_tokens(name: str):
-    style = re.sub(r"/\*.*?\*/", "", text_of(name), flags=re.DOTALL)
-    assert COLOUR.findall(style) == []
-    assert SIZE.findall(style) == []
-    assert set(re.findall(r"var\((--[\w-]+)\)", style)) <= set(re.findall(r"(--[\w-]+):", text_of("tokens.css")))
-
-
 def test_content_security_policy_allows_nothing_inline_or_external(client: Client):
     policy = client.get("/").headers["content-security-policy"]
     assert policy == CONTENT_SECURITY_POLICY
     assert "default-src 'self'" in policy
     assert "img-src 'self' blob: data:" in policy
     assert [words for words in ("unsafe", "//") if words in policy] == []
-
-
-INLINE = re.compile(r"<style\b|<[^>]*\s(?:style|on\w+)\s*=|<script\b[^>]*>(?!\s*</script>)", re.IGNORECASE)
-
-
-def test_page_has_no_inline_script_or_style():
-    assert INLINE.findall(text_of("index.html")) == []
-    assert all(".innerHTML" not in text_of(name) for name in SCRIPTS)
-
-
-@pytest.mark.parametrize("name", [name for name in ASSETS if not name.endswith(".jpg")])
-def test_no_asset_names_another_host(name: str):
-    text = text_of(name).replace('xmlns="http://www.w3.org/2000/svg"', "")
-    assert re.findall(r"(?:https?:|[\"'(=\s])//[\w.]+[^\s]*", re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE)) == []
-    assert "@import" not in text
-
-
-def test_every_fetched_path_is_an_endpoint(client: Client):
-    asked = {path for script in SCRIPTS for path in re.findall(r"(?:fetch|post)\([\"`]([\w/.]+)", text_of(script))}
-    posted = {"explain", "feedback", "predict"}
-    assert asked == {*posted, "health/live", "health/ready", "limits", "models", "stream", "models/"}
-    endpoints = {path.lstrip("/") for path in client.get("/openapi.json").json()["paths"]}
-    assert asked - {"models/"} <= endpoints
-
-
-def test_shipped_examples_are_assets_and_equal_those_of_the_examples():
-    assert set(SHIPPED_EXAMPLES) == {name for name in ASSETS if name.endswith(".jpg")}
-    assert (STATIC / "cat.jpg").read_bytes() == (PROJECT / "docs" / "examples" / "cat.jpg").read_bytes()
 
 
 def test_page_knows_the_errors_that_are_worth_a_retry():
@@ -122,13 +78,6 @@ def test_page_knows_the_errors_that_are_worth_a_retry():
 
 def test_no_key_is_stored():
     assert not [name for name in SCRIPTS if re.search(r"localStorage|sessionStorage|\.cookie", text_of(name))]
-
-
-def test_modules_import_no_circle():
-    """The page's modules import each other in one direction."""
-    imports = {name: set(re.findall(r'(?m)^import .* from "\./([\w.]+)";$', text_of(name))) for name in SCRIPTS}
-    order = list(TopologicalSorter(imports).static_order())  # raises CycleError, which names the modules
-    assert order.index("service.js") < order.index("feedback.js") < order.index("page.js")
 
 
 EVALUATE = """
@@ -272,16 +221,6 @@ def test_examples_are_limited_in_number_and_size(tmp_path):
     with client_of(StubBackend(), model_repository=tmp_path) as client:
         assert client.get(f"/models/{MODEL.name}/examples/0").status_code == 200
         assert client.get(f"/models/{MODEL.name}/examples/1").status_code == 404
-
-
-def test_examples_need_a_key_where_keys_are_required(tmp_path):
-    examples(tmp_path, {"file": "example-1.png"})
-    keys = tmp_path / "keys"
-    key = add_key(keys, "page")
-    with client_of(StubBackend(), model_repository=tmp_path, api_keys_file=keys) as client:
-        for path in ("examples", "examples/0"):
-            assert client.get(f"/models/{MODEL.name}/{path}").status_code == 401
-            assert client.get(f"/models/{MODEL.name}/{path}", headers={"X-API-Key": key}).status_code == 200
 
 
 WHEEL = f"triton_image_gateway_client-{__version__}-py3-none-any.whl"

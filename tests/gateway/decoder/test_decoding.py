@@ -1,5 +1,3 @@
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,7 +8,7 @@ from gateway.errors import UndecodableImage
 from gateway.ingest.image_formats import Header, ImageFormat
 from tests import encoders
 from tests.gateway.ingest.reading import LIMITS
-from tests.samples import STORED_TURNED, by_pillow, encode, exif, fading, names, photograph, sample, samples, turned
+from tests.samples import STORED_TURNED, by_pillow, encode, exif, names, photograph, sample, turned
 
 # Pillow converts YCbCr and CMYK by formulas of its own.
 FAR_FROM_PILLOW = {"JPEG CMYK": 1, "TIFF YCbCr": 1}
@@ -106,19 +104,3 @@ def test_header_with_another_size_is_undecodable():
     data = sample("PNG RGB 8 bit").data
     with pytest.raises(UndecodableImage):
         decode(data, Header(ImageFormat.PNG, 450, 300), 256)
-
-
-def test_decoding_is_thread_safe():
-    def decoded_bytes(data):
-        return decode(data, inspect_whole(data, LIMITS), 256).to_bytes()
-
-    chosen = [one.data for one in samples(67, 45) if one.format != "AVIF"]
-    expected = list(map(decoded_bytes, chosen))
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(decoded_bytes, chosen * 4)) == expected * 4
-
-
-def test_tall_transparent_image_is_composited_on_white():
-    tall = fading(photograph()).resize((700, 2_900))
-    data = encode(tall, "PNG", compress_level=1)
-    assert difference(decoded(data), by_pillow(data)) == 0

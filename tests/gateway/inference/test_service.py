@@ -150,22 +150,6 @@ def test_started_request_goes_before_the_newest_waiting_one(loop):
     assert [result.error for result in on.results(bulk)] == [None, None]
 
 
-def test_full_queue_of_started_requests_refuses_a_single_image(loop):
-    on = Scripted(loop, max_images=2, max_images_waiting=1)
-    bodies, requests = [Body(), Body()], []
-    for body in bodies:
-        body.send(PNG)
-        requests.append(on.send(body=body))
-    for body in bodies:
-        body.send(PNG)
-        body.end()
-        loop.settle()
-    on.answer_all()
-    first, second = map(on.results, requests)
-    assert [result.error for result in first] == [None, None]
-    assert [type(result.error) for result in second] == [type(None), Overloaded]
-
-
 @pytest.mark.parametrize("fault", [ModelNotFound(), ModelUnavailable(), TritonUnreachable()])
 def test_split_to_an_unloaded_version_is_a_service_error(loop, fault):
     on = Scripted(loop, at_once=lambda call: call.fail(fault))

@@ -151,14 +151,11 @@ def test_field_is_a_file_or_a_parameter(parts, items):
         ('filename="a b.jpg"', "a b.jpg"),
         ("filename=INDEX", "INDEX"),
         ('FileName="a.jpg"', "a.jpg"),
-        ('filename="a%22b.jpg"', 'a"b.jpg'),
         ('filename="100%25.jpg"', "100%25.jpg"),
         (r'filename="say \"cat\".jpg"', 'say "cat".jpg'),
-        ('filename="semi;colon=.jpg"', "semi;colon=.jpg"),
         ('filename="a\\"', "a"),
         (r'filename="C:\photos\new.jpg"', "new.jpg"),
         ('filename="../../etc/passwd"', "passwd"),
-        ('filename="a%0D%0Ab.jpg"', "ab.jpg"),
         ('filename="katze-überall-猫.jpg"', "katze-überall-猫.jpg"),
         ("filename*=UTF-8''%e7%8c%ab's.jpg", "猫's.jpg"),
         ("filename*=UTF-8''%ff.jpg", "\ufffd.jpg"),
@@ -170,13 +167,11 @@ def test_field_is_a_file_or_a_parameter(parts, items):
         ('filename="a 5" x.jpg"', 'a 5" x.jpg'),
         ("filename=my photo.jpg", "my photo.jpg"),
         ('filename="a 5" x.jpg"; filename*=utf-8\'\'y', 'a 5" x.jpg'),
-        ('filename="no end.jpg', "no end.jpg"),
         # As aiohttp writes "a b"c.jpg": decoded as a whole or not at all.
         ('filename="a%20b%22c.jpg"', "a%20b%22c.jpg"),
         ('filename="first.jpg"; filename="second.jpg"', "first.jpg"),
         (f'filename="{"a" * 10_000}"', "a" * 255),
         (b'filename="na\xefve.jpg"', "na\ufffdve.jpg"),
-        ("filename=plain.jpg; filename*=iso-8859-1'en'%fc.jpg", "ü.jpg"),
         *(
             (f"filename=plain.jpg; filename*={charset}''x", "plain.jpg")
             for charset in ("undefined", "punycode", "utf-7", "idna")
@@ -321,12 +316,6 @@ def test_malformed_part_is_refused_with_a_message(parts, message):
     assert messages(*[refusal(form(part)) for part in parts]) == {message}
 
 
-def test_files_before_an_error_are_yielded():
-    uploads, error = refusal(form(CAT, b"broken\r\n\r\nx"))
-    assert uploads == [Upload(0, "cat.jpg", b"cat bytes")]
-    assert isinstance(error, InvalidMultipart)
-
-
 def test_bytes_after_the_closing_boundary_are_ignored():
     assert len(read(form(CAT) + b"an epilogue\r\n" * 10_000)) == 1
 
@@ -448,11 +437,3 @@ def test_reader_counts_every_byte_it_holds(ahead, most):
     assert max(held) == most
     assert held[-1] == 0
     assert (held[-2] == len(b"dog bytes")) is ahead
-
-
-@pytest.mark.parametrize("sizes", [(20_000, 100, 100), (100, 20_000, 20_000, 100, 100)])
-def test_pieces_of_any_sizes_make_the_file(sizes):
-    data = bytes(range(256)) * 1_000
-    for most in (len(data), len(data) - 1):
-        (upload,) = read(form(Part("files", data, "a")), limits=limits(max_file_bytes=most), sizes=sizes)
-        assert upload.data == (data if most == len(data) else b"")

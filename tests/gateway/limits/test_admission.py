@@ -67,24 +67,6 @@ async def test_bytes_are_limited_and_an_oversized_image_is_admitted_alone():
     assert gate.permits().try_acquire(100) is not None
 
 
-async def test_waiting_images_are_not_overtaken():
-    gate = admission(max_images=10, max_bytes=100)
-    held = await gate.permits().acquire(60)
-    order: list[str] = []
-
-    async def wait(name: str, nbytes: int):
-        permit = await gate.permits().acquire(nbytes)
-        order.append(name)
-        permit.release()
-
-    waiting = [asyncio.ensure_future(wait("large", 90)), asyncio.ensure_future(wait("small", 1))]
-    await asyncio.sleep(0)
-    assert gate.permits().try_acquire(1) is None
-    held.release()
-    await asyncio.gather(*waiting)
-    assert order == ["large", "small"]
-
-
 @pytest.mark.parametrize("granted", [False, True])
 async def test_waiter_cancelled_before_or_after_its_admission_is_skipped(granted):
     gate = admission(max_images=1)

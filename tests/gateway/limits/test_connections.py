@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
-from gateway.limits.connections import FIRST_REQUESTS, Connections, Turns
+from gateway.limits.connections import FIRST_REQUESTS, Connections
 from gateway.limits.pools import IDLE_SECONDS
 from tests.doubles.clock import Clock
 
@@ -190,26 +190,6 @@ def test_seconds_without_reading_are_measured(connections, clock):
     connections.remove(second)
     connections.stall(second)
     assert connections.unread_seconds(second) == 0
-
-
-async def test_crowd_enters_a_few_at_a_time():
-    turns = Turns(most=4)
-    entered: list[int] = []
-
-    async def enter(number: int) -> None:
-        await turns.wait(Connection())
-        entered.append(number)
-
-    crowd = [asyncio.create_task(enter(number)) for number in range(20)]
-    while len(entered) < 20:
-        before = len(entered)
-        await asyncio.sleep(0)
-        assert len(entered) - before <= 4
-    assert entered == list(range(20)), "in the order in which they came"
-    await asyncio.gather(*crowd)
-    for _ in range(3):
-        await asyncio.sleep(0)
-    await asyncio.wait_for(turns.wait(Connection()), 10)
 
 
 async def test_connection_that_is_lost_does_not_wait_to_begin(connections):

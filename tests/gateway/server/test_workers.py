@@ -1,16 +1,13 @@
 """Workers and the process around them: starting, accepting, open files, memory that is kept, and stopping."""
 
-import asyncio
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack
 
 import pytest
-import uvloop
 
 from gateway.limits.connections import OWN_FILES, RESERVED
 from gateway.machine.capacity import plan
@@ -19,7 +16,6 @@ from gateway.server import serve
 from gateway.server.allocator import VARIABLES
 from gateway.server.draining import Draining
 from gateway.server.serve import METRICS_BYTES, NoSpaceForWorkers, plan_of, plan_to_serve
-from gateway.server.server import ACCEPTED, listening_sockets
 from gateway.server.workers import accept_no_more
 from gateway.settings import variable
 from gateway_local.hosts import LOOPBACK
@@ -69,45 +65,6 @@ def test_metrics_have_their_blocks_before_the_first_write(tmp_path):
     reserve_space(tmp_path)
     assert own.stat().st_blocks * 512 >= 2**20
     assert other.stat().st_blocks == 0
-
-
-ITERATIONS = 3
-"""The first may have begun before the clients connected; the last notices that all have been accepted."""
-
-
-class Counted(asyncio.Protocol):
-    """A connection that is counted when it is accepted."""
-
-    made = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        type(self).made += 1
-        transport.close()
-
-
-async def iterations_to_accept(count: int) -> int:
-    """How many iterations of the event loop it takes to accept `count` clients that have connected already."""
-    loop = asyncio.get_running_loop()
-    listener = socket.socket()
-    listener.bind((LOOPBACK, 0))
-    sockets = listening_sockets(listener)
-    servers = [await loop.create_server(Counted, sock=each) for each in sockets]
-    iterations, expected = 0, Counted.made + count
-    with ExitStack() as stack:
-        for _ in range(count):
-            stack.enter_context(socket.create_connection(sockets[0].getsockname()))
-        while Counted.made < expected:
-            await asyncio.sleep(0)
-            iterations += 1
-    for server in servers:
-        server.close()
-    return iterations
-
-
-def test_many_connections_are_accepted_in_an_iteration():
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        assert runner.run(iterations_to_accept(ACCEPTED)) <= ITERATIONS
-        assert runner.run(iterations_to_accept(3 * ACCEPTED)) <= 3 * ITERATIONS
 
 
 @pytest.mark.parametrize(("beside", "gpus"), [("cpu", 0), ("gpu", 16)])

@@ -38,7 +38,6 @@ def test_bytes_have_the_largest_unit_that_fits(nbytes: int, text: str):
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (1_200, "1,200 pixels"),
         (1_000_000, "1 megapixel"),
         (1_000_001, "1.1 megapixels"),
         (108_000_000, "108 megapixels"),
@@ -86,7 +85,6 @@ def faults(kind: Any, value: object) -> list[str]:
     [
         (int, "cat", "must be a whole number, not 'cat'"),
         (int, 1.5, "must be a whole number, not 1.5"),
-        (int, None, "must be a whole number, not None"),
         (float, "", "must be a number, not ''"),
         (Annotated[float, Field(allow_inf_nan=False)], "nan", "must be a number, not 'nan'"),
         (bool, "maybe", "must be true or false, not 'maybe'"),
@@ -94,12 +92,10 @@ def faults(kind: Any, value: object) -> list[str]:
         (Annotated[int, Field(ge=1)], 0, "must be at least 1, not 0"),
         (Annotated[float, Field(le=1)], 1.5, "must be at most 1, not 1.5"),
         (Annotated[float, Field(gt=0)], 0, "must be above 0, not 0"),
-        (Annotated[float, Field(lt=2)], 2, "must be below 2, not 2"),
         (Annotated[str, Field(min_length=1)], "", "must not be empty"),
         (Annotated[str, Field(min_length=3)], "ab", "must have at least 3 characters"),
         (Annotated[str, Field(max_length=2)], "abc", "must have at most 2 characters"),
         (Annotated[list[int], Field(max_length=1)], [1, 2], "must have at most 1 entries, not 2"),
-        (Annotated[list[int], Field(min_length=1)], [], "must have at least 1 entries, not 0"),
         (list[int], 3, "must be a list, not 3"),
         (dict[str, int], 3, "must be an object, not 3"),
         (Colour, "green", "must be 'red' or 'blue', not 'green'"),

@@ -1,9 +1,7 @@
 """YAML of other people becomes plain values, or is refused with its line; nothing of it multiplies or runs."""
 
 import json
-import re
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,9 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.values.yaml_files import MAX_CHARACTERS, YamlError, parse_yaml
-from tests.processes import PROJECT
 
-LOADER = Path("gateway/values/yaml_files.py")
 LAUGHS = "a: &a [x]\n" + "".join(f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi"))
 """443 bytes that are 43 million values."""
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff\ufffe\uffff\u2028\u2029"))
@@ -90,13 +86,3 @@ def test_any_text_is_a_value_or_an_error(text):
         json.dumps(parse_yaml(text))
     except YamlError as exc:
         assert 0 < len(str(exc)) < 200  # noqa: PT017  # either is right
-
-
-def test_no_other_code_reads_yaml():
-    found = {
-        path.relative_to(PROJECT)
-        for package in PROJECT.glob("gateway*")
-        for path in package.rglob("*.py")
-        if re.search(r"^\s*(?:import yaml|from yaml)", path.read_text(), re.MULTILINE)
-    }
-    assert found == {LOADER}

@@ -17,6 +17,7 @@ from gateway.command_line.main import app, main
 from gateway.command_line.terminal import print_status
 from gateway.errors import UserError
 from gateway.triton.contract import SEQUENCE_MODEL, ModelConfig, read_model_config
+from gateway_models.blocking_triton import TritonRefused
 from gateway_models.commands.group import explain_how_to_load
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.networks.torchscript import without_deprecations
@@ -296,6 +297,33 @@ def test_removed_version_number_is_not_reused(add, tmp_path):
 
 def test_unreachable_triton_is_reported_before_removal(own_head):
     assert "no Triton answers at 127.0.0.1:1" in remove(own_head, "head", "--triton=127.0.0.1:1")
+
+
+def test_record_that_triton_loads_after_the_deadline_is_in_use(own_head, monkeypatch):
+    class Slow:
+        """A Triton whose load outlasts the call."""
+
+        def __init__(self, address: str) -> None:
+            self.address = address
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *exc: object) -> None:
+            pass
+
+        def unload(self, *models: str) -> None:
+            pass
+
+        def load(self, *models: str) -> None:
+            raise TritonRefused("Deadline Exceeded")
+
+        def config(self, model: str) -> ModelConfig:
+            return config_of(own_head, model)
+
+    monkeypatch.setattr("gateway_models.blocking_triton.BlockingTriton", Slow)
+    gateway("model", "use", "head", "1", "--triton=127.0.0.1:1", f"--model-repository={own_head}")
+    assert read_entry(own_head, "head").rollout.since is not None
 
 
 def test_empty_and_missing_repository_are_reported(tmp_path):

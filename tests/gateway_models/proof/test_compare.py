@@ -104,7 +104,7 @@ def of_versions(ensembles, address, samples, resize, **_):
     """Version 1 takes what is dark for a cat, and version 2 sees dogs everywhere."""
     for sample in samples:
         if sample.path.name.startswith("broken"):
-            yield tuple(SampleAnswer(sample, None, "not a JPEG") for _ in ensembles)
+            yield NotCompared(sample.path, "not a JPEG")
             continue
         cat, dog = np.array([0.9, 0.1], np.float32), np.array([0.25, 0.75], np.float32)
         dark = sample.path.name.startswith("dark")
@@ -118,7 +118,7 @@ def repository(tmp_path, monkeypatch) -> Path:
     animals = Entry("animals", {1: one, 2: one})
     rewrite(animals, tmp_path / "models")
     write_labels(tmp_path / "models" / "animals_classifier" / "labels.txt", ["cat", "dog"])
-    monkeypatch.setattr("gateway_models.proof.evaluate.predict_each", of_versions)
+    monkeypatch.setattr("gateway_models.proof.serving.predict_each", of_versions)
     monkeypatch.setattr(
         "gateway_models.proof.serving.serving", lambda *_, **__: nullcontext(SimpleNamespace(address=""))
     )

@@ -8,7 +8,9 @@ from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.predictions.drift import sample_of
 from gateway_models.predictions.live_drift import STORED_IMAGES, read_reference
 from gateway_models.predictions.store import LogUnavailable
-from gateway_models.proof.drift import chosen_files, described, store
+from gateway_models.proof.dataset import Sample
+from gateway_models.proof.drift import chosen_samples, described, store
+from gateway_models.proof.evaluate import predict_each
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.repository.entry import read_entry
 from gateway_models.repository.manage import use
@@ -33,10 +35,10 @@ def cats(count: int):
 def test_folder_is_sampled_always_alike(tmp_path):
     for number in range(30):
         (tmp_path / f"{number}.jpg").touch()
-    assert len(chosen_files(tmp_path, most=30)) == 30
-    chosen = chosen_files(tmp_path, most=10)
+    assert len(chosen_samples(tmp_path, most=30)) == 30
+    chosen = chosen_samples(tmp_path, most=10)
     assert len(set(chosen)) == 10
-    assert chosen == chosen_files(tmp_path, most=10)
+    assert chosen == chosen_samples(tmp_path, most=10)
 
 
 def test_reference_of_enough_images_is_stored_with_the_version(repository):
@@ -68,8 +70,8 @@ def test_command_stores_a_reference_from_the_log(repository, tmp_path):
 def test_folder_has_the_properties_of_the_log(light_triton, photos, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     files = [photos / "cat.jpg", tmp_path / "broken.png", photos / "coffee.jpg"]
-    entry = default_entry(EFFICIENTNET_LITE0)
-    cat, broken, coffee = described(entry, 1, light_triton.url, files)
+    samples = [Sample(path, frozenset()) for path in files]
+    cat, broken, coffee = described(predict_each((NAME,), light_triton.url, samples), multi_label=False)
     assert isinstance(broken, NotCompared)
     assert (cat["class"], cat["format"], cat["score"], cat["entropy"]) == ("285", "JPEG", 1.0, 0.0)
     assert (cat["pixels"], coffee["pixels"]) == (451 * 300, 600 * 400)

@@ -9,7 +9,7 @@ import pytest
 from gateway_client.csv_cells import csv_line
 from gateway_models.proof.dataset import DatasetError, Sample, read_dataset
 from gateway_models.proof.evaluate import ClassScore, Evaluation, SampleAnswer
-from gateway_models.proof.image_files import NoImages, NotCompared, image_files, read_image_files
+from gateway_models.proof.image_files import NoImages, NotCompared, image_files, reader
 from gateway_models.proof.plots import confusion_matrix
 from gateway_models.proof.report import ranks
 from tests.commands import usage_error
@@ -85,9 +85,9 @@ def test_folders_of_unknown_classes_are_refused(folder, tmp_path):
 
 
 def test_files_that_the_gateway_refuses_are_read_with_its_reason(folder):
-    pictures = list(read_image_files([folder / "cat" / "1.jpg", folder / "absent.jpg"]))
-    assert pictures[0].reason.startswith("The file is not a JPEG")
-    assert pictures[1].reason == "No such file or directory"
+    damaged, absent = map(reader(), [folder / "cat" / "1.jpg", folder / "absent.jpg"])
+    assert damaged.reason.startswith("The file is not a JPEG")
+    assert absent == NotCompared(folder / "absent.jpg", "No such file or directory")
 
 
 def answers(*pairs: tuple[set[int], list[float]]) -> list[SampleAnswer]:
@@ -95,15 +95,15 @@ def answers(*pairs: tuple[set[int], list[float]]) -> list[SampleAnswer]:
 
 
 def test_top_k_and_each_class_are_counted():
-    broken = SampleAnswer(Sample(Path("broken"), frozenset({2})), None, "no image")
-    given = [*answers(({0}, [0.7, 0.2, 0.1]), ({1}, [0.5, 0.4, 0.1]), ({1}, [0.1, 0.8, 0.1])), broken]
-    evaluation = Evaluation.of(((each,) for each in given), 3, multi_label=False)
+    given = answers(({0}, [0.7, 0.2, 0.1]), ({1}, [0.5, 0.4, 0.1]), ({1}, [0.1, 0.8, 0.1]))
+    broken = NotCompared(Path("broken"), "no image")
+    evaluation = Evaluation.of([broken, *((each,) for each in given)], 3, multi_label=False)
     assert (evaluation.top(1), evaluation.top(2)) == (pytest.approx(2 / 3), 1.0)
     assert evaluation.per_class() == [ClassScore(0, 1, 2, 1), ClassScore(1, 2, 1, 1)]
     first, second = evaluation.per_class()
     assert (first.precision, first.recall, second.precision, second.recall) == (0.5, 1.0, 1.0, 0.5)
     assert evaluation.confusion().tolist() == [[1, 0, 0], [1, 1, 0], [0, 0, 0]]
-    assert evaluation.refused == [NotCompared(Path("broken"), "no image")]
+    assert evaluation.refused == [broken]
 
 
 def test_multi_label_model_predicts_every_class_above_a_half():

@@ -149,16 +149,13 @@ def _head() -> nn.Module:
 
 
 def _lite(
-    number: int,
-    save: Callable[[int], Callable],
+    save: Callable[[nn.Module, Path], dict[str, Any]],
     written_as: Format = Format.TORCHSCRIPT,
     tolerance: float = TOLERANCE,
     **changes,
 ) -> Trained:
-    side = LITE_SIDES[number]
-    preprocessing = Preprocessing((side, side), side, "bicubic", (0.5,) * 3, (0.5,) * 3)
-    named = {"file": f"lite{number}", "written_as": written_as, "tolerance": tolerance, "changes": changes}
-    return Trained(lambda: lite(number), preprocessing, save(side), **named)
+    preprocessing = Preprocessing((224, 224), 224, "bicubic", (0.5,) * 3, (0.5,) * 3)
+    return Trained(lite, preprocessing, save, file="lite0", written_as=written_as, tolerance=tolerance, changes=changes)
 
 
 def _torchvision(architecture: str, weights: str, **changes) -> Trained:
@@ -170,21 +167,15 @@ def _timm(architecture: str) -> Trained:
 
 
 RESNET, MOBILENET = "ResNet18_Weights.IMAGENET1K_V1", "MobileNet_V3_Small_Weights.IMAGENET1K_V1"
-LITE_SIDES = {0: 224, 1: 240, 2: 260}
 FIVE = Preprocessing((256,), 224, "bilinear", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 FP32 = {
-    "efficientnet-lite0": _lite(0, _script),
-    "efficientnet-lite1": _lite(1, _script),
-    "efficientnet-lite2": _lite(2, _script),
+    "efficientnet-lite0": _lite(_script(224)),
     "resnet18": _torchvision("resnet18", RESNET),
     "mobilenet_v3_small": _torchvision("mobilenet_v3_small", MOBILENET),
-    "efficientnet-lite0-onnx": _lite(0, _onnx, Format.ONNX),
-    "efficientnet-lite1-to-onnx": _lite(1, _script, format=Format.ONNX),
-    "efficientnet-lite2-onnx": _lite(2, _onnx, Format.ONNX),
+    "efficientnet-lite0-onnx": _lite(_onnx(224), Format.ONNX),
     "resnet18-to-onnx": _torchvision("resnet18", RESNET, format=Format.ONNX),
-    "mobilenet_v3_small-to-onnx": _torchvision("mobilenet_v3_small", MOBILENET, format=Format.ONNX),
     "five-classes": Trained(_head, FIVE, _script(224), 5),
-    "efficientnet-lite0-of-pixels": _lite(0, _script, tensor=ImageTensor.UINT8),
+    "efficientnet-lite0-of-pixels": _lite(_script(224), tensor=ImageTensor.UINT8),
     "five-classes-of-pixels-to-onnx": Trained(
         _head, FIVE, _script(224), 5, changes={"tensor": ImageTensor.UINT8, "format": Format.ONNX}
     ),
@@ -192,17 +183,17 @@ FP32 = {
     "multi-label-onnx": Trained(
         lambda: Head(last=nn.Sigmoid()), SMALL, _onnx(32), 5, written_as=Format.ONNX, changes={"multi_label": True}
     ),
-    "lite0-program": _lite(0, _program, tolerance=CLOSE),
-    "lite0-program-to-onnx": _lite(0, _program, tolerance=CLOSE, format=Format.ONNX),
-    "lite0-of-timm": _lite(0, lambda side: _safetensors("tf_efficientnet_lite0"), tolerance=CLOSE),
-    "lite0-function": _lite(0, lambda side: _function, Format.FUNCTION, CLOSE),
+    "lite0-program": _lite(_program(224), tolerance=CLOSE),
+    "lite0-program-to-onnx": _lite(_program(224), tolerance=CLOSE, format=Format.ONNX),
+    "lite0-of-timm": _lite(_safetensors("tf_efficientnet_lite0"), tolerance=CLOSE),
+    "lite0-function": _lite(_function, Format.FUNCTION, CLOSE),
     "vit-of-hugging-face": Trained(vit, None, _folder, 0, tolerance=CLOSE),
     "vit-of-timm": _timm("test_vit"),
     "resnet-of-timm": _timm("test_resnet"),
 }
 LOWER = {
-    "efficientnet-lite0-bf16": _lite(0, _script, precision=Precision.BF16),
-    "efficientnet-lite0-onnx-fp16": _lite(0, _onnx, precision=Precision.FP16),
+    "efficientnet-lite0-bf16": _lite(_script(224), precision=Precision.BF16),
+    "efficientnet-lite0-onnx-fp16": _lite(_onnx(224), precision=Precision.FP16),
     # fp16 is slow on a CPU, and a small network shows it as well.
     "five-classes-fp16": Trained(_head, FIVE, _script(224), 5, changes={"precision": Precision.FP16}),
 }
@@ -210,7 +201,7 @@ MODELS = {
     **FP32,
     **LOWER,
     # Processes with ONNX start in a fraction of the time that torch takes to be imported.
-    "wrong-resize": _lite(0, _onnx),
+    "wrong-resize": _lite(_onnx(224)),
     "counted": Trained(_head, FIVE, _onnx(224), 5),
 }
 PREPARED_AHEAD = 3

@@ -282,26 +282,6 @@ async def test_rollouts_are_followed_and_the_last_good_record_applies():
     assert (await followed(first.text), changed) == (None, [MODEL] * 3)
 
 
-async def test_unloaded_version_is_missing_and_logged_once():
-    triton = FakeTriton(ensembles={MODEL: STEPS, f"{MODEL}.v7": STEPS}, unloaded={f"{MODEL}.v7"})
-    triton.rollouts = {MODEL: Rollout({"7": 100}).text}
-    checker = checker_of(triton)
-    checker.state.expected.follow(triton.config(MODEL))
-    with structlog.testing.capture_logs() as captured:
-        await checker.probe_all()
-        assert lacking(checker)
-        triton.unloaded.clear()
-
-        async def try_again() -> bool:
-            await checker.probe_all()
-            return not lacking(checker)
-
-        while not await try_again():
-            pass
-    events = [event for event in captured if event["event"] == "contract" and "version 7" in event["problem"]]
-    assert [event["log_level"] for event in events] == ["warning"]
-
-
 def test_models_on_demand_are_not_expected():
     """Requests load them; only the default model and the named ones are kept loaded."""
     expected = ExpectedModels("ensemble", load=["flowers"], on_demand=True)
