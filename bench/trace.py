@@ -1,4 +1,4 @@
-"""`python -m bench.trace`: how many functions and modules of the gateway one request or `model add` passes through.
+"""`python -m bench.trace`: how many functions and modules of the gateway one request passes through.
 
 A real gateway with a real Triton behind it runs in this process; sys.setprofile counts, on the event loop's thread, the
 calls of functions that are defined in the project's packages, from a request's first byte to the end of its answer.
@@ -7,9 +7,7 @@ Health probes run on the same thread, so each request is sent several times and 
 
 import asyncio
 import sys
-import tempfile
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,7 +16,6 @@ from types import FrameType
 from typing import Annotated, Any
 
 import httpx
-import torch
 import typer
 import uvicorn
 from rich.console import Console
@@ -27,7 +24,6 @@ from websockets.sync.client import connect
 
 from bench.photos import coffee
 from gateway.app import create_app
-from gateway.command_line.main import app as gateway
 from gateway.logs import configure_logs
 from gateway.plugin_loading import settings_class
 from gateway.server.serve import server_options
@@ -127,68 +123,12 @@ def requests(url: str, port: int) -> dict[str, Callable[[Tracer], Trace]]:
     }
 
 
-LAYERS = ("gateway_models", "gateway_local", "gateway")
-"""From top to bottom, as import-linter has them."""
-
-
-def model_add() -> tuple[Trace, set[tuple[str, str]]]:
-    """The trace of `gateway model add` in this process, and its climbs: calls from a package into one above it."""
-    trace, climbs = Trace(), set[tuple[str, str]]()
-
-    def note(frame: FrameType, event: str, _argument: object) -> None:
-        if event != "call" or (callee := _function(frame)) is None:
-            return
-        trace.calls.append(callee)
-        caller, above = None, frame.f_back
-        while above is not None and caller is None:
-            caller, above = _function(above), above.f_back
-        if caller is not None and _layer(callee) < _layer(caller):
-            climbs.add((".".join(caller), ".".join(callee)))
-
-    layers = (torch.nn.Conv2d(3, 8, 5), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8, 5))
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.trace(torch.nn.Sequential(*layers).eval(), torch.rand(2, 3, 32, 32)).save(f"{folder}/five.pt")
-        Path(folder, "labels.txt").write_text("a\nb\nc\nd\ne\n")
-        options = ["--name=five", f"--labels={folder}/labels.txt", "--crop=32", "--mean=0.5,0.5,0.5", "--std=1,1,1"]
-        sys.setprofile(note)
-        try:
-            gateway(
-                ["model", "add", f"{folder}/five.pt", *options, f"--model-repository={folder}/models"],
-                standalone_mode=False,
-            )
-        finally:
-            sys.setprofile(None)
-    return trace, climbs
-
-
-def _function(frame: FrameType) -> tuple[str, str] | None:
-    """The module and the name of a frame's function; None for those of other packages."""
-    if not frame.f_code.co_filename.startswith(PACKAGES):
-        return None
-    path = Path(frame.f_code.co_filename).relative_to(PROJECT).with_suffix("")
-    return ".".join(path.parts), frame.f_code.co_qualname
-
-
-def _layer(function: tuple[str, str]) -> int:
-    package = function[0].partition(".")[0]
-    return LAYERS.index(package) if package in LAYERS else len(LAYERS)
-
-
 def main(
     times: Annotated[int, typer.Option(help="How often each request is sent; the smallest trace counts.", min=1)] = 10,
     *,
-    add: Annotated[bool, typer.Option("--model-add", help="Trace `gateway model add` instead of requests.")] = False,
     calls: Annotated[bool, typer.Option("--calls", help="Print every call of POST /predict as well.")] = False,
 ) -> None:
     """Print calls, changes of module and modules of one request of each kind."""
-    if add:
-        trace, climbs = model_add()
-        typer.echo(f"{len(trace.calls)} calls, {trace.changes} changes of module, {len(trace.modules)} modules")
-        typer.echo(
-            "\n".join([f"{len(climbs)} climbs", *(f"  {caller} -> {callee}" for caller, callee in sorted(climbs))])
-        )
-        return
     runtime = ensure_runtime(default_cache_dir(), lambda line: typer.echo(line, err=True))
     port = free_port()
     with EmbeddedTriton(runtime, DEFAULT_MODEL_REPOSITORY, on_log=lambda _: None) as triton:

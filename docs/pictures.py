@@ -1,6 +1,6 @@
-"""Drawings of the architecture and of a rollout in docs/images; with a URL, also pictures of the web pages, and plots.
+"""Pictures of the web pages and plots for docs/images, whose drawings are written by hand.
 
-.venv/bin/python docs/pictures.py [http://127.0.0.1:8080]
+.venv/bin/python docs/pictures.py http://127.0.0.1:8080
 
 Chromium takes the pictures of a service that runs with the default model. Commands of `gateway model` make the plots,
 confusion.png and calibration.png, of docs/examples/train_digits.py.
@@ -164,88 +164,8 @@ def plot_digits(folder: Path) -> None:
         save_small(picture, name)
 
 
-BOXES = (  # left, width, title, lines
-    (10, 150, "client", ("cat.jpg", "notes.pdf")),
-    (
-        230,
-        210,
-        "gateway",
-        ("checks each file by its bytes", "decodes in child processes", "images of all requests share calls"),
-    ),
-    (510, 100, "decode", ("resize", "normalise")),
-    (650, 100, "network", ("on GPU or CPU",)),
-    (790, 100, "labels", ("and scores",)),
-)
-ARROWS = ((160, 230, "HTTP"), (440, 510, "gRPC"), (610, 650, ""), (750, 790, ""))
-
-
-def architecture() -> str:
-    """The way of two files, as SVG."""
-    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 5 910 175" font-family="sans-serif" font-size="12">'
-    parts = [head, '<rect y="5" width="910" height="175" fill="#fff"/>']
-    parts.append('<rect x="495" y="30" width="405" height="110" rx="8" fill="#f0fdfa" stroke="#0f766e"/>')
-    parts.append('<text x="505" y="22" fill="#0f766e">Triton Inference Server: an ensemble</text>')
-    for left, width, title, lines in BOXES:
-        middle = left + width / 2
-        parts.append(f'<rect x="{left}" y="45" width="{width}" height="80" rx="6" fill="#fff" stroke="#334155"/>')
-        parts.append(f'<text x="{middle}" y="65" text-anchor="middle" font-weight="bold">{title}</text>')
-        for number, line in enumerate(lines):
-            parts.append(f'<text x="{middle}" y="{83 + 15 * number}" text-anchor="middle">{line}</text>')
-    for start, end, label in ARROWS:
-        parts.append(f'<path d="M{start} 85H{end - 6}m-5 -4l6 4l-6 4" fill="none" stroke="#334155"/>')
-        parts.append(f'<text x="{(start + end) / 2}" y="78" text-anchor="middle">{label}</text>')
-    parts.append('<path d="M840 140V158H85V132m-4 6l4 -6l4 6" fill="none" stroke="#0f766e"/>')
-    parts.append('<text x="560" y="175" text-anchor="middle" fill="#0f766e">cat.jpg: Egyptian cat 0.80</text>')
-    parts.append('<path d="M335 125V148H115V132m-4 6l4 -6l4 6" fill="none" stroke="#b91c1c"/>')
-    parts.append('<text x="225" y="143" text-anchor="middle" fill="#b91c1c">notes.pdf: unsupported_format</text>')
-    return "\n".join([*parts, "</svg>\n"])
-
-
-GRAY, GREEN, RED = "#94a3b8", "#0f766e", "#b91c1c"
-STEPS = (  # title, versions of the command, then for versions 1 and 2: share in tenths, label, colour, what it does
-    ("1. A shadow", "1 --shadow 2=10", (10, "all", GREEN, "answers"), (1, "10 % copied", GRAY, "is compared")),
-    ("2. A share", "1=90 2=10", (9, "90 %", GREEN, "answers"), (1, "10 %", GREEN, "answers")),
-    ("3. In use", "2", (0, "", GRAY, "stays loaded"), (10, "all", GREEN, "answers")),
-)
-
-
-def rollout() -> str:
-    """The steps of a new version, and the way back, as SVG."""
-    head = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 910 240" font-family="sans-serif" font-size="12">'
-    parts = [head, '<rect width="910" height="240" fill="#fff"/>']
-    for number, (title, options, *versions) in enumerate(STEPS):
-        left = 10 + 302 * number
-        use = f'<tspan x="{left}" dy="20" font-size="11" font-family="monospace">gateway model use flowers {options}'
-        parts.append(f'<text x="{left}" y="22"><tspan font-weight="bold">{title}</tspan>{use}</tspan></text>')
-        parts.append(f'<rect x="{left}" y="60" width="72" height="110" rx="6" fill="#fff" stroke="#334155"/>')
-        parts.append(f'<text x="{left + 36}" y="119" text-anchor="middle">requests</text>')
-        for version, (share, label, colour, task) in enumerate(versions, 1):
-            top, middle = 60 * version, left + 217
-            parts.append(
-                f'<rect x="{middle - 65}" y="{top}" width="130" height="50" rx="6" fill="#fff" stroke="{colour}"/>'
-                f'<text x="{middle}" y="{top + 21}" text-anchor="middle" font-weight="bold">version {version}</text>'
-                f'<text x="{middle}" y="{top + 39}" text-anchor="middle">{task}</text>'
-                f'<text x="{left + 110}" y="{top + 15}" text-anchor="middle">{label}</text>'
-            )
-            if share:
-                line = f'stroke="{colour}" stroke-width="{1 + share / 2}"'
-                dashes = ' stroke-dasharray="5 4"' if colour == GRAY else ""
-                parts.append(f'<path d="M{left + 73} {top + 25}H{left + 142}" {line}{dashes}/>')
-                parts.append(f'<path d="M{left + 140} {top + 18}l11 7l-11 7z" fill="{colour}"/>')
-    parts.append(f'<path d="M831 170V196H46V178m-5 7l5 -7l5 7M529 170V196" fill="none" stroke="{RED}"/>')
-    parts.append(
-        f'<text x="455" y="216" text-anchor="middle" fill="{RED}">Roll back at any step: '
-        '<tspan font-family="monospace">gateway model use flowers 1</tspan></text>'
-    )
-    return "\n".join([*parts, "</svg>\n"])
-
-
 def main() -> None:
-    """Make the drawings, and take the pictures of the service at the URL that is given."""
-    (FOLDER / "architecture.svg").write_text(architecture())
-    (FOLDER / "rollout.svg").write_text(rollout())
-    if len(sys.argv) < 2:
-        return
+    """Make the plots, and take the pictures of the service at the URL that is given."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "film.y4m"
         plot_digits(Path(folder))
