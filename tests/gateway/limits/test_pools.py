@@ -105,19 +105,20 @@ def test_slowest_upload_is_evicted_and_not_the_newcomer(uploads, clock):
     assert uploads.bound.held == 0, "each counts once"
 
 
-def test_as_many_uploads_are_evicted_as_necessary(uploads, clock):
-    stalled = [opened(uploads, clock, nbytes=25, speed=speed) for speed in (400, 10, 300, 50)]
-    evicted = counted("gateway_uploads_displaced_total")
-    _, of_newcomer = opened(uploads, clock, nbytes=40, speed=1_000)
-    assert of_newcomer.held == 40
-    assert [bool(upload.error) for upload, _ in stalled] == [False, True, False, True]
-    assert counted("gateway_uploads_displaced_total") == evicted + 2
-
-
-def test_of_two_equally_fast_uploads_the_larger_is_evicted(uploads, clock):
-    (little, _), (much, _) = (opened(uploads, clock, nbytes=nbytes, speed=500) for nbytes in (10, 80))
-    opened(uploads, clock, nbytes=20, speed=500)
-    assert (little.error, bool(much.error)) == (None, True)
+@pytest.mark.parametrize(
+    ("stalled", "newcomer", "evicted"),
+    [
+        ([(25, 400), (25, 10), (25, 300), (25, 50)], (40, 1_000), [False, True, False, True]),  # as many as necessary
+        ([(10, 500), (80, 500)], (20, 500), [False, True]),  # of two equally fast ones the larger
+    ],
+)
+def test_slowest_stalledare_evicted(uploads, clock, stalled, newcomer, evicted):
+    clients = [opened(uploads, clock, nbytes=nbytes, speed=speed)[0] for nbytes, speed in stalled]
+    before = counted("gateway_uploads_displaced_total")
+    _, lease = opened(uploads, clock, nbytes=newcomer[0], speed=newcomer[1])
+    assert lease.held == newcomer[0]
+    assert [bool(upload.error) for upload in clients] == evicted
+    assert counted("gateway_uploads_displaced_total") == before + sum(evicted)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""No model has a queue policy: with one, Triton 2.51 leaves instances free while requests wait."""
+"""No model has a queue policy, with which Triton leaves instances free while requests wait."""
 
 import pytest
 from google.protobuf import text_format

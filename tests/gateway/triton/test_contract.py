@@ -91,43 +91,31 @@ def sender(triton: FakeTriton) -> Sender:
     return Sender(FakeEndpoint("10.0.0.1:8001", triton), Codecs().of(triton.config("ensemble_model")), 5, False)
 
 
-def sent(triton: FakeTriton) -> list[list[int]]:
-    """The lengths of the images of each call."""
-    return [list(map(len, each.images)) for each in triton.calls]
+GOOD, BAD = b"x" * len(UNDECODABLE), len(UNDECODABLE)
 
 
-async def test_images_of_different_length_are_sent_in_parts(triton):
-    rows = await sender(triton).send(call_of(b"12345", b"123456", b"54321", b"654321"))
-    assert [row.error is None for row in rows] == [True] * 4
-    assert sent(triton) == [[5, 5], [6, 6]]
-
-
-async def test_call_has_no_more_images_than_the_model_takes(triton):
-    rows = await sender(triton).send(call_of(*[b"12345"] * 20))
-    assert len(rows) == 20
-    assert sent(triton) == [[5] * 8, [5] * 8, [5] * 4]
-
-
-async def test_undecodable_image_leaves_the_others_their_answers(triton):
-    good = b"x" * len(UNDECODABLE)
-    rows = await sender(triton).send(call_of(good, UNDECODABLE, good))
-    assert [row.error is None for row in rows] == [True, False, True]
-    one = len(good)
-    assert sent(triton) == [[one] * 3, [PROBE_BYTES], [one], [one], [one]]
-
-
-async def test_lone_undecodable_image_is_sent_twice(triton):
-    """Its first call may have run together with the image of another client."""
-    rows = await sender(triton).send(call_of(UNDECODABLE))
-    assert [row.error is None for row in rows] == [False]
-    assert sent(triton) == [[len(UNDECODABLE)], [PROBE_BYTES], [len(UNDECODABLE)]]
+@pytest.mark.parametrize(
+    ("images", "decoded", "calls"),
+    [
+        ([b"12345", b"123456", b"54321", b"654321"], [True] * 4, [[5, 5], [6, 6]]),
+        ([b"12345"] * 20, [True] * 20, [[5] * 8, [5] * 8, [5] * 4]),  # no more images than the model takes
+        ([GOOD, UNDECODABLE, GOOD], [True, False, True], [[BAD] * 3, [PROBE_BYTES], [BAD], [BAD], [BAD]]),
+        # Its first call may have run together with the image of another client.
+        ([UNDECODABLE], [False], [[BAD], [PROBE_BYTES], [BAD]]),
+    ],
+    ids=["lengths", "many", "undecodable", "lone undecodable"],
+)
+async def test_images_are_sent_in_parts(triton, images, decoded, calls):
+    rows = await sender(triton).send(call_of(*images))
+    assert [row.error is None for row in rows] == decoded
+    assert [list(map(len, each.images)) for each in triton.calls] == calls
 
 
 async def test_failing_model_is_no_fault_of_its_images(triton):
     triton.failing = {"net"}
     with pytest.raises(InferenceFailed):
         await sender(triton).send(call_of(b"12345", b"54321"))
-    assert sent(triton) == [[5, 5], [PROBE_BYTES]]
+    assert [list(map(len, each.images)) for each in triton.calls] == [[5, 5], [PROBE_BYTES]]
 
 
 async def test_crash_is_reported_as_one(triton):
