@@ -176,7 +176,7 @@ def test_stalled_readers_are_evicted_for_active_ones(tmp_path):
             with contextlib.suppress(ConnectionResetError):
                 while stalled.recv(65_536):
                     pass  # it ends
-        assert patient.metric(unread) == 1
+        wait_for(lambda: patient.metric(unread) == 1)
         wait_for(lambda: patient.metric("gateway_answer_bytes") == 0)
 
 
