@@ -157,7 +157,7 @@ test-python: ## run the concurrency tests, without Triton, on another Python: PY
 	@$(OTHER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[heic,grpc]' \
 	  httpx hypothesis psutil pytest pytest-timeout scikit-image scikit-learn
 	@$(OTHER)/bin/pytest -q -p no:cacheprovider -m "not triton" tests/gateway/inference tests/gateway/server tests/attack tests/gateway/decoder/test_decoders.py \
-	  tests/gateway/limits tests/gateway/test_time_slices.py
+	  tests/gateway/limits tests/gateway/test_timing.py
 
 lint: ready ## check style, types and the import rule
 	@$(MAKE) $(BESIDE_EACH_OTHER) check-style check-types check-imports

@@ -31,7 +31,7 @@ from gateway.server.allocator import keep_freed_memory
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.settings import Settings
-from gateway.time_slices import freeze_garbage
+from gateway.timing import freeze_garbage
 from gateway.triton.opening import connector, create_backend
 
 
@@ -102,7 +102,7 @@ def create_app(
         )
         await stack.enter_async_context(every.lifespan(runtime))
         state["fetchers"] = every.fetchers()
-        # Last, so that it ends before a plug-in that may block: see gateway.deadline.
+        # Last, so that it ends before a plug-in that may block: see gateway.timing.
         beats = heartbeat(lambda: len(connections) > 0, every.owner_of)
         connections.first_came = await stack.enter_async_context(beats)
         return state

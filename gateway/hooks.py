@@ -49,12 +49,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import structlog
 
-from gateway.deadline import interrupted_after
 from gateway.errors import GatewayError, UserError
 from gateway.findings import Finding, fail
 from gateway.inference import answer_shape
 from gateway.limits.caller import ANYONE, Caller
 from gateway.settings import Section, Settings
+from gateway.timing import interrupted_after
 from gateway.values.arguments import taking
 
 if TYPE_CHECKING:  # commands that only read the settings load none of these

@@ -22,7 +22,7 @@ from gateway.inference.result import Result
 from gateway.inference.selection import Prediction, Predictions
 from gateway.ingest.media_types import Uploads
 from gateway.limits.pools import NeverEvicted, PoolLease
-from gateway.time_slices import TimeSlice
+from gateway.timing import TimeSlice
 
 NDJSON = "application/x-ndjson"
 """The media type of JSON lines, which only the native format has."""

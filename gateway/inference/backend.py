@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.deadline import Deadline
 from gateway.errors import GatewayError
 from gateway.inference.selection import NO_PREDICTIONS, Prediction, Predictions, Selection
 from gateway.ingest.resizing import Resize, TensorInput
+from gateway.timing import Deadline
 from gateway.values.rollout import Rollout
 
 Parameters = Mapping[str, str | int | float]

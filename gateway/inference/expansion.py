@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.deadline import Deadline
 from gateway.inference.backend import Row
 from gateway.inference.result import Result
 from gateway.ingest.decode_budget import Size
@@ -12,6 +11,7 @@ from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
+from gateway.timing import Deadline
 
 if TYPE_CHECKING:
     from gateway.ingest.decoders.pool import Decoders

@@ -6,11 +6,11 @@ from typing import TypeVar, cast
 
 import structlog
 
-from gateway.deadline import interrupted_after
 from gateway.inference.backend import Row
 from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.tools import Tools
+from gateway.timing import interrupted_after
 from gateway.values.arguments import taking
 
 C = TypeVar("C", bound=Callable[..., None])

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import anyio
 
 from gateway import metrics
-from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -39,7 +38,7 @@ from gateway.ingest.upload import Upload
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit
 from gateway.limits.caller import ANYONE
-from gateway.time_slices import TimeSlice
+from gateway.timing import Deadline, TimeSlice
 
 if TYPE_CHECKING:
     from gateway.ingest.decoders.pool import Decoders

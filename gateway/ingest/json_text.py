@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from gateway.errors import ImageError, InvalidBody, InvalidImage, RequestTooLarge
 from gateway.ingest.upload import Hold, Limits, file_too_large, request_too_large
-from gateway.time_slices import TimeSlice
+from gateway.timing import TimeSlice
 from gateway.values.quantities import size
 
 MAX_JSON_BYTES = 32 * 2**20

@@ -24,7 +24,7 @@ from gateway.ingest.upload import (
     too_many_files,
     uncounted,
 )
-from gateway.time_slices import TimeSlice
+from gateway.timing import TimeSlice
 from gateway.values.quantities import size
 
 MAX_BOUNDARY_CHARACTERS = 70

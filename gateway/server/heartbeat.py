@@ -12,7 +12,7 @@ from types import FrameType
 
 import structlog
 
-from gateway import metrics, time_slices
+from gateway import metrics, timing
 
 log = structlog.get_logger("gateway")
 
@@ -109,7 +109,7 @@ async def heartbeat(
         yield beats.wake
     finally:
         beats.stop()
-        time_slices.rest()
+        timing.rest()
 
 
 class _Beats:
@@ -151,7 +151,7 @@ class _Beats:
             seconds = BEAT_SECONDS
         else:
             seconds = REST_SECONDS if self._connected() else ALONE_SECONDS
-        time_slices.beat()
+        timing.beat()
         self._due, self._cpu_seconds, self._plugin = now + seconds, cpu_seconds, ""
         self._timer = self._loop.call_later(seconds, self._beat)
         if self._alarms:

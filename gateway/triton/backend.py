@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 import structlog
 
 from gateway import metrics
-from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -35,6 +34,7 @@ from gateway.inference.backend import (
     SequenceStep,
 )
 from gateway.ingest.resizing import Resize
+from gateway.timing import Deadline
 from gateway.triton.client import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.triton.wire import RecentCodes, Signer

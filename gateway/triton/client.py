@@ -26,7 +26,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.backend import Call, Row, SequenceScores, SequenceStep
-from gateway.time_slices import TimeSlice
+from gateway.timing import TimeSlice
 from gateway.triton.contract import steps
 from gateway.triton.wire import CONTRACT, Codec, read_step, step_request
 from gateway.values.clients import is_loopback

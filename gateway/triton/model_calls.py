@@ -21,7 +21,7 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Call, CallLimits, Embeddings, Row
 from gateway.inference.selection import Predictions
-from gateway.time_slices import TimeSlice
+from gateway.timing import TimeSlice
 from gateway.triton.client import ALL_CLASSES, NOT_LOADED, TritonEndpoint
 from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER, parameters, pinned, steps
 from gateway.triton.health.state import HealthState

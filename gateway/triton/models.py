@@ -13,10 +13,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
-from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
 from gateway.inference.backend import Call, ModelInfo
 from gateway.ingest.resizing import Resize, resize_of, sizes
+from gateway.timing import Deadline
 from gateway.triton.client import ALL_CLASSES, METADATA_TIMEOUT_SECONDS, NOT_LOADED, TritonEndpoint, pause_seconds
 from gateway.triton.contract import (
     AFTER_PARAMETER,

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway import metrics
-from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, GatewayError, InferenceFailed, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Parameters, SequenceScores, SequenceStep
+from gateway.timing import Deadline
 from gateway.triton.client import SequenceLost, StubDied
 from gateway.triton.pool import Replica, power_of_two_choice
 

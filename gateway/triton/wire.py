@@ -31,7 +31,7 @@ from gateway.errors import ContractBroken, InferenceFailed, UndecodableImage
 from gateway.inference.backend import Call, Row, SequenceScores, SequenceStep
 from gateway.inference.selection import Predictions
 from gateway.ingest.resizing import TensorInput
-from gateway.time_slices import TimeSlice
+from gateway.timing import TimeSlice
 from gateway.triton.contract import (
     DAMAGED,
     FEATURES,

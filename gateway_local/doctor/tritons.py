@@ -1,11 +1,11 @@
 """Checks of the Tritons that GATEWAY_TRITON_URL names: whether they answer, and the known faults of their version."""
 
-from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, GatewayError, ModelNotFound
 from gateway.findings import Finding, fail, ok, warn
 from gateway.inference.backend import Call
 from gateway.plugin_loading import hooks
 from gateway.settings import Settings, variable
+from gateway.timing import Deadline
 from gateway.triton.addresses import Addresses
 from gateway.triton.client import CANCELLATION_SINCE, TritonEndpoint, step_configs, version_numbers
 from gateway.triton.contract import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes

@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, SequenceUnknown, no_features
 from gateway.inference.backend import (
     Call,
@@ -26,6 +25,7 @@ from gateway.inference.backend import (
 )
 from gateway.inference.selection import Prediction, Predictions
 from gateway.ingest.resizing import Resize
+from gateway.timing import Deadline
 from gateway.values.rollout import Rollout
 from tests.asking import encode
 

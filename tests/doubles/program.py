@@ -13,7 +13,7 @@ from gateway.environment import load_settings
 from gateway.logs import configure_logs
 from gateway.server.allocator import keep_freed_memory
 from gateway.server.server import run
-from gateway.time_slices import freeze_garbage
+from gateway.timing import freeze_garbage
 from tests.doubles.backend import StubBackend, ranked
 
 CLASSES = 21_000

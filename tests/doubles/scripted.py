@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from gateway.deadline import Deadline
 from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, ModelLoader, Row
@@ -31,6 +30,7 @@ from gateway.limits.account import Account
 from gateway.limits.admission import Admission
 from gateway.plugins.rollouts.shadow import Shadows
 from gateway.predict import image_steps
+from gateway.timing import Deadline
 from gateway.values.rollout import Rollout
 from tests.doubles.backend import StubBackend
 from tests.settings import Settings
@@ -57,9 +57,8 @@ class Loop(asyncio.SelectorEventLoop):
         self.unhandled: list[dict[str, Any]] = []
         self.set_exception_handler(lambda _, context: self.unhandled.append(context))
         self._clocks = [
-            mock.patch("gateway.deadline.time", SimpleNamespace(monotonic=self.time)),
-            # A busy machine would end time slices, and so add steps.
-            mock.patch("gateway.time_slices.time", SimpleNamespace(perf_counter=self.time)),
+            # By the real clock, a busy machine would end time slices, and so add steps.
+            mock.patch("gateway.timing.time", SimpleNamespace(monotonic=self.time, perf_counter=self.time)),
         ]
         for clock in self._clocks:
             clock.start()

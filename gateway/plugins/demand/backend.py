@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
 
-from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.inference.backend import Call, ModelInfo, Row
 from gateway.plugins.demand.loader import DemandLoader
+from gateway.timing import Deadline
 from gateway.triton.backend import LIST_HINT, BackendOptions, TritonBackend
 from gateway.triton.client import LOAD_TIMEOUT_SECONDS, StubDied
 from gateway.triton.models import NOT_SERVED

@@ -15,7 +15,6 @@ import anyio
 import structlog
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
-from gateway.deadline import Deadline
 from gateway.errors import (
     ContractBroken,
     DeadlineExceeded,
@@ -31,6 +30,7 @@ from gateway.metrics import series
 from gateway.plugins.demand import metrics
 from gateway.plugins.demand.models import HOST, Budget, ModelDescriptions, Models, in_state, to_unload, total
 from gateway.settings import MIB
+from gateway.timing import Deadline
 from gateway.triton.health.state import READY, UNLOADING
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.values.files import machine_lock

@@ -14,7 +14,7 @@ from gateway.inference.result import Result
 from gateway.plugins.oip.documents import FEATURES, SEQUENCE_FRAMES, SEQUENCE_PREDICTION, STATUS
 from gateway.plugins.oip.members import ALL_OUTPUTS, InferenceRequest, Output
 from gateway.plugins.oip.reader import LENGTH_BYTES
-from gateway.time_slices import TimeSlice
+from gateway.timing import TimeSlice
 
 OK = "ok"
 Row = NDArray[np.float32] | NDArray[np.int32] | list[str]

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.deadline import Deadline
 from gateway.errors import Overloaded, SequenceUnknown
 from gateway.inference.backend import Backend, SequenceScores, SequenceStep
 from gateway.inference.request_spec import RequestSpec
 from gateway.plugins.oip.members import InferenceParameters
+from gateway.timing import Deadline
 from gateway.values.clients import client_of
 
 ID_BITS = 63

@@ -11,7 +11,6 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from gateway.deadline import Deadline
 from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
 from gateway.inference.backend import Call, Row
 from gateway.inference.observer import Observer, Observers, ShadowClass
@@ -22,7 +21,7 @@ from gateway.inference.tools import Scope, Tools
 from gateway.limits.admission import Admission
 from gateway.limits.lease import Bound, Lease
 from gateway.plugins.rollouts import metrics
-from gateway.time_slices import TimeSlice
+from gateway.timing import Deadline, TimeSlice
 
 log = structlog.get_logger("gateway")
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence as TextSequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.deadline import Deadline
 from gateway.errors import GatewayError, ImageError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
 from gateway.inference.backend import FrameSequence, Row, SequenceScores
 from gateway.inference.request_spec import RequestSpec, RequestStats
@@ -26,7 +25,7 @@ from gateway.plugins.streams.messages import HeldLabel, frame_message, predictio
 from gateway.plugins.streams.options import Drop, Smoothing, StreamParameters
 from gateway.plugins.streams.stream_account import StreamAccount
 from gateway.settings import STREAM_IDLE_SECONDS, Settings
-from gateway.time_slices import TimeSlice
+from gateway.timing import Deadline, TimeSlice
 
 IN_FLIGHT = 2
 """Frames of one stream that are processed at once: one travels while the other is classified."""

@@ -19,9 +19,9 @@ class Tensors(Plugin):
         models = TensorSettings.of(settings).tensor_models()
         if not models:
             return ()
-        from gateway.deadline import Deadline
         from gateway.errors import GatewayError
         from gateway.inference.backend import Call
+        from gateway.timing import Deadline
         from gateway.triton.opening import connector
 
         endpoint, found = connector(settings)(address), []

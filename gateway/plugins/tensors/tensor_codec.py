@@ -17,7 +17,7 @@ from gateway.errors import ContractBroken, InferenceFailed
 from gateway.inference.backend import Call, ModelInfo, Row
 from gateway.inference.selection import Predictions
 from gateway.ingest.resizing import TensorInput
-from gateway.time_slices import TimeSlice
+from gateway.timing import TimeSlice
 from gateway.triton.wire import tensor_head
 
 T = TypeVar("T", ModelInput, ModelOutput)

@@ -27,7 +27,7 @@ from gateway.plugins.urls.locations import Location, read_location, read_prefix
 from gateway.plugins.urls.network import CheckedNetwork
 from gateway.plugins.urls.settings import FETCH_TIMEOUT_SECONDS, MAX_FETCHES, UrlSettings
 from gateway.settings import Settings
-from gateway.time_slices import TimeSlice
+from gateway.timing import TimeSlice
 
 OTHERS_PART = 4
 """One client may take all but 1/OTHERS_PART of the fetches of a process."""

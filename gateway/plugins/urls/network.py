@@ -8,7 +8,7 @@ import httpcore2
 
 from gateway.plugins.urls.addresses import AddressRule, Resolver
 from gateway.plugins.urls.errors import FetchFailed, UrlNotAllowed
-from gateway.time_slices import TimeSlice
+from gateway.timing import TimeSlice
 
 READ_BYTES = 16 * 1024
 """Bytes of one read: those of a TLS record. What the client parses in one piece blocks the event loop for no longer."""

@@ -11,9 +11,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway import metrics
-from gateway.deadline import Deadline
 from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Call, EndpointHealth, ModelState, ProbeResult, ServerRecovery
+from gateway.timing import Deadline
 from gateway.triton.client import StubDied, TritonEndpoint, step_configs
 from gateway.triton.contract import HOLDS_BACK, REMEDY, has_queue_policy, sizes
 from gateway.triton.health.state import READY, HealthState, ModelHealthState, steps_of

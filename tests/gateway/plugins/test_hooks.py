@@ -22,7 +22,7 @@ from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway import deadline, hooks
+from gateway import hooks, timing
 from gateway.api.route_table import traits
 from gateway.app import create_app
 from gateway.errors import ImageTooLarge, Unauthorized, UserError
@@ -241,7 +241,7 @@ class EndsLate(Plugin):
 @pytest.mark.parametrize("plugin", [NeverEnds, Blocks, EndsLate])
 def test_lifespan_that_does_not_end_is_left(monkeypatch, plugin):
     monkeypatch.setattr(hooks, "CLOSE_SECONDS", 0.1)
-    monkeypatch.setattr(deadline, "BLOCKED_SECONDS", 0.1)
+    monkeypatch.setattr(timing, "BLOCKED_SECONDS", 0.1)
     app = create_app(Settings(_env_file=None), StubBackend(), [plugin])
     with structlog.testing.capture_logs() as logs, client_of_app(app):
         pass

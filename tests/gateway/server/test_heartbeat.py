@@ -114,7 +114,7 @@ async def test_pause_has_the_name_of_the_plug_in_that_blocks():
 
 async def test_beats_are_rare_at_rest(monkeypatch):
     beats = []
-    monkeypatch.setattr("gateway.time_slices.beat", lambda: beats.append(time.monotonic()))
+    monkeypatch.setattr("gateway.timing.beat", lambda: beats.append(time.monotonic()))
     async with heartbeat():
         await asyncio.sleep(1.0)
     assert len(beats) <= 1.0 / REST_SECONDS + 3
@@ -122,7 +122,7 @@ async def test_beats_are_rare_at_rest(monkeypatch):
 
 async def test_first_client_ends_the_long_pause_between_beats(monkeypatch):
     beats, clients = [], []
-    monkeypatch.setattr("gateway.time_slices.beat", lambda: beats.append(time.monotonic()))
+    monkeypatch.setattr("gateway.timing.beat", lambda: beats.append(time.monotonic()))
     async with heartbeat(lambda: bool(clients)) as wake:
         await asyncio.sleep(0.5)
         assert len(beats) <= 3

@@ -5,12 +5,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 
-from gateway.deadline import Deadline
 from gateway.inference.backend import Call
 from gateway.inference.selection import Selection
 from gateway.plugins.recovery.plugin import repair
 from gateway.plugins.recovery.recovery import ModelRecovery
 from gateway.plugins.recovery.reloading import ModelReloader
+from gateway.timing import Deadline
 from gateway.triton.addresses import Addresses
 from gateway.triton.backend import TritonBackend
 from gateway.triton.health.checker import HealthChecker, watcher

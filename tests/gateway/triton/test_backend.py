@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from gateway import metrics
-from gateway.deadline import Deadline
 from gateway.errors import (
     GatewayError,
     ModelNotFound,
@@ -19,6 +18,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.backend import Call, SequenceStep
+from gateway.timing import Deadline
 from gateway.triton.backend import RetryBudget
 from gateway.triton.client import StubDied
 from gateway.triton.contract import SEQUENCE_MODEL

@@ -9,7 +9,6 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
-from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
     InferenceFailed,
@@ -18,6 +17,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.backend import Call, SequenceStep
+from gateway.timing import Deadline
 from gateway.triton.client import GrpcEndpoint, SequenceLost, StubDied, TritonEndpoint
 from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, steps
 from gateway_local.runtime.base import TritonRuntime

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gateway.deadline import Deadline
+from gateway.timing import Deadline
 from gateway.triton.client import GrpcEndpoint, StubDied
 from gateway.triton.pool import TritonLoad
 from gateway.triton.sequence import ID_BITS, TritonSequence

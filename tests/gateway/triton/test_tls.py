@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.deadline import Deadline
 from gateway.errors import TritonUnreachable
 from gateway.inference.backend import Call
+from gateway.timing import Deadline
 from gateway.triton.opening import TlsError, connector, read_tls
 from gateway_local.runtime.base import TritonRuntime
 from tests.certificates import Authority, Pair

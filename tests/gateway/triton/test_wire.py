@@ -15,7 +15,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from tritonclient.utils import InferenceServerException
 
-from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -27,6 +26,7 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Call, Row
 from gateway.inference.selection import Prediction, Selection
+from gateway.timing import Deadline
 from gateway.triton.client import BY_STATUS, StubDied, translate
 from gateway.triton.contract import (
     DAMAGED,

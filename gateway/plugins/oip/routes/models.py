@@ -20,11 +20,11 @@ from gateway.api.body import Body
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.routes.health import is_ready
-from gateway.deadline import Deadline
 from gateway.errors import InvalidBody, InvalidParameter, ModelNotFound, NotFound
 from gateway.inference.backend import ModelInfo
 from gateway.ingest.json_text import JsonError, decode, invalid
 from gateway.plugins.oip.documents import metadata_of
+from gateway.timing import Deadline
 from gateway.values.validation import VERSION_PATTERN
 
 router = APIRouter(include_in_schema=False)  # https://github.com/kserve/open-inference-protocol documents them

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
-from gateway.deadline import Deadline
 from gateway.plugins.demand.backend import DemandBackend
 from gateway.plugins.demand.loader import DemandLoader
 from gateway.plugins.demand.models import HOST, Budget, Described, ModelDescriptions
 from gateway.plugins.recovery.plugin import repair
+from gateway.timing import Deadline
 from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import watcher
 from gateway.triton.opening import Replicas

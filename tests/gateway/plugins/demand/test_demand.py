@@ -10,7 +10,6 @@ from prometheus_client import REGISTRY
 from pydantic import ValidationError
 
 from gateway.app import create_app
-from gateway.deadline import Deadline
 from gateway.errors import (
     DeadlineExceeded,
     LoadFailed,
@@ -25,6 +24,7 @@ from gateway.plugin_loading import installed
 from gateway.plugins.demand.backend import DemandBackend
 from gateway.plugins.demand.models import GPU, HOST, Budget, LoadedModel, to_unload
 from gateway.plugins.demand.plugin import Demand
+from gateway.timing import Deadline
 from gateway.triton.pool import rendezvous_order
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.plugins.demand.fleet import DemandGateway, gateways_of, loaded

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.deadline import Deadline
 from gateway.errors import ModelNotFound
 from gateway.hooks import Plugins
 from gateway.plugins.demand.backend import DemandBackend
 from gateway.plugins.demand.plugin import Demand
 from gateway.plugins.recovery.plugin import Recovery
+from gateway.timing import Deadline
 from gateway.triton.client import GrpcEndpoint
 from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime

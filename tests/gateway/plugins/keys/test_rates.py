@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.deadline import Deadline
 from gateway.errors import DeadlineExceeded, RateLimited
 from gateway.inference.request import within
 from gateway.plugins.keys.quota import Period, Rate, read_quota
 from gateway.plugins.keys.rates import Rates, Window
 from gateway.plugins.keys.tenant import Tenant
+from gateway.timing import Deadline
 from tests.settings import Settings
 
 

@@ -6,13 +6,13 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
-from gateway.deadline import Deadline
 from gateway.environment import SettingsError, load_settings
 from gateway.errors import ContractBroken, InferenceFailed
 from gateway.inference.backend import Call
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.plugins.tensors.settings import ModelFileError, read_models
 from gateway.plugins.tensors.tensor_codec import MOST_IMAGES, TensorModel
+from gateway.timing import Deadline
 from gateway.triton.wire import Codecs
 from tests.settings import Settings
 

@@ -5,15 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway import time_slices
-from gateway.deadline import Deadline
-from gateway.time_slices import TimeSlice
+from gateway import timing
+from gateway.timing import Deadline, TimeSlice
 from tests.doubles.clock import Clock
 
 
 @pytest.fixture(autouse=True)
 def _turns_are_over_at_once(monkeypatch):
-    monkeypatch.setattr(time_slices, "TIME_SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "TIME_SLICE_SECONDS", 0.0)
 
 
 async def work(told: list[str], name: str, steps: int) -> None:
@@ -38,20 +37,20 @@ async def test_short_tasks_run_between_time_slices():
 
 
 async def test_late_event_loop_ends_short_time_slices(monkeypatch):
-    monkeypatch.setattr(time_slices, "TIME_SLICE_SECONDS", 60.0)
-    monkeypatch.setattr(time_slices, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "TIME_SLICE_SECONDS", 60.0)
+    monkeypatch.setattr(timing, "LATE_SECONDS", 0.0)
     told: list[str] = []
 
-    time_slices.beat()
+    timing.beat()
     await asyncio.gather(*(work(told, name, 3) for name in "abc"))
-    time_slices.rest()
+    timing.rest()
     await asyncio.gather(*(work(told, name, 3) for name in "def"))
     assert "".join(told) == "abc" * 3 + "dddeeefff"
 
 
 def test_deadline_has_passed_once_it_is_reached(monkeypatch):
     clock = Clock(100.0)
-    monkeypatch.setattr("gateway.deadline.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("gateway.timing.time", SimpleNamespace(monotonic=clock))
     deadline = Deadline.after(2)
     for now, left_seconds, passed in ((100.0, 2.0, False), (101.5, 0.5, False), (102.0, 0.0, True), (103.0, 0.0, True)):
         clock.seconds = now
