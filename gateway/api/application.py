@@ -10,8 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 from gateway import __version__
 from gateway.api import openapi
 from gateway.api.auth import KeyCheck, document_keys
-from gateway.api.middleware import middleware
-from gateway.api.origins import OriginCheck
+from gateway.api.middleware import OriginCheck, middleware
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import CLIENT_HEADER, State
 from gateway.api.route_table import Access, RouteTable

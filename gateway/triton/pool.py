@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -17,7 +17,6 @@ from gateway.triton.wire import Codecs
 from gateway.values.rollout import Rollout, newest
 
 if TYPE_CHECKING:
-    from gateway.triton.addresses import Addresses
     from gateway.triton.health.checker import HealthChecker
     from gateway.triton.models import Models
 
@@ -136,13 +135,13 @@ RESTART_SECONDS = 1.0
 
 
 class TritonPool:
-    """The Tritons at some addresses, each with a health checker. `start` it inside its event loop.
+    """The Triton servers at some addresses, each with a health checker. `start` it inside its event loop.
 
-    `factory` makes the replica of an address.
+    `find_addresses` returns the present addresses, host:port; `factory` makes the replica of an address.
     """
 
-    def __init__(self, addresses: "Addresses", factory: ReplicaFactory) -> None:
-        self._addresses = addresses
+    def __init__(self, find_addresses: Callable[[], Awaitable[list[str]]], factory: ReplicaFactory) -> None:
+        self._find_addresses = find_addresses
         self._factory = factory
         self.codecs = factory.codecs
         self.in_use: dict[str, Replica] = {}
@@ -238,7 +237,7 @@ class TritonPool:
 
     async def resolve(self) -> None:
         """Resolve the addresses, and add and remove replicas accordingly."""
-        addresses = await self._addresses.current()
+        addresses = await self._find_addresses()
         for address in addresses:
             if address not in self.in_use:
                 self.in_use[address] = self._join(address)

@@ -1,4 +1,4 @@
-"""What counts as one client."""
+"""What counts as one client, and the addresses of hosts."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +19,15 @@ def client_of(key: str, address: str) -> str:
 def address_of(scope: Mapping[str, Any]) -> str:
     """The address from which a request came, in its ASGI scope; "" for a Unix socket."""
     return str((scope.get("client") or ("",))[0])
+
+
+def is_address(host: str) -> bool:
+    """Whether a host is an IP address and not a name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_loopback(address: str) -> bool:

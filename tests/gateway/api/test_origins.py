@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from tritonclient.grpc import service_pb2
 
-from gateway.api.origins import READS
+from gateway.api.middleware import READS
 from gateway.plugin_loading import installed
 from gateway.plugins.keys.key_file import add_key
 from tests.doubles.backend import PNG, StubBackend, frame, frame_backend

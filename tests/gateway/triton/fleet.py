@@ -11,11 +11,10 @@ from gateway.plugins.recovery.plugin import repair
 from gateway.plugins.recovery.recovery import ModelRecovery
 from gateway.plugins.recovery.reloading import ModelReloader
 from gateway.timing import Deadline
-from gateway.triton.addresses import Addresses
 from gateway.triton.backend import TritonBackend
 from gateway.triton.health.checker import HealthChecker, watcher
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
-from gateway.triton.opening import Replicas
+from gateway.triton.opening import Addresses, Replicas
 from gateway.triton.pool import TritonPool
 from gateway.triton.wire import Signer
 from gateway.values.files import machine_lock
@@ -87,7 +86,7 @@ class Fleet:
         self.endpoints: list[FakeEndpoint] = []
         watch = watcher(repair if heal else None)
         factory = Replicas(model_name=MODEL, schedule=SCHEDULE, watch=watch, connect=self._connect)
-        addresses = Addresses(["triton:8001"], self._look_up)
+        addresses = Addresses(["triton:8001"], self._look_up).current
         self.pool = TritonPool(addresses, factory)
         self.backend = TritonBackend(self.pool, model_name=MODEL, signer=SIGNER, hold_seconds=hold_seconds)
 

@@ -13,7 +13,7 @@ import structlog
 
 from gateway import metrics
 from gateway.triton import pool
-from gateway.triton.addresses import Addresses
+from gateway.triton.opening import Addresses
 from gateway.triton.pool import TritonLoad, power_of_two_choice, rendezvous_order
 from gateway.values.rollout import Rollout
 from tests.doubles.clock import Clock

@@ -11,9 +11,8 @@ from gateway.plugins.demand.loader import DemandLoader
 from gateway.plugins.demand.models import HOST, Budget, Described, ModelDescriptions
 from gateway.plugins.recovery.plugin import repair
 from gateway.timing import Deadline
-from gateway.triton.addresses import Addresses
 from gateway.triton.health.checker import watcher
-from gateway.triton.opening import Replicas
+from gateway.triton.opening import Addresses, Replicas
 from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.wire import Signer
 from tests.doubles.triton import FakeEndpoint, FakeTriton
@@ -91,7 +90,7 @@ class DemandGateway:
             on_demand=True,
             connect=self._connect,
         )
-        self.pool = TritonPool(Addresses(["tritons.test:8001"], self._look_up), factory)
+        self.pool = TritonPool(Addresses(["tritons.test:8001"], self._look_up).current, factory)
         self.loader = DemandLoader(
             self.pool,
             fixed=(MODEL, *load),
