@@ -3,7 +3,7 @@
     1  server/connection.py, http.py, cycle.py    bytes become an HTTP request
     2  api/middleware.py                          id, API key, limits; the log event and the metrics at the end
     3  `predict` below                            parameters; the body is opened, and read as a stream of uploads
-    4  ingest/multipart.py, media_types.py        each file of the form is an upload as soon as its last byte is there
+    4  api/body.py, ingest/multipart.py            each file of the form is an upload as soon as its last byte is there
     5  inference/request.py                       takes one upload after the other through the steps
     6  `image_steps` below                        charge, recognise, plan, wait for a permit, decode or pass on
     7  inference/batching.py                      similar images of all requests share calls; their signatures
@@ -83,7 +83,7 @@ def router(plugins: "Plugins") -> APIRouter:
         parameters = query_parameters(known, request.scope["query_string"])
         with context.stats.stages["read"]:
             body = Body(request, context)
-            form, uploads = await body.open_uploads(service.tools.policy.limits, names, with_own=True)
+            form, uploads = await body.open_uploads(names, with_own=True)
         check = body.reader.remove_own(form, parameters.model_fields_set) if form and body.reader is not None else None
         if form:
             parameters = with_form(parameters, form)

@@ -20,7 +20,7 @@ from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.selection import Prediction, Predictions
-from gateway.ingest.media_types import Uploads
+from gateway.ingest.upload import Uploads
 from gateway.limits.pools import NeverEvicted, PoolLease
 from gateway.timing import TimeSlice
 

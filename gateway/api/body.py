@@ -2,10 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -14,15 +13,28 @@ from gateway.api.request_context import RequestContext
 from gateway.errors import (
     GatewayError,
     InvalidImage,
+    NoFiles,
     Overloaded,
     RequestTooLarge,
     UnsupportedMediaType,
     UploadTimeout,
     UploadTooSlow,
 )
-from gateway.ingest.media_types import BodyReader, Form, Uploads, UploadsOrUrls, media_type_of, open_uploads
-from gateway.ingest.upload import Limits, Upload
-from gateway.limits.lease import Bound
+from gateway.ingest.multipart import read_multipart
+from gateway.ingest.upload import (
+    BodyReader,
+    Form,
+    Parameter,
+    Upload,
+    UploadReference,
+    Uploads,
+    UploadsOrUrls,
+    check_known,
+    file_too_large,
+    read_raw,
+    request_too_large,
+    uploads_from,
+)
 from gateway.limits.pools import Pace, PoolLease, UploadingClient
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
@@ -31,19 +43,9 @@ if TYPE_CHECKING:
     from gateway.hooks import Fetcher
 
 
-async def _fetched(
-    images: UploadsOrUrls, *, fetchers: "Sequence[Fetcher]", key_bound: Bound | None, client: str
-) -> Uploads:
-    """The images of a request, with uploads in place of references."""
-    for fetch in fetchers:
-        images = fetch(images, key_bound=key_bound, client=client)
-    async with aclosing(images):
-        async for image in images:
-            if isinstance(image, Upload):
-                yield image
-            else:
-                error = InvalidImage("No plug-in of this service fetches this URL.")
-                yield Upload(image.index, image.filename, b"", error)
+NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
+FORM = "application/x-www-form-urlencoded"
+FORM_ADVICE = ", as curl -d does: write curl -F files=@cat.jpg"
 
 
 class Body(UploadingClient):
@@ -62,9 +64,11 @@ class Body(UploadingClient):
         if self.headers.get(b"content-encoding", b"").lower() not in {b"", b"identity"}:
             raise UnsupportedMediaType.encoded()
         self._content_type = self.headers.get(b"content-type", b"").decode("latin-1")
+        self._media_type = self._content_type.partition(";")[0].strip().lower()
         self.announced_bytes = int(self.headers.get(b"content-length", b"0"))
         """The Content-Length, 0 without one."""
-        self._request = request
+        self._request, self._context = request, context
+        self._limits = context.service.tools.policy.limits
         self._settings = settings = context.settings
         self._stats = context.stats
         self.pace = Pace(
@@ -74,12 +78,11 @@ class Body(UploadingClient):
         )
         self._eviction: Overloaded | None = None
         self._receiving: asyncio.Timeout | None = None
-        key_bound = context.caller.upload_bytes
-        self._fetch, self._readers = None, context.shared["body_readers"]
-        if fetchers := context.shared.get("fetchers"):
-            client = client_of(context.log_fields.get("key", ""), address_of(request.scope))
-            self._fetch = partial(_fetched, fetchers=fetchers, key_bound=key_bound, client=client)
-        lease = PoolLease(context.shared["uploads"], self, key_bound)
+        self._readers = context.shared["body_readers"]
+        self.reader: BodyReader | None = self._readers.get(self._media_type)
+        """The plug-in's reader of this body's media type; None if the core reads it."""
+        self._fetchers: Sequence[Fetcher] = context.shared.get("fetchers", ())
+        lease = PoolLease(context.shared["uploads"], self, context.caller.upload_bytes)
         context.leases.append(lease)
         self.hold = lease.hold
         """Called by readers with the number of bytes of the body that they hold."""
@@ -88,25 +91,63 @@ class Body(UploadingClient):
         """Whether the last byte was received."""
         self._end = asyncio.Event()
 
-    @property
-    def reader(self) -> BodyReader | None:
-        """The plug-in's reader of this body's media type; None if the core reads it."""
-        return self._readers.get(media_type_of(self._content_type))
+    async def open_uploads(self, names: Sequence[str], *, with_own: bool = False) -> tuple[Form, Uploads]:
+        """Read up to the first file: the parameters, which must be among `names`, and the uploads as they arrive.
 
-    async def open_uploads(
-        self, limits: Limits, names: Sequence[str], *, with_own: bool = False
-    ) -> tuple[Form, Uploads]:
-        """Read up to the first file: see gateway.ingest.media_types.open_uploads."""
-        return await open_uploads(
-            self._content_type,
-            self.announced_bytes,
-            self,
-            limits,
-            names,
-            self.hold,
-            self._fetch,
-            self._readers,
-            with_own=with_own,
+        With `with_own`, the bodies of a plug-in's media type may also have parameters of theirs; the caller calls
+        `BodyReader.remove_own`. Raises UnsupportedMediaType, NoFiles, and what the reader of the media type raises; so
+        do the uploads. A body is not read if its Content-Length exceeds a limit.
+        """
+        media_type, announced_bytes, limits, reader = self._media_type, self.announced_bytes, self._limits, self.reader
+        # A body without a type is an image, too: clients that send bytes or an open file often add none.
+        raw = media_type.startswith("image/") or media_type == "application/octet-stream"
+        raw = raw or (not self._content_type and announced_bytes > 0)
+        if not raw and reader is None and media_type != "multipart/form-data":
+            raise self._unsupported()
+        if raw and announced_bytes > limits.max_file_bytes:
+            raise file_too_large(limits)
+        if announced_bytes > limits.max_request_bytes:
+            raise request_too_large(limits)
+        parts: AsyncIterator[Upload | UploadReference | Parameter]
+        if raw:
+            parts = read_raw(self, limits, self.hold)
+        elif reader is not None:
+            names = (*names, *reader.parameters) if with_own else names
+            parts = reader.read(self, limits, names, self.hold, urls=bool(self._fetchers))
+        else:
+            parts = read_multipart(self, self._content_type, limits, self.hold, announced_bytes)
+        parameters: Form = {}
+        async for part in parts:
+            if not isinstance(part, Parameter):
+                images = uploads_from(part, parts, names)
+                fetches = reader is not None and self._fetchers
+                return parameters, self._fetched(images) if fetches else cast("Uploads", images)
+            check_known(part, names)
+            parameters.setdefault(part.name, []).append(part.value)
+        raise NoFiles(NO_FILES)
+
+    async def _fetched(self, images: UploadsOrUrls) -> Uploads:
+        """The images of a request, with uploads in place of references."""
+        client = client_of(self._context.log_fields.get("key", ""), address_of(self._request.scope))
+        for fetch in self._fetchers:
+            images = fetch(images, key_bound=self._context.caller.upload_bytes, client=client)
+        async with aclosing(images):
+            async for image in images:
+                if isinstance(image, Upload):
+                    yield image
+                else:
+                    error = InvalidImage("No plug-in of this service fetches this URL.")
+                    yield Upload(image.index, image.filename, b"", error)
+
+    def _unsupported(self) -> UnsupportedMediaType:
+        media_type = self._media_type
+        others = "".join(f", or {each}" for each in self._readers)
+        return UnsupportedMediaType(
+            f"Send multipart/form-data with files, one raw image as image/*{others}; not "
+            f"{media_type[:80]!r}{FORM_ADVICE if media_type == FORM else ''}."
+            if media_type
+            else "The request has no Content-Type: send multipart/form-data with files, or one raw image as image/*: "
+            "requests.post(url, files={'files': file})."
         )
 
     async def read_whole(self, most: int, limit: str) -> bytes:

@@ -21,7 +21,7 @@ from gateway.inference.backend import Embeddings
 from gateway.inference.expansion import Expansion
 from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds, TopK, timeout_within
 from gateway.inference.selection import Selection
-from gateway.ingest.media_types import Uploads
+from gateway.ingest.upload import Uploads
 from gateway.limits.caller import ANYONE
 from gateway.values.validation import NAME_CHARACTERS, fault, near
 
@@ -93,7 +93,7 @@ async def open_uploads(request: Request, context: RequestContext, parameters: ty
     of_query = query_parameters(parameters, request.scope["query_string"])
     with context.stats.stages["read"]:
         body = Body(request, context)
-        form, uploads = await body.open_uploads(context.service.tools.policy.limits, tuple(parameters.model_fields))
+        form, uploads = await body.open_uploads(tuple(parameters.model_fields))
     return with_form(of_query, form), body, uploads
 
 

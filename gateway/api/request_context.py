@@ -18,7 +18,7 @@ from gateway.limits.pools import Pool, PoolClient, PoolLease
 
 if TYPE_CHECKING:
     from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketProtocolOf
-    from gateway.ingest.media_types import BodyReader
+    from gateway.ingest.upload import BodyReader
     from gateway.limits.connections import Connections
     from gateway.server.draining import Draining
     from gateway.settings import Settings

@@ -33,8 +33,7 @@ from gateway.inference.tools import Scope, Tools
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import DecodePolicy
-from gateway.ingest.media_types import Uploads
-from gateway.ingest.upload import Upload
+from gateway.ingest.upload import Upload, Uploads
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit
 from gateway.limits.caller import ANYONE

@@ -11,7 +11,7 @@ from gateway.inference.request import DisconnectWatcher, Request, Step, Take
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.inference.tools import Scope, Tools
-from gateway.ingest.media_types import Uploads
+from gateway.ingest.upload import Uploads
 from gateway.limits.account import Account
 
 MAX_UNREAD_PREDICTIONS = 10_000

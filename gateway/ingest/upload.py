@@ -1,12 +1,22 @@
-"""The parts of a body: files and parameters, as they were sent; and their limits."""
+"""The parts of a body: files and parameters, as they were sent; their limits, and what reads further media types."""
 
 import re
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from gateway.errors import FileTooLarge, ImageError, Overloaded, RequestTooLarge, TooManyFiles
+from gateway.errors import (
+    FileTooLarge,
+    ImageError,
+    InvalidParameter,
+    Overloaded,
+    RequestTooLarge,
+    TooManyFiles,
+    UnknownField,
+)
 from gateway.values.quantities import size
+from gateway.values.validation import NAME_CHARACTERS, near
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -72,6 +82,47 @@ class Parameter:
     value: str
 
 
+Uploads = AsyncGenerator[Upload, None]
+"""The uploads of one request as they arrive; the reader closes it."""
+UploadsOrUrls = AsyncGenerator[Upload | UploadReference, None]
+"""The images of one request as they arrive, of which some are to be fetched."""
+Fetch = Callable[[UploadsOrUrls], Uploads]
+"""Fetches the images of a request that are URLs."""
+Form = dict[str, list[str]]
+"""The values of each parameter in a body."""
+U = TypeVar("U", bound=Upload | UploadReference)
+
+
+class BodyReader(ABC):
+    """Reads the bodies of a further media type, for all routes that take images."""
+
+    parameters: ClassVar[Sequence[str]] = ()
+    """Parameters that a body of POST /predict may have in addition to the route's; `remove_own` removes them."""
+
+    @abstractmethod
+    def read(
+        self, chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold, *, urls: bool
+    ) -> AsyncIterator[Upload | UploadReference | Parameter]:
+        """Yield the parameters, which are among `names`, then each image as soon as it is complete.
+
+        `urls` is whether images may be URLs. Raises NoFiles, and other errors of the request.
+        """
+
+    def remove_own(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
+        """Remove from the parameters of a body those that POST /predict does not have.
+
+        `query` are the names of the parameters in the query. Returns a check of the removed ones, or None; it gets the
+        name of the model and whether it is multi-label, and raises InvalidParameter.
+        """
+        del form, query
+        return None
+
+
+def media_type_of(content_type: str) -> str:
+    """The media type of a Content-Type, in lower case and without parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
 def uncounted(nbytes: int) -> None:
     """Default `Hold`: does nothing."""
 
@@ -106,3 +157,48 @@ def request_too_large(limits: Limits) -> RequestTooLarge:
         limit="max_request_bytes",
         value=value,
     )
+
+
+async def read_raw(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = uncounted) -> Uploads:
+    """Yield one raw image; raises FileTooLarge beyond `max_file_bytes`, as the error of the whole request."""
+    body = bytearray()
+    async for chunk in chunks:
+        if len(body) + len(chunk) > limits.max_file_bytes:
+            raise file_too_large(limits)
+        body += chunk
+        hold(len(body))
+    data = bytes(body)
+    del body
+    yield Upload(0, "", data)
+    hold(0)
+
+
+def check_known(part: Parameter, names: Sequence[str]) -> None:
+    """Raise UnknownField for a parameter that is not among `names`."""
+    if part.name not in names:
+        hint = near(part.name, names) or "a file has one, such as curl -F files=@cat.jpg."
+        raise UnknownField(
+            f"The form field {part.name[:NAME_CHARACTERS]!r} has no file name and is not a parameter; {hint} "
+            f"Parameters are {', '.join(names)}."
+        )
+
+
+async def uploads_from(
+    first: U, rest: AsyncIterator[U | Parameter], names: Sequence[str] | None = None
+) -> AsyncGenerator[U, None]:
+    """Yield uploads of which the first was read before.
+
+    Raises InvalidParameter for a parameter between them, and UnknownField for one that is not in `names`.
+    """
+    yield first
+    del first  # as each part below: nothing counts its bytes while the next one arrives
+    async for part in rest:
+        if isinstance(part, Parameter):
+            if names is not None:
+                check_known(part, names)
+            raise InvalidParameter(
+                f"The form field {part.name!r} comes after files that are being classified already: send it before "
+                f"the first file, or in the query, such as ?{part.name}=…."
+            )
+        yield part
+        del part

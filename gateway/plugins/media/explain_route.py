@@ -20,7 +20,7 @@ from gateway.inference.classes import named_class
 from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds
 from gateway.inference.result import Result
 from gateway.ingest.masking import DEFAULT_GRID, DEFAULT_MASKS, MAX_GRID, MIN_GRID, Masking
-from gateway.ingest.media_types import Uploads
+from gateway.ingest.upload import Uploads
 from gateway.plugins.media.explaining import ExplainedResult, MaskedCopies
 from gateway.plugins.media.settings import MAX_MASKED_BYTES, MAX_MASKS
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from gateway.errors import InvalidParameter, NoFiles, UnknownField
 from gateway.ingest.json_text import invalid, read_base64, read_json, short_text
-from gateway.ingest.media_types import BodyReader, Form
 from gateway.ingest.upload import (
+    BodyReader,
+    Form,
     Hold,
     Limits,
     Parameter,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.hooks import AnswerShape, Plugin
 
 if TYPE_CHECKING:
-    from gateway.ingest.media_types import BodyReader
+    from gateway.ingest.upload import BodyReader
 
 
 class Shapes(Plugin):

@@ -16,8 +16,16 @@ import httpcore2
 from gateway import __version__
 from gateway.errors import ImageError, Overloaded, UnsupportedFormat, UploadTimeout
 from gateway.inference.tools import Scope
-from gateway.ingest.media_types import Uploads, UploadsOrUrls
-from gateway.ingest.upload import Limits, Upload, UploadReference, clean_filename, file_too_large, request_too_large
+from gateway.ingest.upload import (
+    Limits,
+    Upload,
+    UploadReference,
+    Uploads,
+    UploadsOrUrls,
+    clean_filename,
+    file_too_large,
+    request_too_large,
+)
 from gateway.limits.lease import Bound, RoundRobin
 from gateway.limits.pools import Pace, Pool, UploadingClient
 from gateway.plugins.urls import metrics

@@ -18,9 +18,9 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.request_spec import RequestSpec
-from gateway.ingest.media_types import open_uploads
+from gateway.ingest.multipart import read_multipart
 from gateway.ingest.resizing import Resize
-from gateway.ingest.upload import Upload
+from gateway.ingest.upload import Upload, uploads_from
 from tests.doubles.backend import CAT, GIF, PNG
 from tests.doubles.scripted import Body, Scripted, ScriptedLoader, start
 from tests.gateway.ingest.reading import BOUNDARY, CONTENT_TYPE, LIMITS, Part, form
@@ -89,7 +89,8 @@ def test_answered_file_is_released_while_the_next_one_arrives(loop, file, in_lin
         yield form(Part("f", file, "second"))[len(BOUNDARY) + 4 :]
 
     async def serve():
-        _, uploads = await open_uploads(CONTENT_TYPE, 0, slow_client(), LIMITS, ())
+        parts = read_multipart(slow_client(), CONTENT_TYPE, LIMITS)
+        uploads = uploads_from(await anext(parts), parts, ())
         if not in_lines:
             await on.service.run(uploads, spec, results.append)
             return

@@ -7,7 +7,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError
-from gateway.ingest.media_types import read_raw
 from gateway.ingest.multipart import (
     MAX_PARAMETER_BYTES,
     MAX_PARAMETERS,
@@ -20,7 +19,7 @@ from gateway.ingest.multipart import (
     parse_header,
     read_multipart,
 )
-from gateway.ingest.upload import Parameter, Upload, clean_filename
+from gateway.ingest.upload import Parameter, Upload, clean_filename, read_raw
 from tests.gateway.ingest.reading import (
     BOUNDARY,
     CONTENT_TYPE,

@@ -17,8 +17,7 @@ from gateway.api.route_table import traits
 from gateway.errors import InvalidBody, NoFiles
 from gateway.inference.backend import Embeddings
 from gateway.inference.result import Result
-from gateway.ingest.media_types import uploads_from
-from gateway.ingest.upload import request_too_large
+from gateway.ingest.upload import request_too_large, uploads_from
 from gateway.plugins.oip.answer import OK, Scored, encode
 from gateway.plugins.oip.documents import HEADER_LENGTH
 from gateway.plugins.oip.reader import InferenceReader
