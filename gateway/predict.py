@@ -42,7 +42,7 @@ from gateway.api.request_context import KEY, RequestContext
 from gateway.errors import DamagedImage, DeadlineExceeded, ImageError, InvalidParameter, Overloaded
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request import Image, Step, within
-from gateway.inference.selection import Selection
+from gateway.inference.result import Selection
 from gateway.ingest.decode_budget import expected_seconds
 from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import bytes_needed, check_size, encoded, examine, needs_decoding

@@ -18,8 +18,7 @@ from gateway.api.schemas import ModelOut, PredictResponse, StreamedSummary, Summ
 from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError, problem_document
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.result import Result
-from gateway.inference.selection import Prediction, Predictions
+from gateway.inference.result import Prediction, Predictions, Result
 from gateway.ingest.upload import Uploads
 from gateway.limits.pools import NeverEvicted, PoolLease
 from gateway.timing import TimeSlice

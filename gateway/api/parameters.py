@@ -20,7 +20,7 @@ from gateway.errors import InvalidParameter
 from gateway.inference.backend import Embeddings
 from gateway.inference.expansion import Expansion
 from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds, TopK, timeout_within
-from gateway.inference.selection import Selection
+from gateway.inference.result import Selection
 from gateway.ingest.upload import Uploads
 from gateway.limits.caller import ANYONE
 from gateway.values.validation import NAME_CHARACTERS, fault, near

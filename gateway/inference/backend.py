@@ -1,4 +1,4 @@
-"""The interface of an inference server, and the types of its results."""
+"""The interface of an inference server: calls, descriptions of models, health."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import GatewayError
-from gateway.inference.selection import NO_PREDICTIONS, Prediction, Predictions, Selection
+from gateway.inference.result import Row, Selection
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.timing import Deadline
 from gateway.values.rollout import Rollout
@@ -152,38 +152,6 @@ class CallLimits:
     images: int
     mixed_lengths: bool = True
     """Whether images of different length may share a call."""
-
-
-@dataclass(slots=True, eq=False)
-class Row:
-    """What a model answers for one image: predictions by falling score, none with an `error`."""
-
-    predictions: Sequence[Prediction] = NO_PREDICTIONS
-    scores: NDArray[np.float32] | None = None
-    """Instead of predictions, if the call has no selection: fp32 [classes], by class id."""
-    error: GatewayError | None = None
-    """The error of this image alone, such as UndecodableImage."""
-    embedding: NDArray[np.float32] | None = None
-    """The embedding, fp32 [size], if the call requests it and the model has one."""
-    best: Predictions = NO_PREDICTIONS
-    """The best classes before the selection, if the call has `least_classes` and a selection."""
-    damaged: bool = False
-    """Whether the image was decoded although its data is damaged: some of its pixels are wrong."""
-    model_version: str = ""
-    """The version that answered; "" if none did."""
-    multi_label: bool = False
-    """Whether each class has a probability of its own."""
-    drift_reference: str = ""
-    """What the answers of this version are compared with, as `gateway model drift --store` wrote it; "" for none."""
-
-    @property
-    def top_score(self) -> float | None:
-        """The highest score; None if it has none."""
-        if self.scores is not None:
-            return float(self.scores.max(initial=0.0))
-        known = self.predictions
-        scores = known.scores if isinstance(known, Predictions) else [each.score for each in known]
-        return max(scores, default=None)
 
 
 @dataclass(frozen=True, slots=True)

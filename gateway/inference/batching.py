@@ -23,10 +23,10 @@ from gateway.errors import (
     ModelUnavailable,
     RequestError,
 )
-from gateway.inference.backend import Backend, CallLimits, Row
+from gateway.inference.backend import Backend, CallLimits
 from gateway.inference.observer import Observers
 from gateway.inference.request import ALONE, Image, Lane, Request, SharedCall
-from gateway.inference.selection import Predictions
+from gateway.inference.result import Predictions, Row
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE
 

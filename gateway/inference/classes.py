@@ -2,7 +2,7 @@
 
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Backend
-from gateway.inference.selection import nearest_labels
+from gateway.inference.result import nearest_labels
 from gateway.values.validation import NAME_CHARACTERS
 
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.inference.backend import Row
-from gateway.inference.result import Result
+from gateway.inference.result import Result, Row
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import DecodePolicy

@@ -6,9 +6,9 @@ from typing import TypeVar, cast
 
 import structlog
 
-from gateway.inference.backend import Row
 from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
+from gateway.inference.result import Row
 from gateway.inference.tools import Tools
 from gateway.timing import interrupted_after
 from gateway.values.arguments import taking

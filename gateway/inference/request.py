@@ -25,10 +25,10 @@ from gateway.errors import (
     ServiceError,
     TritonUnreachable,
 )
-from gateway.inference.backend import Call, Row
+from gateway.inference.backend import Call
 from gateway.inference.expansion import ImageSource, OpenedImage, Report
 from gateway.inference.request_spec import RequestSpec, Stage
-from gateway.inference.result import Result
+from gateway.inference.result import Result, Row
 from gateway.inference.tools import Scope, Tools
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.image_formats import Header

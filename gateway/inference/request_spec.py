@@ -11,7 +11,7 @@ from pydantic import Field, WithJsonSchema
 from gateway.errors import InvalidParameter, ServiceError
 from gateway.inference.backend import Embeddings
 from gateway.inference.expansion import Expansion
-from gateway.inference.selection import Selection
+from gateway.inference.result import Selection
 from gateway.limits.caller import ANYONE, Caller
 from gateway.values.validation import VERSION_PATTERN
 

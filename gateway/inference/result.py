@@ -1,14 +1,123 @@
-"""The result of each uploaded file."""
+"""What a model answers for an image, the result of a file, and which of the classes a request gets."""
 
-from collections.abc import Sequence
+import difflib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.errors import GatewayError
-from gateway.inference.backend import Row
-from gateway.inference.selection import Prediction
+from gateway.errors import GatewayError, InvalidParameter
+from gateway.values.validation import NAME_CHARACTERS
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One class and its score; `label` is the class id as text where the model has no labels."""
+
+    label: str
+    class_id: int
+    score: float
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Predictions(Sequence[Prediction]):
+    """Predictions of one image in a fifth of the memory, without objects that the garbage collector tracks.
+
+    A thousand images may have a thousand predictions each, and a full collection over a million objects blocks the
+    event loop for 0.1 s. `labels`, `class_ids` and `scores` are parallel; images share the texts of labels.
+    """
+
+    labels: tuple[str, ...]
+    class_ids: "array[int]"
+    scores: "array[float]"
+
+    @classmethod
+    def of(cls, predictions: Iterable[Prediction]) -> Self:
+        """The same predictions as Predictions; returned unchanged if they already are."""
+        if isinstance(predictions, cls):
+            return predictions
+        known = list(predictions)
+        return cls(
+            tuple(each.label for each in known),
+            array("i", [each.class_id for each in known]),
+            array("d", [each.score for each in known]),
+        )
+
+    def take(self, positions: Sequence[int]) -> "Predictions":
+        """The predictions at these positions."""
+        return Predictions(
+            tuple(self.labels[position] for position in positions),
+            array("i", [self.class_ids[position] for position in positions]),
+            array("d", [self.scores[position] for position in positions]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return map(Prediction, self.labels, self.class_ids, self.scores)
+
+    @overload
+    def __getitem__(self, position: int) -> Prediction: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> "Predictions": ...
+
+    def __getitem__(self, position: int | slice) -> "Prediction | Predictions":
+        if isinstance(position, slice):
+            return Predictions(self.labels[position], self.class_ids[position], self.scores[position])
+        return Prediction(self.labels[position], self.class_ids[position], self.scores[position])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Predictions.of({list(self)})"
+
+
+NO_PREDICTIONS = Predictions.of(())
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """What a model answers for one image: predictions by falling score, none with an `error`."""
+
+    predictions: Sequence[Prediction] = NO_PREDICTIONS
+    scores: NDArray[np.float32] | None = None
+    """Instead of predictions, if the call has no selection: fp32 [classes], by class id."""
+    error: GatewayError | None = None
+    """The error of this image alone, such as UndecodableImage."""
+    embedding: NDArray[np.float32] | None = None
+    """The embedding, fp32 [size], if the call requests it and the model has one."""
+    best: Predictions = NO_PREDICTIONS
+    """The best classes before the selection, if the call has `least_classes` and a selection."""
+    damaged: bool = False
+    """Whether the image was decoded although its data is damaged: some of its pixels are wrong."""
+    model_version: str = ""
+    """The version that answered; "" if none did."""
+    multi_label: bool = False
+    """Whether each class has a probability of its own."""
+    drift_reference: str = ""
+    """What the answers of this version are compared with, as `gateway model drift --store` wrote it; "" for none."""
+
+    @property
+    def top_score(self) -> float | None:
+        """The highest score; None if it has none."""
+        if self.scores is not None:
+            return float(self.scores.max(initial=0.0))
+        known = self.predictions
+        scores = known.scores if isinstance(known, Predictions) else [each.score for each in known]
+        return max(scores, default=None)
 
 
 @dataclass(slots=True)
@@ -68,3 +177,133 @@ class Result:
     def members(self) -> dict[str, object]:
         """The members of the native format beside those of every result, as plain data."""
         return {}
+
+
+MAX_COMPARED = 100
+"""Labels that an unknown one is compared with: a comparison takes some 50 µs, and models have up to 21,000 labels."""
+MAX_HAVING = 3
+"""Suggested labels that contain the unknown one as a word, such as Egyptian cat for cat."""
+MAX_LABEL_PARTS = 4_000
+"""Upper bound of requested labels, counted by commas: each image's classes are compared with all of them."""
+
+MULTI_LABEL_THRESHOLD = 0.5
+"""Classes of a multi-label model are returned from this score on, unless the request specifies otherwise."""
+
+
+class ClassParameters(Protocol):
+    """The parameters that select classes."""
+
+    @property
+    def top_k(self) -> int | None:
+        """The number of best classes."""
+
+    @property
+    def threshold(self) -> float | None:
+        """The lowest score."""
+
+    @property
+    def labels(self) -> Sequence[str]:
+        """The labels to return; all if empty."""
+
+
+def _bounded(labels: Iterable[str]) -> tuple[str, ...]:
+    """Each label once; raises InvalidParameter where there are too many, with commas between them or within them."""
+    different = tuple(dict.fromkeys(labels))
+    if sum(label.count(",") + 1 for label in different) > MAX_LABEL_PARTS:
+        raise InvalidParameter(f"'labels': at most {MAX_LABEL_PARTS:,}, counted by the commas between and within them.")
+    return different
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The best `top_k` of the classes in `labels` ((): all) whose score is at least `threshold`.
+
+    By default a multi-label model returns every class from MULTI_LABEL_THRESHOLD on, and any other its `default_top_k`
+    best. `max_top_k` bounds all of it. Raises InvalidParameter for a `top_k` beyond that, or too many labels.
+    """
+
+    top_k: int | None = None
+    threshold: float | None = None
+    labels: tuple[str, ...] = ()
+    default_top_k: int = 5
+    max_top_k: int = 1_000
+
+    def __post_init__(self) -> None:
+        if self.top_k is not None and self.top_k > self.max_top_k:
+            most = self.max_top_k
+            raise InvalidParameter(f"'top_k': must be at most {most:,}.", limit="max_top_k", value=most)
+        if self.labels:
+            object.__setattr__(self, "labels", _bounded(self.labels))
+
+    @staticmethod
+    def of(parameters: ClassParameters, settings: "Settings") -> "Selection":
+        """The selection of a request, within the limits of the settings; raises InvalidParameter."""
+        most = settings.default_top_k, settings.max_top_k
+        if parameters.labels:  # they are of any length, so no selection with labels is kept
+            return Selection(parameters.top_k, parameters.threshold, tuple(parameters.labels), *most)
+        return _selection(parameters.top_k, parameters.threshold, *most)
+
+    def class_count(self, *, multi_label: bool) -> int | None:
+        """Number of best classes to request from the model; None for all."""
+        if self.labels:
+            return None
+        if self.top_k is not None:
+            return self.top_k
+        return self.max_top_k if multi_label or self.threshold is not None else self.default_top_k
+
+    def apply(self, predictions: Sequence[Prediction], *, multi_label: bool) -> Predictions:
+        """Select from `class_count` predictions by falling score; raises InvalidParameter for unknown labels."""
+        threshold = self.threshold
+        if threshold is None and multi_label and self.top_k is None and not self.labels:
+            threshold = MULTI_LABEL_THRESHOLD
+        known = Predictions.of(predictions)
+        most = self.top_k or self.max_top_k
+        if threshold is None and not self.labels:
+            return known[:most]
+        positions: Sequence[int] = range(len(known))
+        if self.labels:
+            wanted = self._wanted(set(known.labels))
+            positions = [position for position in positions if known.labels[position] in wanted]
+        if threshold is not None:
+            positions = [position for position in positions if known.scores[position] >= threshold]
+        return known.take(positions[:most])
+
+    def _wanted(self, known: set[str]) -> set[str]:
+        wanted = set()
+        for given in self.labels:
+            # Labels may hold commas themselves: "crane, bird".
+            for label in (given,) if given in known else map(str.strip, given.split(",")):
+                if label not in known:
+                    near = nearest_labels(label[:NAME_CHARACTERS], known)
+                    hint = (
+                        f"did you mean {' or '.join(map(repr, near))}?"
+                        if near
+                        else "GET /models/NAME lists the labels."
+                    )
+                    raise InvalidParameter(f"'labels': the model has no label {label[:NAME_CHARACTERS]!r}; {hint}")
+                wanted.add(label)
+        return wanted
+
+
+@lru_cache(256)
+def _selection(top_k: int | None, threshold: float | None, default_top_k: int, max_top_k: int) -> Selection:
+    """A selection without labels, which the requests with these parameters share."""
+    return Selection(top_k, threshold, (), default_top_k, max_top_k)
+
+
+def nearest_labels(label: str, known: set[str]) -> Sequence[str]:
+    """Did-you-mean suggestions: the known labels that contain `label` as a word, or else the most similar one.
+
+    Similarity is expensive, so only labels with the same beginning or about the same length are compared.
+    """
+    word = f" {label.casefold()} "
+    if label and (having := sorted(each for each in known if word in f" {each.casefold()} ")):
+        return having[:MAX_HAVING]
+    length, start = len(label), label[:2].casefold()
+    begin_alike = [each for each in known if each[:2].casefold() == start]
+    begin_alike.sort(key=lambda each: abs(len(each) - length))
+    as_long = sorted(each for each in known if abs(len(each) - length) <= 1)
+    compared = begin_alike[: MAX_COMPARED // 2] + as_long[: MAX_COMPARED // 2]
+    by_case = {each.casefold(): each for each in compared}
+    near = difflib.get_close_matches(label.casefold(), by_case, n=1)
+    return [by_case[each] for each in near]

@@ -24,15 +24,8 @@ from gateway.errors import (
     SequenceUnknown,
     TritonUnreachable,
 )
-from gateway.inference.backend import (
-    Call,
-    CallLimits,
-    EndpointHealth,
-    ModelLoader,
-    Row,
-    SequenceScores,
-    SequenceStep,
-)
+from gateway.inference.backend import Call, CallLimits, EndpointHealth, ModelLoader, SequenceScores, SequenceStep
+from gateway.inference.result import Row
 from gateway.ingest.resizing import Resize
 from gateway.timing import Deadline
 from gateway.triton.client import NOT_LOADED, SequenceLost, StubDied

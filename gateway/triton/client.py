@@ -25,7 +25,8 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.inference.backend import Call, Row, SequenceScores, SequenceStep
+from gateway.inference.backend import Call, SequenceScores, SequenceStep
+from gateway.inference.result import Row
 from gateway.timing import TimeSlice
 from gateway.triton.contract import steps
 from gateway.triton.wire import CONTRACT, Codec, read_step, step_request

@@ -19,8 +19,8 @@ from gateway.errors import (
     UndecodableImage,
     no_features,
 )
-from gateway.inference.backend import Call, CallLimits, Embeddings, Row
-from gateway.inference.selection import Predictions
+from gateway.inference.backend import Call, CallLimits, Embeddings
+from gateway.inference.result import Predictions, Row
 from gateway.timing import TimeSlice
 from gateway.triton.client import ALL_CLASSES, NOT_LOADED, TritonEndpoint
 from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER, parameters, pinned, steps

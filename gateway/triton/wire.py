@@ -28,8 +28,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from gateway.errors import ContractBroken, InferenceFailed, UndecodableImage
-from gateway.inference.backend import Call, Row, SequenceScores, SequenceStep
-from gateway.inference.selection import Predictions
+from gateway.inference.backend import Call, SequenceScores, SequenceStep
+from gateway.inference.result import Predictions, Row
 from gateway.ingest.resizing import TensorInput
 from gateway.timing import TimeSlice
 from gateway.triton.contract import (

@@ -7,7 +7,8 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from gateway.inference.backend import Call, ModelInfo, Row
+from gateway.inference.backend import Call, ModelInfo
+from gateway.inference.result import Row
 from gateway.values.rollout import Rollout
 from tests.asking import encode
 from tests.doubles.backend import StubBackend, ranked

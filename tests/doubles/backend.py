@@ -19,11 +19,10 @@ from gateway.inference.backend import (
     EndpointHealth,
     ModelInfo,
     ModelLoader,
-    Row,
     SequenceScores,
     SequenceStep,
 )
-from gateway.inference.selection import Prediction, Predictions
+from gateway.inference.result import Prediction, Predictions, Row
 from gateway.ingest.resizing import Resize
 from gateway.timing import Deadline
 from gateway.values.rollout import Rollout

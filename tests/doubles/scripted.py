@@ -11,12 +11,11 @@ from unittest import mock
 
 from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
-from gateway.inference.backend import Call, CallLimits, ModelLoader, Row
+from gateway.inference.backend import Call, CallLimits, ModelLoader
 from gateway.inference.expansion import OpenedImage
 from gateway.inference.observer import Observer, Observers
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.result import Result
-from gateway.inference.selection import Prediction
+from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.service import InferenceService
 from gateway.inference.tools import BatchLimits, Tools, Uncancelled
 from gateway.ingest.decode_budget import Size

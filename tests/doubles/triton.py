@@ -18,8 +18,8 @@ from gateway.errors import (
     TritonUnreachable,
     UndecodableImage,
 )
-from gateway.inference.backend import Call, Row, SequenceScores, SequenceStep
-from gateway.inference.selection import Prediction, Predictions
+from gateway.inference.backend import Call, SequenceScores, SequenceStep
+from gateway.inference.result import Prediction, Predictions, Row
 from gateway.triton.client import SequenceLost, StubDied, translate
 from gateway.triton.contract import (
     DESCRIPTION_PARAMETER,

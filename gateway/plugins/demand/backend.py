@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Unpack
 
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
-from gateway.inference.backend import Call, ModelInfo, Row
+from gateway.inference.backend import Call, ModelInfo
+from gateway.inference.result import Row
 from gateway.plugins.demand.loader import DemandLoader
 from gateway.timing import Deadline
 from gateway.triton.backend import LIST_HINT, BackendOptions, TritonBackend

@@ -24,11 +24,10 @@ from gateway.api.request_context import request_context
 from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut
 from gateway.errors import GatewayError
 from gateway.hooks import AnswerShape
+from gateway.inference.answer_shape import Foreign
 from gateway.inference.backend import Embeddings
-from gateway.inference.foreign_shape import Foreign
 from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds, TopK
-from gateway.inference.result import Result
-from gateway.inference.selection import Selection
+from gateway.inference.result import Result, Selection
 
 router = APIRouter(tags=["classify"])
 

@@ -17,11 +17,9 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
-from gateway.inference.backend import Row
 from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
 from gateway.inference.request import within
-from gateway.inference.result import Result
-from gateway.inference.selection import NO_PREDICTIONS, Prediction
+from gateway.inference.result import NO_PREDICTIONS, Prediction, Result, Row
 from gateway.ingest.decode_budget import shrunk_bytes
 from gateway.ingest.formats import png
 from gateway.ingest.frames import FrameSelection

@@ -17,10 +17,9 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
-from gateway.inference.backend import Row
 from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
 from gateway.inference.request import NOT_SERVED, within
-from gateway.inference.result import Result
+from gateway.inference.result import Result, Row
 from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_limit, shrunk_bytes
 from gateway.ingest.decoders.worker import DecoderJob
 from gateway.ingest.image_formats import Header

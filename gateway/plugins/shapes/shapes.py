@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from gateway.api.schemas import Schema
 from gateway.errors import GatewayError
 from gateway.hooks import AnswerShape
-from gateway.inference.foreign_shape import Foreign
+from gateway.inference.answer_shape import Foreign
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 

@@ -9,8 +9,7 @@ from pydantic_core import to_json
 
 from gateway.errors import GatewayError
 from gateway.inference.backend import SequenceScores
-from gateway.inference.result import Result
-from gateway.inference.selection import Prediction, Selection
+from gateway.inference.result import Prediction, Result, Selection
 
 
 def predictions_of(

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from gateway.api.parameters import reading
 from gateway.inference.backend import Parameters
 from gateway.inference.request_spec import ModelName, ModelVersion, TimeoutSeconds, TopK, timeout_within
-from gateway.inference.selection import Selection
+from gateway.inference.result import Selection
 from gateway.settings import Settings
 
 

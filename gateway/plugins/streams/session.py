@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.errors import GatewayError, ImageError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
-from gateway.inference.backend import FrameSequence, Row, SequenceScores
+from gateway.inference.backend import FrameSequence, SequenceScores
 from gateway.inference.request_spec import RequestSpec, RequestStats
-from gateway.inference.result import Result
+from gateway.inference.result import Result, Row
 from gateway.inference.service import InferenceService
 from gateway.inference.tools import Scope
 from gateway.ingest import json_text

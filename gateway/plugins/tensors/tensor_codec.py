@@ -14,8 +14,8 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from gateway.errors import ContractBroken, InferenceFailed
-from gateway.inference.backend import Call, ModelInfo, Row
-from gateway.inference.selection import Predictions
+from gateway.inference.backend import Call, ModelInfo
+from gateway.inference.result import Predictions, Row
 from gateway.ingest.resizing import TensorInput
 from gateway.timing import TimeSlice
 from gateway.triton.wire import tensor_head

@@ -20,13 +20,12 @@ from gateway.errors import (
     ModelUnavailable,
     UndecodableImage,
 )
-from gateway.inference.backend import CallLimits, Embeddings, Row
+from gateway.inference.backend import CallLimits, Embeddings
 from gateway.inference.batching import CALL_SECONDS, LIMITS_SECONDS
 from gateway.inference.observer import Observer
 from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.result import Result
-from gateway.inference.selection import Prediction, Predictions, Selection
+from gateway.inference.result import Prediction, Predictions, Result, Row, Selection
 from gateway.limits.admission import COSTLY_SECONDS
 from tests.asking import encode
 from tests.doubles.backend import GIF, VECTOR

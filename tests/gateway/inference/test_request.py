@@ -6,9 +6,8 @@ import time
 import pytest
 
 from gateway.errors import EmptyFile
-from gateway.inference.backend import Row
 from gateway.inference.request_spec import Stage
-from gateway.inference.selection import Prediction, Predictions
+from gateway.inference.result import Prediction, Predictions, Row
 from gateway.inference.service import MAX_UNREAD_PREDICTIONS
 from gateway.inference.tools import AGAIN_SECONDS, Scope
 from tests.doubles.backend import PNG

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 
 from gateway.inference.backend import Call
-from gateway.inference.selection import Selection
+from gateway.inference.result import Selection
 from gateway.plugins.recovery.plugin import repair
 from gateway.plugins.recovery.recovery import ModelRecovery
 from gateway.plugins.recovery.reloading import ModelReloader

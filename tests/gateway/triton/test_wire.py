@@ -24,8 +24,8 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.inference.backend import Call, Row
-from gateway.inference.selection import Prediction, Selection
+from gateway.inference.backend import Call
+from gateway.inference.result import Prediction, Row, Selection
 from gateway.timing import Deadline
 from gateway.triton.client import BY_STATUS, StubDied, translate
 from gateway.triton.contract import (

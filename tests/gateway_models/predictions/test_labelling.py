@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.dataset import dataset
 
-from gateway.inference.backend import Call, Row
+from gateway.inference.backend import Call
+from gateway.inference.result import Row
 from gateway_models.predictions import reader
 from gateway_models.predictions.accuracy import accuracy
 from gateway_models.predictions.labels import ExportSelection, choose, export

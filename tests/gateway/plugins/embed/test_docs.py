@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway.inference.backend import Row
+from gateway.inference.result import Row
 from gateway.plugins.embed.route import EmbeddingParameters
 from tests.asking import encode
 from tests.doubles.backend import VECTOR, StubBackend, by_image, with_vector

@@ -14,7 +14,8 @@ from websockets.sync.client import connect
 
 from gateway.api.route_table import Access
 from gateway.errors import RateLimited, TooCostly
-from gateway.inference.backend import Call, Row
+from gateway.inference.backend import Call
+from gateway.inference.result import Row
 from gateway.limits.account import Account
 from gateway.plugins.keys.key_file import add_key
 from gateway.plugins.keys.quota import read_quota

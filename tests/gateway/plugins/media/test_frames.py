@@ -13,9 +13,8 @@ from prometheus_client import REGISTRY
 from gateway.api.schemas import PredictResponse
 from gateway.decoder.pillow import count_gif_frames
 from gateway.errors import InferenceFailed, TooCostly
-from gateway.inference.backend import Call, Row
-from gateway.inference.result import Result
-from gateway.inference.selection import Prediction
+from gateway.inference.backend import Call
+from gateway.inference.result import Prediction, Result, Row
 from gateway.ingest.frames import FrameSelection
 from gateway.plugins.media.animation import AnimationResult, FileFrames, Frames, read_frames
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of

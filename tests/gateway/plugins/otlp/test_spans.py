@@ -12,7 +12,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.app import create_app
 from gateway.errors import TritonUnreachable
-from gateway.inference.backend import Call, Row
+from gateway.inference.backend import Call
+from gateway.inference.result import Row
 from gateway.plugins.otlp.exporter import Exporter
 from gateway.plugins.otlp.plugin import TracingUnavailable
 from gateway.triton.client import INFER

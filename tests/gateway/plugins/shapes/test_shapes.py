@@ -10,8 +10,7 @@ from pydantic import TypeAdapter
 from gateway.api.answers import Native
 from gateway.app import create_app
 from gateway.errors import Overloaded
-from gateway.inference.backend import Row
-from gateway.inference.selection import Prediction
+from gateway.inference.result import Prediction, Row
 from gateway.plugins.shapes.shapes import SHAPES
 from tests.doubles.backend import MODEL, PNG, StubBackend, ranked
 from tests.processes import PROJECT

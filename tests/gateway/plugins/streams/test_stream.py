@@ -15,7 +15,7 @@ from websockets.frames import Close
 from websockets.sync.client import ClientConnection, connect
 
 from gateway.errors import InferenceFailed, ModelUnavailable
-from gateway.inference.selection import Selection
+from gateway.inference.result import Selection
 from gateway.limits import pools
 from gateway.plugins.keys.key_file import add_key, remove_key
 from gateway.plugins.streams import session, websockets

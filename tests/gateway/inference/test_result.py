@@ -5,7 +5,7 @@ import difflib
 import pytest
 
 from gateway.errors import InvalidParameter
-from gateway.inference.selection import MAX_COMPARED, Prediction, Selection
+from gateway.inference.result import MAX_COMPARED, Prediction, Selection
 
 LABELS = ("crane, bird", "crane", "bird", "cat", "dog", "mouse")
 SCORES = (0.9, 0.6, 0.5, 0.4999, 0.1, 0.0)
