@@ -14,8 +14,7 @@ from gateway.api.routes.health import is_ready
 from gateway.environment import load_settings
 from gateway.hooks import Plugin, Plugins, Runtime
 from gateway.inference.backend import Backend
-from gateway.inference.observer import Observers
-from gateway.inference.service import InferenceService
+from gateway.inference.service import InferenceService, Observers
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders

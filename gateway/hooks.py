@@ -64,9 +64,8 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
 
     from gateway.inference.backend import Backend, ServerRecovery
     from gateway.inference.expansion import Expansion
-    from gateway.inference.observer import Observer
     from gateway.inference.request import Step
-    from gateway.inference.service import InferenceService
+    from gateway.inference.service import InferenceService, Observer
     from gateway.ingest.upload import BodyReader, UploadsOrUrls
     from gateway.limits.lease import Bound
     from gateway.limits.pools import Pool

@@ -11,7 +11,7 @@ from gateway_models.predictions.store import check_packages
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from gateway.inference.observer import Observer
+    from gateway.inference.service import Observer
     from gateway_models.predictions.service_log import ServiceLog
 
 

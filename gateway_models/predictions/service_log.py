@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from gateway.inference.observer import Observer, Observers, ShadowClass
 from gateway.inference.request import Image
 from gateway.inference.result import Predictions, Row
+from gateway.inference.service import Observer, Observers, ShadowClass
 from gateway.inference.tools import Tools
 from gateway.settings import Settings
 from gateway.values.setting_values import ALL_MODELS

@@ -13,10 +13,9 @@ from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, ModelLoader
 from gateway.inference.expansion import OpenedImage
-from gateway.inference.observer import Observer, Observers
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Result, Row
-from gateway.inference.service import InferenceService
+from gateway.inference.service import InferenceService, Observer, Observers
 from gateway.inference.tools import BatchLimits, Tools, Uncancelled
 from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.pool import Decoded

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from gateway.hooks import Plugin
 
 if TYPE_CHECKING:
-    from gateway.inference.observer import Observer
+    from gateway.inference.service import Observer
 
 
 class Rollouts(Plugin):

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
 from gateway.inference.backend import Call
-from gateway.inference.observer import Observer, Observers, ShadowClass
 from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Predictions, Row
+from gateway.inference.service import Observer, Observers, ShadowClass
 from gateway.inference.tools import Scope, Tools
 from gateway.limits.admission import Admission
 from gateway.limits.lease import Bound, Lease

@@ -28,9 +28,9 @@ from gateway.app import create_app
 from gateway.errors import ImageTooLarge, Unauthorized, UserError
 from gateway.hooks import Authenticator, Identity, Plugin, PluginFailed
 from gateway.inference.answer_shape import AnswerShape
-from gateway.inference.observer import Observer
 from gateway.inference.request import Image
 from gateway.inference.result import Result
+from gateway.inference.service import Observer
 from gateway.plugin_loading import installed
 from gateway.plugins.keys.plugin import ApiKeys
 from tests.asking import encode
@@ -262,7 +262,7 @@ Observes = plugin("Observes", observers=(Broken(),))
 
 
 def test_observer_that_fails_is_named_and_costs_no_result(monkeypatch):
-    monkeypatch.setattr("gateway.inference.observer.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("gateway.inference.service.CLOSE_SECONDS", 0.1)
     app = create_app(Settings(_env_file=None), StubBackend(), [Observes])
     with structlog.testing.capture_logs() as logs, client_of_app(app) as client:
         assert client.post("/predict", files={"f": ("a.png", PNG)}).json()["summary"] == {"ok": 1, "failed": 0}

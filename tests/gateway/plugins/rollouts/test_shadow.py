@@ -18,9 +18,9 @@ from gateway.errors import (
     TritonUnreachable,
     UndecodableImage,
 )
-from gateway.inference.observer import Observers
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Row, Selection
+from gateway.inference.service import Observers
 from gateway.ingest.masking import Masking
 from gateway.ingest.upload import Upload
 from gateway.plugins.media.explaining import MaskedCopies
