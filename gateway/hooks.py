@@ -67,8 +67,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from gateway.inference.request import Step
     from gateway.inference.service import InferenceService, Observer
     from gateway.ingest.upload import BodyReader, UploadsOrUrls
-    from gateway.limits.lease import Bound
-    from gateway.limits.pools import Pool
+    from gateway.limits.pools import Bound, Pool
     from gateway.values.rollout import Rollout
 
 log = structlog.get_logger("gateway")

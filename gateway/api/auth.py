@@ -12,7 +12,7 @@ from gateway.api.route_table import Access, RouteTable
 from gateway.api.schemas import Problem
 from gateway.errors import Forbidden, Unauthorized
 from gateway.hooks import Authenticator, ErrorFormat, Identity
-from gateway.limits.lease import Bound
+from gateway.limits.pools import Bound
 
 KEY_SUBPROTOCOL = "gateway-key."
 """Prefix of the key among the subprotocols of a WebSocket: web pages cannot send headers with a handshake."""

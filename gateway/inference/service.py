@@ -1,4 +1,4 @@
-"""Uploads in, one result for each out; and the observers of all images, such as the prediction log and shadow versions."""
+"""Uploads in, one result for each out; and observers of all images, such as the prediction log and shadow versions."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from gateway.inference.backend import Backend
 from gateway.ingest.inspection import DecodePolicy
 from gateway.limits.admission import Admission
-from gateway.limits.lease import Lease
+from gateway.limits.pools import Lease
 
 if TYPE_CHECKING:
     from gateway.ingest.decoders.pool import Decoders

@@ -8,7 +8,7 @@ from typing import Self
 
 from gateway import metrics
 from gateway.errors import Overloaded
-from gateway.limits.lease import Bound, Lease, admission
+from gateway.limits.pools import Bound, Lease, admission
 
 LOWEST_WEIGHT = 0.01
 """Weight of work with the lowest priority: while other images wait, it gets about one permit in a hundred."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gateway.errors import GatewayError
     from gateway.limits.admission import FairShare
-    from gateway.limits.lease import Bound
+    from gateway.limits.pools import Bound
 
 REFUSAL_SECONDS = 1.0
 """A request beyond its rate is refused after this pause, or a client that ignores Retry-After would keep the gateway

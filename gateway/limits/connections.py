@@ -14,8 +14,7 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import Overloaded
-from gateway.limits.lease import Bound
-from gateway.limits.pools import IDLE_SECONDS, Pace
+from gateway.limits.pools import IDLE_SECONDS, Bound, Pace
 
 OWN_FILES = 128
 """Files that the process opens besides its connections: decoders, connections to Tritons, logs."""

@@ -43,7 +43,7 @@ from gateway.ingest.decoders.worker import (
 )
 from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.limits.account import Account, Spending
-from gateway.limits.lease import Bound, RoundRobin
+from gateway.limits.pools import Bound, RoundRobin
 
 log = structlog.get_logger("gateway")
 

@@ -25,7 +25,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.tools import Uncancelled
-from gateway.limits.lease import Bound
+from gateway.limits.pools import Bound
 from gateway.metrics import series
 from gateway.plugins.demand import metrics
 from gateway.plugins.demand.models import HOST, Budget, ModelDescriptions, Models, in_state, to_unload, total

@@ -9,7 +9,7 @@ import anyio
 from gateway.errors import Forbidden, GatewayError, RateLimited
 from gateway.limits.admission import FairShare
 from gateway.limits.caller import Caller, Stages
-from gateway.limits.lease import Bound
+from gateway.limits.pools import Bound
 from gateway.metrics import series
 from gateway.plugins.keys import metrics
 from gateway.plugins.keys.quota import Period, Priority, Quota, Rate

@@ -13,7 +13,7 @@ from gateway.ingest.decoders.worker import DecoderJob, PixelJob, Reply, Worker, 
 from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import Header
 from gateway.limits.account import Account
-from gateway.limits.lease import Lease, RoundRobin
+from gateway.limits.pools import Lease, RoundRobin
 
 KEEP_SECONDS = 5.0
 """How long an open file may wait between its frames, in all, before it makes room for another one that waits. Then it

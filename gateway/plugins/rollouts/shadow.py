@@ -19,7 +19,7 @@ from gateway.inference.result import Predictions, Row
 from gateway.inference.service import Observer, Observers, ShadowClass
 from gateway.inference.tools import Scope, Tools
 from gateway.limits.admission import Admission
-from gateway.limits.lease import Bound, Lease
+from gateway.limits.pools import Bound, Lease
 from gateway.plugins.rollouts import metrics
 from gateway.timing import Deadline, TimeSlice
 

@@ -26,8 +26,7 @@ from gateway.ingest.upload import (
     file_too_large,
     request_too_large,
 )
-from gateway.limits.lease import Bound, RoundRobin
-from gateway.limits.pools import Pace, Pool, UploadingClient
+from gateway.limits.pools import Bound, Pace, Pool, RoundRobin, UploadingClient
 from gateway.plugins.urls import metrics
 from gateway.plugins.urls.addresses import AddressRule, Resolver
 from gateway.plugins.urls.errors import FetchFailed, FetchTimeout, UrlNotAllowed

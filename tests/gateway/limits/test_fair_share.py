@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import Overloaded
 from gateway.limits.admission import Admission, FairShare, Permit
-from gateway.limits.lease import Bound
+from gateway.limits.pools import Bound
 from gateway.plugins.keys.tenant import BULK_WEIGHT
 from tests.gateway.limits.test_admission import waits
 

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from gateway.limits.lease import Bound, RoundRobin
+from gateway.limits.pools import Bound, RoundRobin
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
-from gateway.limits.lease import Bound
 from gateway.limits.pools import (
+    Bound,
     NeverEvicted,
     Pace,
     Pool,

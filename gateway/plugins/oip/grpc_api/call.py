@@ -9,8 +9,7 @@ import grpc
 
 from gateway import metrics
 from gateway.errors import HeadersTooLarge, InvalidBody, Overloaded, UploadTimeout
-from gateway.limits.lease import Bound
-from gateway.limits.pools import Pool, PoolClient
+from gateway.limits.pools import Bound, Pool, PoolClient
 from gateway.plugins.oip.grpc_api.status import failure_of
 from gateway.settings import Settings
 from gateway.values.quantities import size

@@ -15,8 +15,7 @@ import grpc
 import structlog
 
 from gateway.errors import UserError
-from gateway.limits.lease import Bound
-from gateway.limits.pools import IDLE_SECONDS
+from gateway.limits.pools import IDLE_SECONDS, Bound
 from gateway.plugins.oip.grpc_api.asgi import App, Headers
 from gateway.plugins.oip.grpc_api.call import Call, ClientGone
 from gateway.plugins.oip.grpc_api.health import HEALTH, Health, reflection
