@@ -16,8 +16,8 @@ from gateway.hooks import Plugin, Plugins, Runtime
 from gateway.inference.backend import Backend
 from gateway.inference.service import InferenceService, Observers
 from gateway.inference.tools import BatchLimits, Tools
-from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.image_formats import DecodeLimits
 from gateway.ingest.inspection import DecodePolicy
 from gateway.limits.admission import Admission
 from gateway.limits.connections import Connections, affordable_connections

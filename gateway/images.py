@@ -19,8 +19,7 @@ from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY
 from gateway.errors import ImageError, Overloaded
-from gateway.ingest.decode_budget import expected_seconds
-from gateway.ingest.image_formats import Header
+from gateway.ingest.image_formats import Header, expected_seconds
 from gateway.ingest.inspection import bytes_needed, check_size, encoded, examine
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account

@@ -43,8 +43,7 @@ from gateway.errors import DamagedImage, DeadlineExceeded, ImageError, InvalidPa
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request import Image, Step, within
 from gateway.inference.result import Selection
-from gateway.ingest.decode_budget import expected_seconds
-from gateway.ingest.image_formats import Header
+from gateway.ingest.image_formats import Header, expected_seconds
 from gateway.ingest.inspection import bytes_needed, check_size, encoded, examine, needs_decoding
 from gateway.limits.caller import ANYONE
 from gateway.values.arguments import taking

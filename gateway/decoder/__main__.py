@@ -31,9 +31,8 @@ from gateway.decoder.headers import read_header
 from gateway.decoder.masking import masked_copy, overlay_of, read_ppm
 from gateway.decoder.tensors import to_tensor
 from gateway.errors import ImageError, TooCostly, UndecodableImage
-from gateway.ingest.decode_budget import Size
 from gateway.ingest.frames import FrameSelection
-from gateway.ingest.image_formats import Header, ImageFormat
+from gateway.ingest.image_formats import Header, ImageFormat, Size
 from gateway.ingest.masking import Masking
 from gateway.ingest.resizing import Resize, TensorInput
 

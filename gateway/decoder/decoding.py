@@ -12,8 +12,7 @@ from gateway.decoder.headers import read_header
 from gateway.decoder.opencv import cv2
 from gateway.decoder.resampling import resample
 from gateway.errors import ImageError, TooCostly, UndecodableImage
-from gateway.ingest.decode_budget import Size, reduction
-from gateway.ingest.image_formats import Header, ImageFormat
+from gateway.ingest.image_formats import Header, ImageFormat, Size, reduction
 from gateway.ingest.resizing import Resize, TensorInput
 
 # Height × width × channels of 8 or 16 bits; OpenCV's own annotations are wider still.

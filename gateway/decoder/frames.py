@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from gateway.decoder.decoding import Ppm, finished, known
 from gateway.decoder.pillow import Animation
 from gateway.errors import TooManyFrames
-from gateway.ingest.decode_budget import Size
 from gateway.ingest.frames import MOST_IN_FILE, FrameSelection
-from gateway.ingest.image_formats import Header
+from gateway.ingest.image_formats import Header, Size
 
 SLICE_SECONDS = 0.02
 """How long unwanted frames are skipped before the process takes another job."""

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.inference.result import Result, Row
-from gateway.ingest.decode_budget import Size
-from gateway.ingest.image_formats import Header
+from gateway.ingest.image_formats import Header, Size
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.limits.account import Account

@@ -30,8 +30,7 @@ from gateway.inference.expansion import ImageSource, OpenedImage, Report
 from gateway.inference.request_spec import RequestSpec, Stage
 from gateway.inference.result import Result, Row
 from gateway.inference.tools import Scope, Tools
-from gateway.ingest.decode_budget import Size
-from gateway.ingest.image_formats import Header
+from gateway.ingest.image_formats import Header, Size
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload, Uploads
 from gateway.limits.account import Account

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
-from gateway.ingest.decode_budget import Size, shrunk_bytes
 from gateway.ingest.formats import bmp, jpeg, png, webp
-from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, accepted_formats
+from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, Size, accepted_formats, shrunk_bytes
 from gateway.ingest.upload import Limits, Upload
 from gateway.values.quantities import pixels_beyond
 from gateway.values.variables import DecodeMode, variable

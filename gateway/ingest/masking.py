@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.ingest.decode_budget import Size, shrunk_bytes
-from gateway.ingest.image_formats import Header
+from gateway.ingest.image_formats import Header, Size, shrunk_bytes
 
 SEED = 20_180_619
 """Seed of all masks, so that the same image always gets the same masks."""

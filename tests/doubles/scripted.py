@@ -17,10 +17,9 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.service import InferenceService, Observer, Observers
 from gateway.inference.tools import BatchLimits, Tools, Uncancelled
-from gateway.ingest.decode_budget import Size
 from gateway.ingest.decoders.pool import Decoded
 from gateway.ingest.frames import FrameSelection
-from gateway.ingest.image_formats import Header, ImageFormat
+from gateway.ingest.image_formats import Header, ImageFormat, Size
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload

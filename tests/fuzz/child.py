@@ -22,8 +22,7 @@ from gateway.decoder.decoding import decode
 from gateway.decoder.headers import read_header
 from gateway.decoder.opencv import cv2
 from gateway.errors import ImageError
-from gateway.ingest.decode_budget import memory_limit, open_bytes
-from gateway.ingest.image_formats import Header, ImageFormat
+from gateway.ingest.image_formats import Header, ImageFormat, memory_limit, open_bytes
 from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, needs_decoding
 from gateway.ingest.upload import Limits, Upload
 from gateway.settings import DecodeMode

@@ -21,17 +21,6 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
-from gateway.ingest.decode_budget import (
-    DecodeLimits,
-    Size,
-    expected_frame_seconds,
-    expected_seconds,
-    memory_limit,
-    most_seconds,
-    open_bytes,
-    peak_bytes,
-    reserve_seconds,
-)
 from gateway.ingest.decoders.worker import (
     START_SECONDS,
     DecoderJob,
@@ -41,7 +30,19 @@ from gateway.ingest.decoders.worker import (
     Worker,
     WorkerLost,
 )
-from gateway.ingest.image_formats import Header, ImageFormat
+from gateway.ingest.image_formats import (
+    DecodeLimits,
+    Header,
+    ImageFormat,
+    Size,
+    expected_frame_seconds,
+    expected_seconds,
+    memory_limit,
+    most_seconds,
+    open_bytes,
+    peak_bytes,
+    reserve_seconds,
+)
 from gateway.limits.account import Account, Spending
 from gateway.limits.pools import Bound, RoundRobin
 

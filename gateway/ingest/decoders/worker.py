@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 import gateway
-from gateway.ingest.decode_budget import WORKER_START_SECONDS, Size
-from gateway.ingest.image_formats import Header, ImageFormat
+from gateway.ingest.image_formats import WORKER_START_SECONDS, Header, ImageFormat, Size
 from gateway.ingest.resizing import TensorInput
 from gateway.machine.child_environment import child_environment
 

@@ -20,10 +20,9 @@ from gateway.errors import (
 from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
 from gateway.inference.request import within
 from gateway.inference.result import NO_PREDICTIONS, Prediction, Result, Row
-from gateway.ingest.decode_budget import shrunk_bytes
 from gateway.ingest.formats import png
 from gateway.ingest.frames import FrameSelection
-from gateway.ingest.image_formats import Header, ImageFormat
+from gateway.ingest.image_formats import Header, ImageFormat, shrunk_bytes
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload
 from gateway.plugins.media.open_files import animation

@@ -20,9 +20,8 @@ from gateway.errors import (
 from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
 from gateway.inference.request import NOT_SERVED, within
 from gateway.inference.result import Result, Row
-from gateway.ingest.decode_budget import Size, expected_frame_seconds, memory_limit, shrunk_bytes
 from gateway.ingest.decoders.worker import DecoderJob
-from gateway.ingest.image_formats import Header
+from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, memory_limit, shrunk_bytes
 from gateway.ingest.inspection import DecodePolicy, encoded
 from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, HeatMap, Masking
 from gateway.ingest.resizing import TensorInput

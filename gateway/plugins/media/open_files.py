@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from gateway.inference.expansion import OpenedImage
-from gateway.ingest.decode_budget import Size, expected_frame_seconds, open_bytes
 from gateway.ingest.decoders.pool import Decoders, check_reply, error_of
 from gateway.ingest.decoders.worker import DecoderJob, PixelJob, Reply, Worker, WorkerLost
 from gateway.ingest.frames import FrameSelection
-from gateway.ingest.image_formats import Header
+from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, open_bytes
 from gateway.limits.account import Account
 from gateway.limits.pools import Lease, RoundRobin
 

@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.decoder.in_process import inspect_whole
-from gateway.ingest.decode_budget import DecodeLimits
 from gateway.ingest.decoders.pool import Decoders
-from gateway.ingest.image_formats import Header
+from gateway.ingest.image_formats import DecodeLimits, Header
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import encode, photograph
 

@@ -14,10 +14,10 @@ import pytest
 
 from gateway.decoder.decoding import decode
 from gateway.errors import Overloaded, TooCostly, UndecodableImage
-from gateway.ingest.decode_budget import peak_bytes
 from gateway.ingest.decoders import pool as pool_module
 from gateway.ingest.decoders.worker import Worker, WorkerLost
 from gateway.ingest.frames import FrameSelection
+from gateway.ingest.image_formats import peak_bytes
 from gateway.plugins.media.open_files import animation
 from tests.encoders import png_bomb
 from tests.gateway.decoder.pools import MAX_SIDE, cat, decoded, decoders, info_of, works

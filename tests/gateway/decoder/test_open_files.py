@@ -10,10 +10,9 @@ import pytest
 
 from gateway.decoder.decoding import decode
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage
-from gateway.ingest.decode_budget import open_bytes
 from gateway.ingest.formats import png
 from gateway.ingest.frames import MOST_IN_FILE
-from gateway.ingest.image_formats import ImageFormat
+from gateway.ingest.image_formats import ImageFormat, open_bytes
 from gateway.ingest.inspection import inspect
 from gateway.plugins.media import open_files
 from gateway.plugins.media.animation import read_frames

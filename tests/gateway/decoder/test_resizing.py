@@ -17,7 +17,7 @@ from gateway.decoder.decoding import decode
 from gateway.decoder.in_process import inspect_whole
 from gateway.decoder.resampling import resample
 from gateway.decoder.tensors import to_tensor
-from gateway.ingest.decode_budget import peak_bytes, reduction, shrunk_bytes
+from gateway.ingest.image_formats import peak_bytes, reduction, shrunk_bytes
 from gateway.ingest.inspection import DecodePolicy, encoded, needs_decoding
 from gateway.ingest.resizing import Resize, TensorInput, resize_of
 from gateway.ingest.upload import Upload

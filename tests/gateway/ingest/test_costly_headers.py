@@ -11,9 +11,9 @@ import pytest
 
 from gateway.decoder.in_process import prepare
 from gateway.errors import ImageError, TooCostly
-from gateway.ingest.decode_budget import decoded_bytes, memory_limit
 from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
 from gateway.ingest.formats.shared import Steps
+from gateway.ingest.image_formats import decoded_bytes, memory_limit
 from gateway.ingest.inspection import inspect
 from gateway.ingest.upload import Upload
 from tests.encoders import png_chunk, png_header

@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.errors import TooCostly
-from gateway.ingest.decode_budget import expected_seconds, most_seconds, reserve_seconds
-from gateway.ingest.image_formats import Header, ImageFormat
+from gateway.ingest.image_formats import Header, ImageFormat, expected_seconds, most_seconds, reserve_seconds
 from gateway.limits.account import (
     SECONDS_PER_IMAGE,
     SECONDS_PER_MEGABYTE,
