@@ -4,9 +4,8 @@ REQUEST_BODY and FAULTS are for the route's OpenAPI document. Bodies are those o
 sizes, upload times, rates of API keys, the processor time of a request, and the images and bytes in flight.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,15 +14,13 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from gateway.api.parameters import open_uploads
-from gateway.api.request_context import RequestContext, request_context
+from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY
-from gateway.errors import ImageError, Overloaded
-from gateway.ingest.image_formats import Header, expected_seconds
-from gateway.ingest.inspection import bytes_needed, check_size, encoded, examine
-from gateway.ingest.upload import Upload
-from gateway.limits.account import Account
-from gateway.limits.admission import Permits
+from gateway.errors import ImageError
+from gateway.inference.request import Image
+from gateway.inference.request_spec import RequestSpec
+from gateway.predict import charge, decode, recognise, wait_for_permit
 
 __all__ = ["FAULTS", "REQUEST_BODY", "DecodedImage", "decoded_images", "traits"]
 
@@ -52,50 +49,27 @@ async def decoded_images(request: Request, *, max_side: int) -> AsyncGenerator[D
     """
     context = request_context(request)
     _, _, uploads = await open_uploads(request, context, _NoParameters)
-    service, caller, paid, stats = context.service, context.caller, context.charged, context.stats
+    service, caller, stats = context.service, context.caller, context.stats
+    seconds = context.settings.default_timeout_seconds
+    spec = RequestSpec("", "", None, seconds, context.request_id, stats=stats, caller=caller, paid=context.charged)
     account = service.tools.decoders.account(client=caller)
-    with service.admission.permits(caller.share) as permits:
-        async with aclosing(uploads):
-            async for upload in uploads:
-                if not paid:
-                    await caller.charge(context.settings.max_wait_seconds, stats.stages)
-                paid = False
+    async with aclosing(uploads):
+        async for upload in uploads:
+            with closing(service.request(spec, account=account)) as of_upload:
+                image = Image(of_upload, upload)
+                image.size = max_side
                 try:
-                    pixels = await _pixels(context, account, permits, upload, max_side)
+                    for step in (charge, recognise, wait_for_permit, decode):
+                        await step(image)
                 except ImageError as error:
                     stats.errors[error.code] = stats.errors.get(error.code, 0) + 1
                     yield DecodedImage(upload.index, upload.filename, None, error)
                 else:
                     stats.images_ok += 1
-                    yield DecodedImage(upload.index, upload.filename, pixels)
-                permits.close()
+                    yield DecodedImage(upload.index, upload.filename, _pixels(image.payload))
 
 
-async def _pixels(
-    context: RequestContext, account: Account, permits: Permits, upload: Upload, max_side: int
-) -> NDArray[np.uint8]:
-    tools = context.service.tools
-    with context.stats.stages["prepare"]:
-        account.add_image(len(upload.data))
-        account.check()
-        info = examine(upload, tools.policy)
-        if not isinstance(info, Header):
-            info = await tools.decoders.read_header(upload.data, info, account)
-        check_size(info, tools.policy.limits)
-    wait_seconds = context.settings.max_wait_seconds
-    try:
-        async with asyncio.timeout(wait_seconds):
-            nbytes = bytes_needed(upload, info, max_side)
-            permit = await permits.acquire(nbytes, expected_seconds(info, len(upload.data)))
-    except TimeoutError:
-        raise Overloaded(
-            f"The image could not be decoded within {wait_seconds:g} s; try again later.",
-            limit="max_wait_seconds",
-            value=wait_seconds,
-        ) from None
-    with context.stats.stages["prepare"]:
-        ppm, _ = await tools.decoders.decode(encoded(upload, info), info, max_side, account)
-    permit.shrink(len(ppm))
+def _pixels(ppm: bytes) -> NDArray[np.uint8]:
     _, size, _, pixels = ppm.split(b"\n", 3)
     width, height = map(int, size.split())
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)

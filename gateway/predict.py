@@ -214,26 +214,31 @@ async def decode_or_pass_on(image: Image) -> None:
     """Give the image to the next call of its model; before, if it is decoded here, in a task of its own."""
     request = image.request
     if image.size is not None:
-        request.spawn(_decode, image)  # while the next upload is read
+        request.spawn(_decode_and_add, image)  # while the next upload is read
         return
     image.payload = encoded(image.upload, image.info)
     await request.batcher.add(image)
 
 
-async def _decode(image: Image) -> None:
-    request, upload, permit = image.request, image.upload, image.permit
-    assert image.size is not None
-    pixels = image.decoders.decode(encoded(upload, image.info), image.info, image.size, request.account)
+async def _decode_and_add(image: Image) -> None:
     try:
-        with request.stages["prepare"]:
-            image.payload, image.damaged = await within(image.deadline, pixels)
-            if image.damaged and image.strict:
-                raise DamagedImage
+        await decode(image)
     except (ImageError, DeadlineExceeded, Overloaded) as error:
-        permit.release()
+        image.permit.release()
         image.fail(error)
     else:
-        if not request.keeps_files:
-            image.upload = replace(upload, data=b"")
-        permit.shrink(len(image.payload) + len(image.upload.data))
-        await request.batcher.add(image)
+        await image.request.batcher.add(image)
+
+
+async def decode(image: Image) -> None:
+    """Decode the image in a decoder of the gateway; its permit shrinks to what is left. Raises ImageError."""
+    request, upload = image.request, image.upload
+    assert image.size is not None
+    pixels = image.decoders.decode(encoded(upload, image.info), image.info, image.size, request.account)
+    with request.stages["prepare"]:
+        image.payload, image.damaged = await within(image.deadline, pixels)
+        if image.damaged and image.strict:
+            raise DamagedImage
+    if not request.keeps_files:
+        image.upload = replace(upload, data=b"")
+    image.permit.shrink(len(image.payload) + len(image.upload.data))

@@ -407,7 +407,7 @@ class Request:
         if self.images:
             self._drop_images()
         self.closed = True
-        self._take = _nothing  # an observer may keep an image, but not what its request has answered
+        self._take = nothing  # an observer may keep an image, but not what its request has answered
         if self._permits.held:
             self._permits.close()
 
@@ -471,7 +471,7 @@ class Request:
             task.cancel()
 
 
-def _nothing(_: Result) -> None:
+def nothing(_: Result) -> None:
     """Take no result."""
 
 

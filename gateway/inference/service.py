@@ -9,7 +9,7 @@ from typing import Self, TypeVar, cast
 import structlog
 
 from gateway.inference.batching import Batcher
-from gateway.inference.request import DisconnectWatcher, Image, Request, Step, Take
+from gateway.inference.request import DisconnectWatcher, Image, Request, Step, Take, nothing
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result, Row
 from gateway.inference.tools import Scope, Tools
@@ -236,12 +236,16 @@ class InferenceService:
         At the end, for whatever reason, all tasks of the request have ended and its permits are released, except those
         of images in calls, and other work in `tools.uncancelled`, that have not ended yet.
         """
-        done, keeps_files = self.observers.done, self.observers.keep_files
-        request = Request(self.tools, done, self._steps, self._batcher, spec, take, account, keeps_files=keeps_files)
+        request = self.request(spec, take, account)
         try:
             await request.run(uploads, disconnected)
         finally:
             request.close()
+
+    def request(self, spec: RequestSpec, take: Take = nothing, account: Account | None = None) -> Request:
+        """A request whose uploads are not read yet; the caller closes it."""
+        done, keeps_files = self.observers.done, self.observers.keep_files
+        return Request(self.tools, done, self._steps, self._batcher, spec, take, account, keeps_files=keeps_files)
 
     def classify(
         self,
