@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Self, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -13,9 +13,11 @@ from gateway.api.request_context import RequestContext
 from gateway.errors import (
     GatewayError,
     InvalidImage,
+    InvalidParameter,
     NoFiles,
     Overloaded,
     RequestTooLarge,
+    UnknownField,
     UnsupportedMediaType,
     UploadTimeout,
     UploadTooSlow,
@@ -24,20 +26,21 @@ from gateway.ingest.multipart import read_multipart
 from gateway.ingest.upload import (
     BodyReader,
     Form,
+    Hold,
+    Limits,
     Parameter,
     Upload,
     UploadReference,
     Uploads,
     UploadsOrUrls,
-    check_known,
     file_too_large,
-    read_raw,
     request_too_large,
-    uploads_from,
+    uncounted,
 )
 from gateway.limits.pools import Pace, PoolLease, UploadingClient
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
+from gateway.values.validation import NAME_CHARACTERS, near
 
 if TYPE_CHECKING:
     from gateway.hooks import Fetcher
@@ -122,7 +125,7 @@ class Body(UploadingClient):
                 images = uploads_from(part, parts, names)
                 fetches = reader is not None and self._fetchers
                 return parameters, self._fetched(images) if fetches else cast("Uploads", images)
-            check_known(part, names)
+            _check_known(part, names)
             parameters.setdefault(part.name, []).append(part.value)
         raise NoFiles(NO_FILES)
 
@@ -230,3 +233,50 @@ class Body(UploadingClient):
         return UploadTimeout(
             f"The body did not arrive in time: the limit {limit} is {value:g} s.", limit=limit, value=value
         )
+
+
+U = TypeVar("U", bound=Upload | UploadReference)
+
+
+async def read_raw(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = uncounted) -> Uploads:
+    """Yield one raw image; raises FileTooLarge beyond `max_file_bytes`, as the error of the whole request."""
+    body = bytearray()
+    async for chunk in chunks:
+        if len(body) + len(chunk) > limits.max_file_bytes:
+            raise file_too_large(limits)
+        body += chunk
+        hold(len(body))
+    data = bytes(body)
+    del body
+    yield Upload(0, "", data)
+    hold(0)
+
+
+def _check_known(part: Parameter, names: Sequence[str]) -> None:
+    if part.name not in names:
+        hint = near(part.name, names) or "a file has one, such as curl -F files=@cat.jpg."
+        raise UnknownField(
+            f"The form field {part.name[:NAME_CHARACTERS]!r} has no file name and is not a parameter; {hint} "
+            f"Parameters are {', '.join(names)}."
+        )
+
+
+async def uploads_from(
+    first: U, rest: AsyncIterator[U | Parameter], names: Sequence[str] | None = None
+) -> AsyncGenerator[U, None]:
+    """Yield uploads of which the first was read before.
+
+    Raises InvalidParameter for a parameter between them, and UnknownField for one that is not in `names`.
+    """
+    yield first
+    del first  # as each part below: nothing counts its bytes while the next one arrives
+    async for part in rest:
+        if isinstance(part, Parameter):
+            if names is not None:
+                _check_known(part, names)
+            raise InvalidParameter(
+                f"The form field {part.name!r} comes after files that are being classified already: send it before "
+                f"the first file, or in the query, such as ?{part.name}=…."
+            )
+        yield part
+        del part

@@ -4,19 +4,16 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gateway.errors import (
     FileTooLarge,
     ImageError,
-    InvalidParameter,
     Overloaded,
     RequestTooLarge,
     TooManyFiles,
-    UnknownField,
 )
 from gateway.values.quantities import size
-from gateway.values.validation import NAME_CHARACTERS, near
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -90,7 +87,6 @@ Fetch = Callable[[UploadsOrUrls], Uploads]
 """Fetches the images of a request that are URLs."""
 Form = dict[str, list[str]]
 """The values of each parameter in a body."""
-U = TypeVar("U", bound=Upload | UploadReference)
 
 
 class BodyReader(ABC):
@@ -157,48 +153,3 @@ def request_too_large(limits: Limits) -> RequestTooLarge:
         limit="max_request_bytes",
         value=value,
     )
-
-
-async def read_raw(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = uncounted) -> Uploads:
-    """Yield one raw image; raises FileTooLarge beyond `max_file_bytes`, as the error of the whole request."""
-    body = bytearray()
-    async for chunk in chunks:
-        if len(body) + len(chunk) > limits.max_file_bytes:
-            raise file_too_large(limits)
-        body += chunk
-        hold(len(body))
-    data = bytes(body)
-    del body
-    yield Upload(0, "", data)
-    hold(0)
-
-
-def check_known(part: Parameter, names: Sequence[str]) -> None:
-    """Raise UnknownField for a parameter that is not among `names`."""
-    if part.name not in names:
-        hint = near(part.name, names) or "a file has one, such as curl -F files=@cat.jpg."
-        raise UnknownField(
-            f"The form field {part.name[:NAME_CHARACTERS]!r} has no file name and is not a parameter; {hint} "
-            f"Parameters are {', '.join(names)}."
-        )
-
-
-async def uploads_from(
-    first: U, rest: AsyncIterator[U | Parameter], names: Sequence[str] | None = None
-) -> AsyncGenerator[U, None]:
-    """Yield uploads of which the first was read before.
-
-    Raises InvalidParameter for a parameter between them, and UnknownField for one that is not in `names`.
-    """
-    yield first
-    del first  # as each part below: nothing counts its bytes while the next one arrives
-    async for part in rest:
-        if isinstance(part, Parameter):
-            if names is not None:
-                check_known(part, names)
-            raise InvalidParameter(
-                f"The form field {part.name!r} comes after files that are being classified already: send it before "
-                f"the first file, or in the query, such as ?{part.name}=…."
-            )
-        yield part
-        del part

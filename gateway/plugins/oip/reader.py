@@ -14,18 +14,10 @@ length of the object. If it is 0, the body is one image without JSON: Triton's r
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 
+from gateway.api.body import read_raw
 from gateway.errors import InvalidBody, InvalidParameter
 from gateway.ingest.json_text import invalid, read_base64, read_json
-from gateway.ingest.upload import (
-    Hold,
-    Limits,
-    Upload,
-    file_too_large,
-    read_raw,
-    request_too_large,
-    too_many_files,
-    uncounted,
-)
+from gateway.ingest.upload import Hold, Limits, Upload, file_too_large, request_too_large, too_many_files, uncounted
 from gateway.plugins.oip.documents import IMAGE
 from gateway.plugins.oip.members import InferenceRequest, parse_input, parse_request
 

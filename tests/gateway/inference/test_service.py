@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.api.body import uploads_from
 from gateway.errors import (
     DamagedImage,
     DeadlineExceeded,
@@ -20,7 +21,7 @@ from gateway.errors import (
 from gateway.inference.request_spec import RequestSpec
 from gateway.ingest.multipart import read_multipart
 from gateway.ingest.resizing import Resize
-from gateway.ingest.upload import Upload, uploads_from
+from gateway.ingest.upload import Upload
 from tests.doubles.backend import CAT, GIF, PNG
 from tests.doubles.scripted import Body, Scripted, ScriptedLoader, start
 from tests.gateway.ingest.reading import BOUNDARY, CONTENT_TYPE, LIMITS, Part, form
@@ -90,7 +91,10 @@ def test_answered_file_is_released_while_the_next_one_arrives(loop, file, in_lin
 
     async def serve():
         parts = read_multipart(slow_client(), CONTENT_TYPE, LIMITS)
-        uploads = uploads_from(await anext(parts), parts, ())
+        first = await anext(parts)
+        assert isinstance(first, Upload)
+        uploads = uploads_from(first, parts, ())
+        del first
         if not in_lines:
             await on.service.run(uploads, spec, results.append)
             return

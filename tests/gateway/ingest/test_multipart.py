@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.api.body import read_raw
 from gateway.errors import HeadersTooLarge, InvalidMultipart, RequestError
 from gateway.ingest.multipart import (
     MAX_PARAMETER_BYTES,
@@ -19,7 +20,7 @@ from gateway.ingest.multipart import (
     parse_header,
     read_multipart,
 )
-from gateway.ingest.upload import Parameter, Upload, clean_filename, read_raw
+from gateway.ingest.upload import Parameter, Upload, clean_filename
 from tests.gateway.ingest.reading import (
     BOUNDARY,
     CONTENT_TYPE,

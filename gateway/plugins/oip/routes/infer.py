@@ -10,14 +10,14 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, PiecedAnswer, classify, hold_response, status_of
-from gateway.api.body import Body
+from gateway.api.body import Body, uploads_from
 from gateway.api.parameters import request_spec
 from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.errors import InvalidBody, NoFiles
 from gateway.inference.backend import Embeddings
 from gateway.inference.result import Result
-from gateway.ingest.upload import request_too_large, uploads_from
+from gateway.ingest.upload import request_too_large
 from gateway.plugins.oip.answer import OK, Scored, encode
 from gateway.plugins.oip.documents import HEADER_LENGTH
 from gateway.plugins.oip.reader import InferenceReader
