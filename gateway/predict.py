@@ -1,9 +1,9 @@
 """POST /predict, from the form to the answer, in the order of events. Read this module first.
 
-    1  server/connection.py, http.py, cycle.py    bytes become an HTTP request
+    1  server/connection.py, http.py              bytes become an HTTP request
     2  api/middleware.py                          id, API key, limits; the log event and the metrics at the end
     3  `predict` below                            parameters; the body is opened, and read as a stream of uploads
-    4  api/body.py, ingest/multipart.py            each file of the form is an upload as soon as its last byte is there
+    4  api/body.py, ingest/multipart.py           each file of the form is an upload as soon as its last byte is there
     5  inference/request.py                       takes one upload after the other through the steps
     6  `image_steps` below                        charge, recognise, plan, wait for a permit, decode or pass on
     7  inference/batching.py                      similar images of all requests share calls; their signatures

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from uvicorn import Config
@@ -12,8 +12,8 @@ from uvicorn.server import ServerState
 from gateway.errors import GatewayError, Overloaded
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pools import Pace, WaitingClient
-from gateway.server.cycle import error_response
-from gateway.server.handler import Handler, Phase, ProtocolOf, ServedConnection, SlowReaderTimeout
+from gateway.server.handler import Handler, Phase, ProtocolOf, SlowReaderTimeout
+from gateway.server.http import HttpHandler, error_response
 from gateway.settings import Settings
 from gateway.values.clients import client_of
 
@@ -51,10 +51,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
-        *,
-        first_handler: Callable[[ServedConnection], Handler],
     ) -> None:
-        self._first_handler = first_handler
         self.loop = _loop or asyncio.get_running_loop()
         self.config = config
         self.app = config.loaded_app
@@ -101,7 +98,7 @@ class Connection(asyncio.Protocol, WaitingClient):
             "client": _address(transport.get_extra_info("peername")),
         }
         self.client = client_of("", peer[0]) if (peer := self.addresses["client"]) else ""
-        self.handler = self._first_handler(self)
+        self.handler = HttpHandler(self)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # uvicorn lists its own classes
         self.connections.add(self)
         if (seconds := self.connections.parsing.wait_seconds(self.client)) > 0:

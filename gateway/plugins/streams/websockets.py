@@ -13,8 +13,8 @@ from websockets.server import ServerProtocol
 
 from gateway.errors import MAX_MESSAGE_BYTES, Overloaded
 from gateway.limits.pools import PoolLease, UploadingClient
-from gateway.server.cycle import error_response
 from gateway.server.handler import Needs, Phase, ServedConnection
+from gateway.server.http import error_response
 from gateway.values.validation import shortened
 
 MAX_FRAGMENTS = 1_024
