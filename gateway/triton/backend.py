@@ -43,8 +43,8 @@ RETRY_PAUSE_SECONDS = (0.02, 0.1)
 """Between attempts at a lone Triton: random, so that retries of many calls are spread, and longer each time."""
 
 
-class RetryBudget:
-    """Limits retries, so that they do not overload a failing server.
+class Retries:
+    """Decides on the retry of each failed call, so that retries do not overload a failing server.
 
     Each request earns a fraction of a retry, and each retry costs one; a reserve covers the loss of a server.
     """
@@ -55,19 +55,6 @@ class RetryBudget:
         self._balance = reserve
         self.requests = 0
         """Requests since the last retry, which are not in the balance yet; the sender of a request adds it."""
-
-    def withdraw(self) -> bool:
-        """Whether a retry is allowed now; if so, it is paid for."""
-        self._balance = min(self._reserve, self._balance + self.requests * self._earned)
-        self.requests = 0
-        if self._balance < 1:
-            return False
-        self._balance -= 1
-        return True
-
-
-class Retries(RetryBudget):
-    """Decides on the retry of each failed call."""
 
     async def wait(
         self, error: TritonUnreachable | ModelUnavailable, call: Call, attempts: int, *, elsewhere: bool
@@ -91,6 +78,15 @@ class Retries(RetryBudget):
         if not self.withdraw():
             raise ModelUnavailable
         metrics.RETRIES.inc()
+
+    def withdraw(self) -> bool:
+        """Whether a retry is allowed now; if so, it is paid for."""
+        self._balance = min(self._reserve, self._balance + self.requests * self._earned)
+        self.requests = 0
+        if self._balance < 1:
+            return False
+        self._balance -= 1
+        return True
 
 
 log = structlog.get_logger("gateway")

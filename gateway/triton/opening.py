@@ -17,10 +17,10 @@ from gateway.hooks import Plugins
 from gateway.settings import Settings, variable
 from gateway.triton.backend import BackendOptions, TritonBackend
 from gateway.triton.client import Connect, GrpcEndpoint, Tls, TritonEndpoint
-from gateway.triton.health.checker import Watch, watcher
+from gateway.triton.health.checker import HealthChecker, Repair
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.models import Models
-from gateway.triton.pool import Replica, TritonLoad, TritonPool
+from gateway.triton.pool import MakeReplica, Replica, TritonLoad, TritonPool
 from gateway.triton.wire import Codecs, Signer
 from gateway.values.clients import is_address
 
@@ -83,46 +83,29 @@ class Addresses:
         return list(self._found[url])
 
 
-class Replicas:
-    """Makes the replicas of a pool: see gateway.triton.pool.ReplicaFactory.
+def replica_maker(
+    *,
+    model_name: str,
+    schedule: Schedule,
+    repair: Repair | None = None,
+    load: Collection[str] = (),
+    on_demand: bool = False,
+    codecs: Codecs | None = None,
+    connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
+) -> MakeReplica:
+    """What makes the replicas of a pool, see MakeReplica.
 
-    `watch` makes a health checker, see gateway.triton.health.checker.watcher. `load` are the models that should be
-    loaded, with `on_demand` besides those that requests load; `codecs` are those of the models, `connect` makes the
-    endpoint of an address.
+    `repair` reloads models that fail. `load` are the models that should be loaded, with `on_demand` besides those that
+    requests load; `codecs` are those of the models, `connect` makes the endpoint of an address.
     """
 
-    def __init__(
-        self,
-        *,
-        model_name: str,
-        schedule: Schedule,
-        watch: Watch,
-        load: Collection[str] = (),
-        on_demand: bool = False,
-        codecs: Codecs | None = None,
-        connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
-    ) -> None:
-        self.schedule = schedule
-        self.codecs = codecs or Codecs()
-        self._model_name = model_name
-        self._watch = watch
-        self._load, self._on_demand = load, on_demand
-        self._connect = connect
+    def make(address: str, model_changed: Callable[[str], None]) -> Replica:
+        endpoint = connect(address)
+        health = HealthState(address, ExpectedModels(model_name, load=load, on_demand=on_demand), schedule)
+        checker = HealthChecker(endpoint, health, repair=repair, model_changed=model_changed, codecs=codecs)
+        return Replica(address, endpoint, health, checker, Models(endpoint, health, codecs), TritonLoad())
 
-    def replica(self, address: str, model_changed: Callable[[str], None]) -> Replica:
-        """The replica at an address host:port, whose health checker is not started yet.
-
-        `model_changed` is called with a model whose readiness or rollout may have changed.
-        """
-        endpoint = self._connect(address)
-        expected = ExpectedModels(self._model_name, load=self._load, on_demand=self._on_demand)
-        health = HealthState(address, expected, self.schedule)
-        checker = self._watch(endpoint, health, model_changed, self.codecs)
-        return Replica(address, endpoint, health, checker, Models(endpoint, health, self.codecs), TritonLoad())
-
-    def want(self, name: str) -> None:
-        """Have a model loaded by every replica that is made later, as if `load` had named it."""
-        self._load = {*self._load, name}
+    return make
 
 
 def create_backend(settings: Settings, connect: Connect | None = None, plugins: Plugins | None = None) -> TritonBackend:
@@ -137,16 +120,17 @@ def open_pool(
 ) -> TritonPool:
     """The Tritons of the settings."""
     schedule = Schedule(settings.ready_interval_seconds, settings.ready_timeout_seconds)
-    factory = Replicas(
+    codecs = Codecs.of_settings(settings)
+    make_replica = replica_maker(
         model_name=settings.model,
         schedule=schedule,
-        watch=watcher(plugins.repair()),
+        repair=plugins.repair(),
         load=settings.load_models,
         on_demand=on_demand,
-        codecs=Codecs.of_settings(settings),
+        codecs=codecs,
         connect=connect or connector(settings),
     )
-    return TritonPool(Addresses(settings.triton_url).current, factory)
+    return TritonPool(Addresses(settings.triton_url).current, make_replica, schedule, codecs)
 
 
 def options(settings: Settings) -> BackendOptions:

@@ -108,23 +108,10 @@ def rendezvous_order(addresses: Iterable[str], key: str) -> list[str]:
     return sorted(addresses, key=lambda address: hashlib.blake2b(f"{key}|{address}".encode()).digest())
 
 
-class ReplicaFactory(Protocol):
-    """Makes the replicas of a pool; see gateway.triton.opening.Replicas."""
+MakeReplica = Callable[[str, Callable[[str], None]], Replica]
+"""Makes the replica at an address host:port, whose health checker is not started yet.
 
-    schedule: Schedule
-    codecs: Codecs
-
-    def replica(self, address: str, model_changed: Callable[[str], None]) -> Replica:
-        """The replica at an address host:port, whose health checker is not started yet.
-
-        `model_changed` is called with a model whose readiness or rollout may have changed.
-        """
-        ...
-
-    def want(self, name: str) -> None:
-        """Have a model loaded by every replica that is made later."""
-        ...
-
+The function is called with a model whose readiness or rollout may have changed."""
 
 log = structlog.get_logger("gateway")
 
@@ -137,13 +124,21 @@ RESTART_SECONDS = 1.0
 class TritonPool:
     """The Triton servers at some addresses, each with a health checker. `start` it inside its event loop.
 
-    `find_addresses` returns the present addresses, host:port; `factory` makes the replica of an address.
+    `find_addresses` returns the present addresses, host:port.
     """
 
-    def __init__(self, find_addresses: Callable[[], Awaitable[list[str]]], factory: ReplicaFactory) -> None:
-        self._find_addresses = find_addresses
-        self._factory = factory
-        self.codecs = factory.codecs
+    def __init__(
+        self,
+        find_addresses: Callable[[], Awaitable[list[str]]],
+        make_replica: MakeReplica,
+        schedule: Schedule,
+        codecs: Codecs | None = None,
+    ) -> None:
+        self._find_addresses, self._make_replica = find_addresses, make_replica
+        self._interval_seconds = schedule.interval_seconds
+        self.codecs = codecs or Codecs()
+        self._wanted: set[str] = set()
+        """Models that `want` has named."""
         self.in_use: dict[str, Replica] = {}
         """The Tritons in use, by address."""
         self.rollouts: dict[str, Rollout] = {}
@@ -217,7 +212,7 @@ class TritonPool:
 
     def want(self, name: str) -> None:
         """Have a model loaded by every Triton from now on, as if `load` had named it."""
-        self._factory.want(name)
+        self._wanted.add(name)
         for replica in self.replicas:
             replica.health.expected.want(name)
 
@@ -246,7 +241,7 @@ class TritonPool:
 
     async def _keep_resolving(self) -> None:
         while True:
-            await asyncio.sleep(self._factory.schedule.interval_seconds)
+            await asyncio.sleep(self._interval_seconds)
             try:
                 await self.resolve()
             except Exception:
@@ -254,7 +249,9 @@ class TritonPool:
                 log.exception("watch_fault", triton="")
 
     def _join(self, address: str) -> Replica:
-        replica = self._factory.replica(address, self._report_model)
+        replica = self._make_replica(address, self._report_model)
+        for name in self._wanted:
+            replica.health.expected.want(name)
         replica.task = asyncio.create_task(_run_checker(replica.checker))
         return replica
 

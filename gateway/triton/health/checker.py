@@ -304,18 +304,3 @@ class HealthChecker:
                 code=error.code,
                 cause=str(error.__cause__ or error),
             )
-
-
-Watch = Callable[[TritonEndpoint, HealthState, Callable[[str], None], Codecs], HealthChecker]
-"""Makes the health checker of one Triton; the function is called with a model whose readiness may have changed."""
-
-
-def watcher(repair: Repair | None = None) -> Watch:
-    """What makes health checkers; `repair` reloads models that fail."""
-
-    def watch(
-        endpoint: TritonEndpoint, state: HealthState, model_changed: Callable[[str], None], codecs: Codecs
-    ) -> HealthChecker:
-        return HealthChecker(endpoint, state, repair=repair, model_changed=model_changed, codecs=codecs)
-
-    return watch

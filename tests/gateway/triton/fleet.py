@@ -12,9 +12,9 @@ from gateway.plugins.recovery.recovery import ModelRecovery
 from gateway.plugins.recovery.reloading import ModelReloader
 from gateway.timing import Deadline
 from gateway.triton.backend import TritonBackend
-from gateway.triton.health.checker import HealthChecker, watcher
+from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
-from gateway.triton.opening import Addresses, Replicas
+from gateway.triton.opening import Addresses, replica_maker
 from gateway.triton.pool import TritonPool
 from gateway.triton.wire import Signer
 from gateway.values.files import machine_lock
@@ -84,10 +84,10 @@ class Fleet:
         self.tritons = tritons
         self.addresses = list(tritons)
         self.endpoints: list[FakeEndpoint] = []
-        watch = watcher(repair if heal else None)
-        factory = Replicas(model_name=MODEL, schedule=SCHEDULE, watch=watch, connect=self._connect)
-        addresses = Addresses(["triton:8001"], self._look_up).current
-        self.pool = TritonPool(addresses, factory)
+        make_replica = replica_maker(
+            model_name=MODEL, schedule=SCHEDULE, repair=repair if heal else None, connect=self._connect
+        )
+        self.pool = TritonPool(Addresses(["triton:8001"], self._look_up).current, make_replica, SCHEDULE)
         self.backend = TritonBackend(self.pool, model_name=MODEL, signer=SIGNER, hold_seconds=hold_seconds)
 
     def _connect(self, address: str) -> FakeEndpoint:

@@ -19,7 +19,7 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Call, SequenceStep
 from gateway.timing import Deadline
-from gateway.triton.backend import RetryBudget
+from gateway.triton.backend import Retries
 from gateway.triton.client import StubDied
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.models import Models
@@ -156,7 +156,7 @@ async def test_best_effort_call_does_not_affect_model_health(dead):
     assert seen == ["suspect" if dead else "answered"]  # recorded for the second call only
 
 
-def allowed(budget: RetryBudget) -> int:
+def allowed(budget: Retries) -> int:
     """How many retries are allowed in a row."""
     count = 0
     while budget.withdraw():
@@ -165,7 +165,7 @@ def allowed(budget: RetryBudget) -> int:
 
 
 def test_retries_are_limited_when_every_request_fails():
-    budget = RetryBudget(earned=0.25)
+    budget = Retries(earned=0.25)
     allowed(budget)
     retries = 0
     for _ in range(4_000):

@@ -11,8 +11,7 @@ from gateway.plugins.demand.loader import DemandLoader
 from gateway.plugins.demand.models import HOST, Budget, Described, ModelDescriptions
 from gateway.plugins.recovery.plugin import repair
 from gateway.timing import Deadline
-from gateway.triton.health.checker import watcher
-from gateway.triton.opening import Addresses, Replicas
+from gateway.triton.opening import Addresses, replica_maker
 from gateway.triton.pool import Replica, TritonPool
 from gateway.triton.wire import Signer
 from tests.doubles.triton import FakeEndpoint, FakeTriton
@@ -82,15 +81,15 @@ class DemandGateway:
         self.endpoints: list[FakeEndpoint] = []
         self.dns = list(tritons)
         """The addresses of the name by which the gateway finds its Tritons."""
-        factory = Replicas(
+        make_replica = replica_maker(
             model_name=MODEL,
             schedule=SCHEDULE,
-            watch=watcher(repair),
+            repair=repair,
             load=load,
             on_demand=True,
             connect=self._connect,
         )
-        self.pool = TritonPool(Addresses(["tritons.test:8001"], self._look_up).current, factory)
+        self.pool = TritonPool(Addresses(["tritons.test:8001"], self._look_up).current, make_replica, SCHEDULE)
         self.loader = DemandLoader(
             self.pool,
             fixed=(MODEL, *load),
