@@ -238,7 +238,7 @@ class Plugin:
         return None
 
     def backend(self, plugins: "Plugins") -> "Backend | None":
-        """The inference server instead of the Tritons of the settings.
+        """The inference server instead of the Triton servers of the settings.
 
         `plugins` are all of the application: it may use their `repair`. Called in the event loop that uses it; the
         service starts and closes it.

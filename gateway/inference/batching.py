@@ -1,8 +1,8 @@
 """Dynamic batching: the images of all requests in few calls.
 
-An image leaves at once while a Triton is idle. While as many calls are out as keep the Tritons of its model busy, it
-waits; each call that returns is followed by the next one, with images of similar size of one request or of many. An
-image that a response cache may hold has a call of its own, since the cache's key is the whole call.
+An image leaves at once while a Triton server is idle. While as many calls are out as keep the servers of its model
+busy, it waits; each call that returns is followed by the next one, with images of similar size of one request or of
+many. An image that a response cache may hold has a call of its own, since the cache's key is the whole call.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from gateway.errors import (
     RequestError,
 )
 from gateway.inference.backend import Backend, CallLimits
-from gateway.inference.request import ALONE, Image, Lane, Request, SharedCall
+from gateway.inference.request import ALONE, BatchGroup, Image, Request, SharedCall
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Predictions, Row
 from gateway.inference.tools import BatchLimits, Tools
@@ -46,87 +46,87 @@ class ModelQueue:
         self.calls = 0
         self.counted = 0
         self.costly = 0
-        """Calls in flight: all of them, those that keep the Tritons busy, and those of costly images."""
+        """Calls in flight: all of them, those that keep the Triton servers busy, and those of costly images."""
         self.limits: CallLimits | None = None
         """The backend's limits of calls, at most LIMITS_SECONDS old at the last call; None if it does not know them."""
         self._limits_until = 0.0
 
     def add(self, image: Image) -> None:
         """Let an image wait."""
-        lanes = image.request.lanes
-        if image.lane not in lanes:
-            lanes[image.lane] = deque()
-        lanes[image.lane].append(image)
+        groups = image.request.groups
+        if image.group not in groups:
+            groups[image.group] = deque()
+        groups[image.group].append(image)
         self.waiting.setdefault(image.request)
 
     def remove(self, image: Image) -> None:
         """Forget a waiting image, if it waits."""
         request = image.request
-        waiting = request.lanes.get(image.lane)
+        waiting = request.groups.get(image.group)
         if waiting is not None and image in waiting:
             waiting.remove(image)
             if not waiting:
-                del request.lanes[image.lane]
-            if not request.lanes:
+                del request.groups[image.group]
+            if not request.groups:
                 del self.waiting[request]
 
     def uncount(self, call: SharedCall) -> None:
-        """Do not count a call as one of those that keep the Tritons busy; a second call does nothing."""
+        """Do not count a call as one of those that keep the Triton servers busy; a second call does nothing."""
         self.counted -= call.counted
         self.costly -= call.costly
         call.counted = call.costly = False
 
-    def most_images(self, request: Request, lane: Lane, backend: Backend, most: BatchLimits) -> int:
-        """How many images a call may have that begins with a lane of a request; 0 if none may leave now."""
+    def most_images(self, request: Request, group: BatchGroup, backend: Backend, most: BatchLimits) -> int:
+        """How many images a call may have that begins with a group of a request; 0 if none may leave now."""
         if request.calls >= most.max_calls:
             return 0
         now = asyncio.get_running_loop().time()
         if (limits := self.limits) is None or now >= self._limits_until:
             limits = self.limits = backend.call_limits(self.name, request.spec.model_version, most.max_images)
             self._limits_until = now + LIMITS_SECONDS
-        if lane is ALONE:
+        if group is ALONE:
             return 1
         if limits is None:
             return most.max_images
         is_busy = self.counted >= limits.calls
-        if is_busy or (lane.costly and self.costly >= max(1, int(limits.calls * COSTLY_SHARE))):
+        if is_busy or (group.costly and self.costly >= max(1, int(limits.calls * COSTLY_SHARE))):
             return 0
         return min(most.max_images, limits.images)
 
     def next(self, backend: Backend, most: BatchLimits) -> list[Image]:
         """Take the images of the next call; none if none may leave now."""
         for request in self.waiting:
-            for lane in request.lanes:
-                if max_images := self.most_images(request, lane, backend, most):
-                    return self._take(request, lane, max_images, most)
+            for group in request.groups:
+                if max_images := self.most_images(request, group, backend, most):
+                    return self._take(request, group, max_images, most)
         return []
 
-    def _take(self, first: Request, lane: Lane, max_images: int, most: BatchLimits) -> list[Image]:
-        """Take images of one lane, one of each request in turn, beginning with `first`, until the call is full."""
+    def _take(self, first: Request, group: BatchGroup, max_images: int, most: BatchLimits) -> list[Image]:
+        """Take images of one group, one of each request in turn, beginning with `first`, until the call is full."""
         turns = deque((first,))
         if len(self.waiting) > 1 and max_images > 1:
             turns.extend(
                 request
                 for request in self.waiting
                 if request is not first
-                and lane in request.lanes
-                and request.group == first.group
+                and group in request.groups
+                and request.parameters == first.parameters
                 and request.calls < most.max_calls
             )
         items: list[Image] = []
         longest, seconds = 0, 0.0
         while turns and len(items) < max_images:
             request = turns.popleft()
-            images = request.lanes[lane]
+            images = request.groups[group]
             longest, seconds = max(longest, len(images[0].payload)), seconds + images[0].decode_seconds
             if items and (longest * (len(items) + 1) > most.max_bytes or seconds > CALL_SECONDS):
                 break
             items.append(images.popleft())
-            del request.lanes[lane], self.waiting[request]
+            del request.groups[group], self.waiting[request]
             if images:
-                request.lanes[lane] = images
+                request.groups[group] = images
                 turns.append(request)
-            if request.lanes:
+            if request.groups:
                 self.waiting[request] = None  # its next turn is after those of all others
         return items
 
@@ -164,7 +164,7 @@ class Batcher:
         mixes_lengths = model is None or model.limits is None or model.limits.mixed_lengths
         size = len(payload).bit_length() if mixes_lengths else len(payload)
         alone = backend.needs_own_call(image.signature, name, version)
-        image.lane = ALONE if alone else Lane(size, image.decode_seconds >= COSTLY_SECONDS)
+        image.group = ALONE if alone else BatchGroup(size, image.decode_seconds >= COSTLY_SECONDS)
         request.images.add(image)
         left_seconds = image.deadline.left_seconds
         image.timer = asyncio.get_running_loop().call_later(left_seconds, self._expire, image)
@@ -173,7 +173,7 @@ class Batcher:
             return
         if model is None:
             model = self._models[name] = ModelQueue(name)
-        if not model.waiting and model.most_images(request, image.lane, backend, self._limits):
+        if not model.waiting and model.most_images(request, image.group, backend, self._limits):
             self._send(model, [image])
             return
         model.add(image)
@@ -204,7 +204,7 @@ class Batcher:
             image.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
         for request in requests:
             request.calls += 1
-        request, lane = images[0].request, images[0].lane
+        request, group = images[0].request, images[0].group
         spec, context, request_id = request.spec, request.context, request.spec.request_id
         if len(requests) > 1:
             request_id = ",".join([request.spec.request_id for request in requests])
@@ -223,8 +223,8 @@ class Batcher:
             least_classes=self._best_classes,
             queued=images,
             requests=requests,
-            counted=lane is not ALONE,
-            costly=lane.costly,
+            counted=group is not ALONE,
+            costly=group.costly,
         )
         for image in images:
             image.call = call
@@ -252,7 +252,7 @@ class Batcher:
         if isinstance(error, InferenceFailed) and len(call.requests) > 1:
             # One image may be the cause: the images of other requests must not share its error.
             for image in call.open_images():
-                image.call, image.lane = None, ALONE
+                image.call, image.group = None, ALONE
                 model.add(image)
         elif error is not None:
             open_images = call.open_images()
@@ -333,7 +333,7 @@ class Batcher:
             image.request.fail(error)
 
     def _forget(self, image: Image) -> None:
-        """Remove an image from its lane or call."""
+        """Remove an image from its group or call."""
         request = image.request
         request.images.discard(image)
         if image.stage is not None:
@@ -343,5 +343,5 @@ class Batcher:
             image.timer.cancel()
         if image.call is not None:
             image.call = None
-        elif request.lanes:
+        elif request.groups:
             self._models[request.spec.model_name].remove(image)

@@ -56,7 +56,7 @@ Step = Callable[["Image"], Awaitable[bool | None]]
 An ImageError, DeadlineExceeded or one of NOT_SERVED becomes the result of its file."""
 
 
-class Lane(NamedTuple):
+class BatchGroup(NamedTuple):
     """Images that may share a call: similar in size and in the time to decode them.
 
     A batch is padded to its longest image. Images whose sizes share their highest bit differ by less than a factor of
@@ -68,8 +68,8 @@ class Lane(NamedTuple):
     costly: bool
 
 
-ALONE = Lane(0, costly=False)
-"""The lane of images of which each has a call of its own, beyond the calls that keep the Tritons busy."""
+ALONE = BatchGroup(0, costly=False)
+"""The group of images of which each has a call of its own, beyond the calls that keep the Triton servers busy."""
 
 
 class Image:
@@ -84,8 +84,8 @@ class Image:
         "damaged",
         "deadline",
         "decode_seconds",
+        "group",
         "info",
-        "lane",
         "payload",
         "permit",
         "report",
@@ -100,7 +100,7 @@ class Image:
     info: Header
     """The header, once it is read."""
     permit: Permit
-    lane: Lane
+    group: BatchGroup
 
     def __init__(self, request: "Request", upload: Upload) -> None:
         self.request = request
@@ -246,7 +246,7 @@ class SharedCall(Call):
     requests: "Collection[Request]"
     """The requests of its images."""
     counted: bool
-    """Whether it counts as one of those that keep the Tritons busy."""
+    """Whether it counts as one of those that keep the Triton servers busy."""
     costly: bool
     task: "asyncio.Task[Sequence[Row]] | None" = field(init=False, default=None)
     """While the call is in flight; its exception's traceback refers to the call."""
@@ -283,8 +283,8 @@ class Request:
         self.stages = spec.stats.stages
         self.context = copy_context()
         """The request's trace and log fields."""
-        self.group = (spec.model_version, spec.selection, spec.embeddings)
-        """Images share a call only with those of the same group."""
+        self.parameters = (spec.model_version, spec.selection, spec.embeddings)
+        """Images of several requests share a call if these are equal."""
         self.tensor_input = tools.backend.tensor_input(spec.model_name, spec.model_version)
         """How a decoder makes the model's input; None of a model that takes files."""
         self.account = account or tools.decoders.account(client=spec.caller)
@@ -301,8 +301,8 @@ class Request:
         self._take = take
         self.images: set[Image] = set()
         """Those that wait for a call or are in one."""
-        self.lanes: dict[Lane, deque[Image]] = {}
-        """The images that wait for a call; lanes alternate."""
+        self.groups: dict[BatchGroup, deque[Image]] = {}
+        """The images that wait for a call; groups alternate."""
         self.calls = 0
         """Calls in flight with images of this request."""
         self.closed = False

@@ -17,7 +17,7 @@ from gateway.errors import Overloaded
 from gateway.limits.pools import IDLE_SECONDS, Bound, Pace
 
 OWN_FILES = 128
-"""Files that the process opens besides its connections: decoders, connections to Tritons, logs."""
+"""Files that the process opens besides its connections: decoders, connections to Triton servers, logs."""
 
 log = structlog.get_logger("gateway")
 

@@ -1,4 +1,4 @@
-"""The Backend over one or more Tritons, as the settings name them."""
+"""The Backend over one or more Triton servers, as the settings name them."""
 
 import asyncio
 import contextlib
@@ -258,7 +258,7 @@ class TritonBackend(PoolModels):
         return False
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
-        """The limits of calls to all Tritons that are ready for a model; see Backend.call_limits."""
+        """The limits of calls to all Triton servers that are ready for a model; see Backend.call_limits."""
         ready = self._pool.ready(model_name, model_version)
         known = [replica.models.call_limits(model_name, model_version, max_images) for replica in ready]
         limits = [each for each in known if each is not None]
@@ -308,7 +308,7 @@ class TritonBackend(PoolModels):
     async def _hold(self, call: Call) -> None:
         """Hold a call while no Triton is ready, for example after scaling to zero; at most until its deadline."""
         until = time.monotonic() + min(self._hold_seconds, call.deadline.left_seconds)
-        # Polling, since Tritons are added and removed, each with its own health checker.
+        # Polling, since Triton servers are added and removed, each with its own health checker.
         while time.monotonic() < until and not any(  # noqa: ASYNC110
             replica.health.ready for replica in self._pool.replicas
         ):
@@ -374,5 +374,5 @@ class TritonBackend(PoolModels):
         return ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint or LIST_HINT}")
 
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
-        """The Tritons that are ready for a model, except those in `tried`."""
+        """The Triton servers that are ready for a model, except those in `tried`."""
         return self._pool.ready(call.model_name, call.model_version, tried)

@@ -118,7 +118,7 @@ def create_backend(settings: Settings, connect: Connect | None = None, plugins: 
 def open_pool(
     settings: Settings, plugins: Plugins, connect: Connect | None = None, *, on_demand: bool = False
 ) -> TritonPool:
-    """The Tritons of the settings."""
+    """The Triton servers of the settings."""
     schedule = Schedule(settings.ready_interval_seconds, settings.ready_timeout_seconds)
     codecs = Codecs.of_settings(settings)
     make_replica = replica_maker(

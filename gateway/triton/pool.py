@@ -1,4 +1,4 @@
-"""The pool of Tritons that a gateway process uses: resolved, probed, chosen for calls, and removed."""
+"""The pool of Triton servers that a gateway process uses: resolved, probed, chosen for calls, and removed."""
 
 import asyncio
 import hashlib
@@ -140,9 +140,9 @@ class TritonPool:
         self._wanted: set[str] = set()
         """Models that `want` has named."""
         self.in_use: dict[str, Replica] = {}
-        """The Tritons in use, by address."""
+        """The Triton servers in use, by address."""
         self.rollouts: dict[str, Rollout] = {}
-        """Which versions of a model answer; the last change where the Tritons do not agree yet."""
+        """Which versions of a model answer; the last change where the Triton servers do not agree yet."""
         self._generator = random.Random()  # noqa: S311  # no secret
         self._resolving: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()

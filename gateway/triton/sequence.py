@@ -25,7 +25,7 @@ ID_BITS = 63
 class TritonSequence:
     """The frames of one stream on the Triton that keeps their state; see gateway.inference.backend.FrameSequence.
 
-    `ready` returns the Tritons that are ready for the stream's model, except some addresses; a frame is sent again to
+    `ready` returns the servers that are ready for the stream's model, except some addresses; a frame is sent again to
     one of them only. While none is ready, one of `candidates` gets the first attempt: see TritonPool.
     """
 
