@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 class Schema(BaseModel):
     """Base class of response schemas; members are always present unless documented otherwise."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, protected_namespaces=())
+    model_config = ConfigDict(frozen=True, from_attributes=True, use_attribute_docstrings=True, protected_namespaces=())
 
 
 class PredictionOut(Schema):

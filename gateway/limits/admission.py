@@ -4,7 +4,6 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Iterable
-from typing import Self
 
 from gateway import metrics
 from gateway.errors import Overloaded
@@ -152,12 +151,6 @@ class Permits:
         self.held: set[Permit] = set()
         self.released: asyncio.Event | None = None
         """Set by each release while `wait_for_space` waits."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Release all."""

@@ -146,7 +146,7 @@ def _probe_out(probe: ProbeResult | None) -> _ProbeOut:
     return {
         "tried_at": probe.at,
         "took_seconds": round(probe.seconds, 6),
-        "error": ErrorOut(code=error.code, message=error.message) if error else None,
+        "error": ErrorOut.model_validate(error) if error else None,
     }
 
 
@@ -168,10 +168,7 @@ def _endpoint_out(health: EndpointHealth) -> EndpointOut:
         triton=health.address,
         ready=health.ready,
         **_probe_out(health.last_probe),
-        models_not_ready=[
-            ModelStateOut(name=model.name, version=model.version, state=model.state, reason=model.reason)
-            for model in health.models_not_ready
-        ],
+        models_not_ready=[ModelStateOut.model_validate(model) for model in health.models_not_ready],
         warnings=list(health.warnings),
         models=[_model_health_out(model) for model in health.models],
         healing=health.healing,

@@ -188,31 +188,8 @@ async def unload_model(request: Request, name: str) -> None:
 def _detail(info: ModelInfo) -> ModelDetail:
     """Convert a model's description to its response schema."""
     rollout = info.rollout or Rollout({info.version: 100} if info.version else {})
+    own = {"shares", "shadow", "since", "by"}
+    fields = {name: getattr(info, name) for name in ModelDetail.model_fields.keys() - own}
     return ModelDetail(
-        name=info.name,
-        description=info.description,
-        version=info.version,
-        shares=rollout.shares,
-        shadow=rollout.shadow,
-        since=rollout.since,
-        by=rollout.by or None,
-        precision=info.precision,
-        runtime=info.runtime,
-        multi_label=info.multi_label,
-        decode=info.decode,
-        tensor=info.tensor,
-        versions=list(info.versions),
-        ready=info.ready,
-        reason=info.reason,
-        loaded=info.loaded,
-        classes=info.classes,
-        embedding_size=info.embedding_size,
-        input_height=info.input_height,
-        input_width=info.input_width,
-        resize_size=list(info.resize_size),
-        crop_size=list(info.crop_size),
-        steps=list(info.steps),
-        limitations=list(info.limitations),
-        after=info.after,
-        labels=list(info.labels),
+        shares=rollout.shares, shadow=rollout.shadow, since=rollout.since, by=rollout.by or None, **fields
     )
