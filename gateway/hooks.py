@@ -176,7 +176,7 @@ class Runtime:
 
 
 WebSocketProtocolOf = Callable[..., object]
-"""Makes the protocol of a WebSocket from a connection; see gateway.server.handler.ProtocolOf."""
+"""Makes the protocol of a WebSocket from a connection; see gateway.server.connection.ProtocolOf."""
 
 RepairOf = Callable[..., "ServerRecovery"]
 """Makes the recovery of one server, of Triton by a TritonEndpoint, its HealthState and its Probes."""

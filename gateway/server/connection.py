@@ -1,19 +1,22 @@
-"""One TCP connection from accept to close: its timer, and the decision whether its socket is read."""
+"""One TCP connection from accept to close: its timer, the decision whether its socket is read, and who parses."""
 
 import asyncio
+import http
 import time
+import uuid
 from collections import deque
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
 
+from pydantic_core import to_json
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from gateway.errors import GatewayError, Overloaded
+from gateway import metrics
+from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, Overloaded, problem_document
 from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pools import Pace, WaitingClient
-from gateway.server.handler import Handler, Phase, ProtocolOf, SlowReaderTimeout
-from gateway.server.http import HttpHandler, error_response
 from gateway.settings import Settings
 from gateway.values.clients import client_of
 
@@ -29,6 +32,106 @@ TURN_SECONDS = 0.0002
 LEAST_PIECE_BYTES, FIRST_PIECE_BYTES, MOST_PIECE_BYTES = 64, 512, 4 * 1024
 """How much is parsed between two looks at the clock: it grows while pieces are cheap, and is halved when one takes a
 turn. Bytes of the smallest frames and chunks cost hundreds of times what those of large ones do."""
+STRETCH_BYTES = 64 * 1024
+"""What a client must read of what was written for it within `answer_timeout_seconds`."""
+_STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
+
+
+class SlowReaderTimeout:
+    """Aborts a connection whose client reads less than STRETCH_BYTES within `seconds`.
+
+    A shorter rest must have been read to its end.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self.timer: asyncio.TimerHandle | None = None
+        """None while it does not run."""
+
+    def start(self, transport: asyncio.Transport) -> None:
+        """Start the timer, unless it runs already or everything was read."""
+        if self.timer is None and (nbytes := transport.get_write_buffer_size()):
+            self.timer = self._loop.call_later(self._seconds, self._expire, transport, nbytes)
+
+    def stop(self) -> None:
+        """Stop the timer: everything was read, or the connection is closed."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def _expire(self, transport: asyncio.Transport, before_bytes: int) -> None:
+        self.timer = None
+        left_bytes = transport.get_write_buffer_size()
+        if left_bytes and left_bytes > before_bytes - STRETCH_BYTES:
+            metrics.CONNECTIONS_CLOSED.labels("unread").inc()
+            transport.abort()
+        else:
+            self.start(transport)
+
+
+class Phase(Enum):
+    """What a connection waits for. In SERVING an ASGI task runs, in every other phase a timer."""
+
+    REQUEST = "for the headers of a request, or for the rest of a body that the application did not read"
+    IDLE = "for another request"
+    SERVING = "for the application"
+    OPEN = "for a WebSocket, whose protocol has its own timers"
+    LINGERING = "for a refused client to read its response"
+    FLUSHING = "for the client to read the last bytes"
+    CLOSED = "for nothing"
+
+
+class Needs(NamedTuple):
+    """What a protocol waits for."""
+
+    phase: Phase
+    """One of REQUEST, IDLE, SERVING and OPEN."""
+    parses: bool
+    """Whether it takes more bytes."""
+    reads: bool
+    """Whether the socket may be read while nothing that was received waits to be parsed."""
+    awaits_client: bool
+    """Whether the client has to send the rest of a request."""
+
+
+class Handler(Protocol):
+    """What parses a connection's bytes; after the handshake of a WebSocket, another one takes its place."""
+
+    @property
+    def cheap_bytes(self) -> int:
+        """How many of the next bytes cost next to nothing to parse, as those of a body of announced length."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether an ASGI task runs."""
+
+    @property
+    def parses(self) -> bool:
+        """Whether `feed` may be called."""
+
+    def needs(self) -> Needs:
+        """What the protocol waits for at this moment."""
+        ...
+
+    def feed(self, piece: memoryview) -> None:
+        """Parse some bytes."""
+
+    def expire(self) -> None:
+        """The phase has lasted too long."""
+
+    def displace(self, error: Overloaded) -> None:
+        """End the connection with this error, since another client needs its slot."""
+
+    def shutdown(self) -> None:
+        """The server stops: close what is idle, and let the application finish what it has begun."""
+
+    def lost(self) -> None:
+        """The connection is closed."""
+
+
+ProtocolOf = Callable[["Connection"], Any]
+"""Makes the handler of a WebSocket, which also has `connection_made` and gets the handshake by `data_received`."""
 
 
 class Connection(asyncio.Protocol, WaitingClient):
@@ -51,7 +154,10 @@ class Connection(asyncio.Protocol, WaitingClient):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        first_handler: Callable[["Connection"], Handler],
     ) -> None:
+        self._first_handler = first_handler
         self.loop = _loop or asyncio.get_running_loop()
         self.config = config
         self.app = config.loaded_app
@@ -98,7 +204,7 @@ class Connection(asyncio.Protocol, WaitingClient):
             "client": _address(transport.get_extra_info("peername")),
         }
         self.client = client_of("", peer[0]) if (peer := self.addresses["client"]) else ""
-        self.handler = HttpHandler(self)
+        self.handler = self._first_handler(self)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # uvicorn lists its own classes
         self.connections.add(self)
         if (seconds := self.connections.parsing.wait_seconds(self.client)) > 0:
@@ -317,3 +423,24 @@ def _address(name: Sequence[Any] | str | None) -> tuple[str, int | None] | None:
     if isinstance(name, tuple):
         return str(name[0]), int(name[1])
     return (name, None) if name and isinstance(name, str) else None
+
+
+def head(status: int, headers: Sequence[Sequence[bytes]]) -> bytes:
+    """The status line and the headers, without the empty line behind them; ASGI allows headers that are lists.
+
+    Raises ValueError for a header with a line break or a NUL, which would begin another header or response.
+    """
+    text = b"".join(map(b"%b: %b\r\n".__mod__, map(tuple, headers)))
+    if text.count(b"\n") != len(headers) or text.count(b"\r") != len(headers) or b"\0" in text:
+        raise ValueError("a response header contains a line break or a NUL")
+    return (_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status) + text
+
+
+def error_response(error: GatewayError) -> bytes:
+    """The response to bytes that are no request, and to a request that is refused before it reaches the application."""
+    headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode())]
+    if isinstance(error, Overloaded):
+        headers.append((b"retry-after", b"1"))
+    body = to_json(problem_document(error, uuid.uuid4().hex))
+    length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
+    return head(int(error.status), headers) + length + body

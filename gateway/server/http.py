@@ -1,31 +1,26 @@
 """HTTP/1.1: parses requests within bounds, serves them one after the other, and writes the responses."""
 
 import asyncio
-import http
 import urllib.parse
-import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
 import httptools
 import structlog
-from pydantic_core import to_json
 from starlette.types import ASGIApp, Message
 
 from gateway.errors import (
-    PROBLEM_MEDIA_TYPE,
     AlreadyLogged,
     GatewayError,
     HeadersTooLarge,
     InternalError,
     InvalidRequest,
     Overloaded,
-    problem_document,
 )
 from gateway.limits.connections import Member, Slot, Turns
-from gateway.server.handler import Needs, Phase, ProtocolOf, ServedConnection
+from gateway.server.connection import Connection, Needs, Phase, ProtocolOf, head
 from gateway.values.quantities import size
 
 log = structlog.get_logger("gateway")
@@ -36,7 +31,6 @@ parsed while the waiting ones have more."""
 NO_BODY = frozenset({204, 304})
 SMALL_BYTES = 2**20
 """The rest of a body of that announced length is read after an error as well, and the connection kept."""
-_STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
 
 
 class HttpCycle:
@@ -44,7 +38,7 @@ class HttpCycle:
 
     def __init__(
         self,
-        connection: ServedConnection,
+        connection: Connection,
         complete: Callable[["HttpCycle"], None],
         scope: dict[str, Any],
         *,
@@ -228,27 +222,6 @@ def _may_be_large(scope: dict[str, Any]) -> bool:
     return b"transfer-encoding" in headers or int(headers.get(b"content-length", 0)) > SMALL_BYTES
 
 
-def head(status: int, headers: Sequence[Sequence[bytes]]) -> bytes:
-    """The status line and the headers, without the empty line behind them; ASGI allows headers that are lists.
-
-    Raises ValueError for a header with a line break or a NUL, which would begin another header or response.
-    """
-    text = b"".join(map(b"%b: %b\r\n".__mod__, map(tuple, headers)))
-    if text.count(b"\n") != len(headers) or text.count(b"\r") != len(headers) or b"\0" in text:
-        raise ValueError("a response header contains a line break or a NUL")
-    return (_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status) + text
-
-
-def error_response(error: GatewayError) -> bytes:
-    """The response to bytes that are no request, and to a request that is refused before it reaches the application."""
-    headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode())]
-    if isinstance(error, Overloaded):
-        headers.append((b"retry-after", b"1"))
-    body = to_json(problem_document(error, uuid.uuid4().hex))
-    length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
-    return head(int(error.status), headers) + length + body
-
-
 def headers_too_large(most: int) -> HeadersTooLarge:
     """The error of a request beyond `max_header_bytes`."""
     return HeadersTooLarge(
@@ -288,7 +261,7 @@ class HttpHandler:
     the next request or of a body that the application did not read.
     """
 
-    def __init__(self, connection: ServedConnection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
         settings = connection.settings
         self._max_header_bytes, self._max_headers = settings.max_header_bytes, settings.max_headers

@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -127,13 +128,15 @@ def _fitted(settings: Settings) -> dict[str, Any]:
 
 def server_options(settings: Settings) -> dict[str, Any]:
     """Options of uvicorn for whatever serves the API."""
-    from gateway.server.connection import Connection  # the commands that start workers do not need it
+    # Imported here: the commands that start workers need neither.
+    from gateway.server.connection import Connection
+    from gateway.server.http import HttpHandler
 
     return {
         "host": settings.host,
         "port": settings.port,
         "loop": "uvloop",
-        "http": Connection,
+        "http": partial(Connection, first_handler=HttpHandler),
         "ws": "none",  # Connection opens the WebSockets of plug-ins
         "ws_max_size": settings.max_file_bytes,
         "log_config": None,

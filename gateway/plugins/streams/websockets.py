@@ -13,8 +13,7 @@ from websockets.server import ServerProtocol
 
 from gateway.errors import MAX_MESSAGE_BYTES, Overloaded
 from gateway.limits.pools import PoolLease, UploadingClient
-from gateway.server.handler import Needs, Phase, ServedConnection
-from gateway.server.http import error_response
+from gateway.server.connection import Connection, Needs, Phase, error_response
 from gateway.values.validation import shortened
 
 MAX_FRAGMENTS = 1_024
@@ -45,7 +44,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
     """See Handler: uvicorn's timers, or the application, end what the connection waits for."""
     cheap_bytes = 0
 
-    def __init__(self, connection: ServedConnection) -> None:
+    def __init__(self, connection: Connection) -> None:
         super().__init__(connection.config, connection.server_state, connection.app_state, connection.loop)
         self.logger = logging.getLogger("websockets.server")  # the gateway logs its own event for each stream
         self.conn = self._parser(CONNECTING)

@@ -12,9 +12,8 @@ from uvicorn.server import ServerState
 from gateway.limits.connections import Connections, Turns
 from gateway.limits.pools import upload_buffer
 from gateway.plugins.streams.websockets import StreamProtocol
-from gateway.server.connection import Connection
-from gateway.server.handler import Phase
-from gateway.server.http import SMALL_BYTES, head
+from gateway.server.connection import Connection, Phase, head
+from gateway.server.http import SMALL_BYTES, HttpHandler
 from tests.attack.websocket import handshake, message
 from tests.settings import Settings
 
@@ -68,7 +67,7 @@ class Service:
             "websockets": {"/stream": StreamProtocol},
         }
         kind = type("Made", (Recorded,), {"made": self.connections})
-        self.create = lambda: kind(config, self.state, app_state)
+        self.create = lambda: kind(config, self.state, app_state, first_handler=HttpHandler)
 
     async def _serve(self, scope, receive, send) -> None:
         await self.application(scope, receive, send)
