@@ -45,19 +45,6 @@ def ready(checker) -> dict[str, bool]:
     return {model.name: model.ready for model in checker.health().models}
 
 
-@pytest.mark.parametrize("step", ["preprocessor", "net", "flowers_preprocessor", "flowers_net"])
-async def test_dead_step_is_reloaded_with_every_ensemble_over_it(step):
-    triton, checker = await watched(FakeTriton(ensembles=THREE))
-    triton.kill(step)
-    using = {name for name, steps in THREE.items() if step in steps}
-    checker.state.suspect(next(iter(using)), StubDied(step), float("inf"))
-    assert {name for name, answers in ready(checker).items() if not answers} == using
-    await settled(checker)
-    assert ready(checker) == dict.fromkeys(THREE, True)
-    assert triton.done[:2] == [("unload", step), ("load", step)]
-    assert {name for what, name in triton.done if what == "load"} == {step, *using}
-
-
 async def test_model_that_fails_every_request_is_reloaded():
     triton, checker = await watched(FakeTriton(ensembles=THREE))
     triton.failing.add("net")
@@ -361,20 +348,25 @@ async def test_rolling_reload_is_limited_to_the_failing_step():
 
 
 @pytest.mark.parametrize(
-    ("step", "dead", "suspects"),
-    [("preprocessor", {"preprocessor"}, [f"{MODEL}.v2"]), ("net", {"net:1", "net:2"}, VERSIONS)],
+    ("ensembles", "step", "dead", "suspects"),
+    [
+        *((THREE, step, {step}, [MODEL]) for step in THREE[MODEL]),
+        *((THREE, step, {step}, ["flowers"]) for step in THREE["flowers"]),
+        (VERSIONS, "preprocessor", {"preprocessor"}, [f"{MODEL}.v2"]),
+        (VERSIONS, "net", {"net:1", "net:2"}, VERSIONS),
+    ],
 )
-async def test_step_dead_in_all_versions_is_unloaded_and_loaded_once(step, dead, suspects):
-    triton, checker = await watched(FakeTriton(ensembles=VERSIONS))
-    triton.dead = dead
+async def test_step_without_a_living_process_is_reloaded_once_with_every_ensemble(ensembles, step, dead, suspects):
+    triton, checker = await watched(FakeTriton(ensembles=ensembles))
+    triton.dead = set(dead)
+    using = {name for name, steps in ensembles.items() if dead & set(steps)}
     for name in suspects:
         checker.state.suspect(name, StubDied(step), float("inf"))
-    assert ready(checker) == dict.fromkeys(VERSIONS, False)
+    assert {name for name, answers in ready(checker).items() if not answers} == using
     await settled(checker)
-    assert ready(checker) == dict.fromkeys(VERSIONS, True)
+    assert ready(checker) == dict.fromkeys(ensembles, True)
     assert triton.done[:2] == [("unload", step), ("load", step)]
-    assert triton.reloads(step) == 1
-    assert ("force_reload", step) not in triton.done
+    assert sorted(triton.done[1:]) == sorted(("load", name) for name in {step, *using})
 
 
 @pytest.mark.parametrize("used", [False, True])
