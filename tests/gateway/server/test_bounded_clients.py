@@ -28,7 +28,7 @@ SETTINGS = {
 }
 PATIENT = dict.fromkeys(("upload_grace_seconds", "upload_idle_timeout_seconds", "answer_timeout_seconds"), 100)
 """Limits that end no client that only a busy machine delays."""
-HASTY = {"upload_grace_seconds": 4, "answer_timeout_seconds": 4}
+HASTY = dict.fromkeys(PATIENT, 4)
 PART = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.png"\r\n\r\n'
 IMAGES = b"".join(PART + PNG + b"\r\n" for _ in range(90)) + b"--b--\r\n"
 ALONE = pytest.mark.alone
@@ -124,6 +124,25 @@ def test_fast_uploads_evict_slow_ones(gateway: Gateway):
         # The oldest first: the others' answers would take 20 s.
         answers = map(answer_of, slow)
         assert any(status == 503 and body["limit"] == "max_bytes_waiting" for status, body in answers)
+
+
+@pytest.mark.parametrize(
+    ("sent", "drip"),
+    [(b"", b""), (b"", b"\r\n"), (b"POST /pre", b""), (b"GET /health/live HTTP/1.1\r\nHost: x\r\nA: ", b"x")],
+    ids=["nothing", "empty lines", "half a line", "a header without end"],
+)
+def test_first_request_has_a_deadline(hasty_gateway: Gateway, sent: bytes, drip: bytes):
+    """It ends sooner than by the default of 20 s."""
+    began = time.monotonic()
+    with hasty_gateway.connect(30) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(sent)
+        connection.settimeout(0.1)
+        while time.monotonic() - began < 18:
+            with contextlib.suppress(TimeoutError):
+                connection.sendall(drip)
+                if not connection.recv(65_536):
+                    break
+    assert time.monotonic() - began < 18
 
 
 def test_unread_response_ends_its_connection(hasty_gateway: Gateway):
