@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import structlog
 
 from gateway import metrics
-from gateway.triton.client import TritonEndpoint
-from gateway.triton.health.state import HealthState, Schedule
 from gateway.triton.wire import Codecs
 from gateway.values.rollout import Rollout, newest
 
 if TYPE_CHECKING:
+    from gateway.triton.client import TritonEndpoint
     from gateway.triton.health.checker import HealthChecker
+    from gateway.triton.health.state import HealthState, Schedule
     from gateway.triton.models import Models
 
 HALF_LIFE_SECONDS = 5.0
@@ -64,8 +64,8 @@ class Replica:
     """One Triton in use, at an address host:port."""
 
     address: str
-    endpoint: TritonEndpoint
-    health: HealthState
+    endpoint: "TritonEndpoint"
+    health: "HealthState"
     checker: "HealthChecker"
     models: "Models"
     load: TritonLoad
@@ -131,7 +131,7 @@ class TritonPool:
         self,
         find_addresses: Callable[[], Awaitable[list[str]]],
         make_replica: MakeReplica,
-        schedule: Schedule,
+        schedule: "Schedule",
         codecs: Codecs | None = None,
     ) -> None:
         self._find_addresses, self._make_replica = find_addresses, make_replica
@@ -297,7 +297,7 @@ async def _run_checker(checker: "HealthChecker") -> None:
         await asyncio.sleep(RESTART_SECONDS)
 
 
-async def _retire(endpoint: TritonEndpoint) -> None:
+async def _retire(endpoint: "TritonEndpoint") -> None:
     try:
         await asyncio.sleep(RETIREMENT_SECONDS)
     finally:
