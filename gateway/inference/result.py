@@ -274,12 +274,7 @@ class Selection:
             # Labels may hold commas themselves: "crane, bird".
             for label in (given,) if given in known else map(str.strip, given.split(",")):
                 if label not in known:
-                    near = nearest_labels(label[:NAME_CHARACTERS], known)
-                    hint = (
-                        f"did you mean {' or '.join(map(repr, near))}?"
-                        if near
-                        else "GET /models/NAME lists the labels."
-                    )
+                    hint = label_hint(label, known)
                     raise InvalidParameter(f"'labels': the model has no label {label[:NAME_CHARACTERS]!r}; {hint}")
                 wanted.add(label)
         return wanted
@@ -289,6 +284,12 @@ class Selection:
 def _selection(top_k: int | None, threshold: float | None, default_top_k: int, max_top_k: int) -> Selection:
     """A selection without labels, which the requests with these parameters share."""
     return Selection(top_k, threshold, (), default_top_k, max_top_k)
+
+
+def label_hint(label: str, known: set[str]) -> str:
+    """What the error of an unknown label advises: the nearest labels, or where all are listed."""
+    near = " or ".join(map(repr, nearest_labels(label[:NAME_CHARACTERS], known)))
+    return f"did you mean {near}?" if near else "GET /models/NAME lists the labels."
 
 
 def nearest_labels(label: str, known: set[str]) -> Sequence[str]:

@@ -13,7 +13,7 @@ from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import Problem, Schema
 from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RateLimited
-from gateway.inference.classes import named_class
+from gateway.inference.backend import named_class
 from gateway.inference.request_spec import ModelName
 from gateway.ingest import json_text
 from gateway.limits.caller import REFUSAL_SECONDS

@@ -16,7 +16,7 @@ from gateway.api.parameters import image_route, open_uploads, request_spec
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import ModelOut, Schema
 from gateway.errors import InternalError, InvalidParameter, TooManyFiles
-from gateway.inference.classes import named_class
+from gateway.inference.backend import named_class
 from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds
 from gateway.inference.result import Result
 from gateway.ingest.masking import DEFAULT_GRID, DEFAULT_MASKS, MAX_GRID, MIN_GRID, Masking
