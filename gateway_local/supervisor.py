@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from gateway.errors import UserError
+from gateway.server.workers import MAX_DEATHS, Restarts
 from gateway_local.children import Child
 
 Say = Callable[[str], None]
@@ -11,13 +12,8 @@ Say = Callable[[str], None]
 CHECK_SECONDS = 2.0
 HANGS_AFTER = 3
 """Consecutive checks without an answer; each waits for 2 s, so a hang is found within about ten seconds."""
-FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS = 0.5, 30.0
 READINESS_SECONDS = 5.0
 """Time between two questions whether images are classified: each costs the API a request."""
-STEADY_SECONDS = 60.0
-"""After running for this long, a process's earlier deaths no longer count."""
-MAX_DEATHS = 5
-"""Consecutive deaths after which the supervisor gives up."""
 
 
 class GivenUp(UserError):
@@ -47,10 +43,10 @@ class Supervisor:
         """When to start the process again; None while it runs."""
         self._ready = True
         self._silences = 0
-        self._deaths = 0
+        self._restarts = Restarts()
 
     def check(self) -> None:
-        """Start the process again if it died or hangs; raises GivenUp after MAX_DEATHS attempts."""
+        """Start the process again if it died or hangs; raises GivenUp if it keeps dying."""
         if self._start_at is not None:
             if self._clock() >= self._start_at:
                 self._start()
@@ -79,13 +75,10 @@ class Supervisor:
             self._restart(f"{name} does not answer")
 
     def _restart(self, why: str) -> None:
-        if self._clock() - self._started_at > STEADY_SECONDS:
-            self._deaths = 0
-        self._deaths += 1
         self._process.stop(grace_seconds=0)
-        if self._deaths > MAX_DEATHS:
-            raise GivenUp(f"{why} {self._deaths} times in a row; its log may say why")
-        pause_seconds = min(FIRST_PAUSE_SECONDS * 2 ** (self._deaths - 1), LAST_PAUSE_SECONDS)
+        pause_seconds = self._restarts.pause_seconds(self._clock() - self._started_at)
+        if pause_seconds is None:
+            raise GivenUp(f"{why} {MAX_DEATHS + 1} times in a row; its log may say why")
         self._say(f"{why}; starting it again in {pause_seconds:g} s")
         # No sleep here: the checks of other processes must not wait for this one.
         self._start_at = self._clock() + pause_seconds

@@ -34,13 +34,30 @@ HANG_SECONDS = 30.0
 START_SECONDS = 120.0
 """Longest time until a worker listens, and until the workers of a reload classify images."""
 FIRST_PAUSE_SECONDS, LAST_PAUSE_SECONDS, STEADY_SECONDS, MAX_DEATHS = 0.5, 30.0, 60.0, 5
-"""Pauses before a worker is replaced. They grow with each death within STEADY_SECONDS of a start, up to MAX_DEATHS."""
+"""Pauses before a process is started again. They grow with each death within STEADY_SECONDS of a start."""
 EXIT_SECONDS = 5.0
 """Time for a worker to end after its last request."""
 POLL_SECONDS = 0.02
 
 Report = Callable[[str, str, Mapping[str, object]], None]
 """Reports an event by its name in the log, as a sentence, and with fields."""
+
+
+class Restarts:
+    """How soon a process that has died is started again."""
+
+    def __init__(self) -> None:
+        self._deaths = 0
+
+    def pause_seconds(self, ran_seconds: float) -> float | None:
+        """The pause after a death; None if there were more than MAX_DEATHS in a row.
+
+        After it has run for STEADY_SECONDS, earlier deaths no longer count.
+        """
+        self._deaths = 1 if ran_seconds > STEADY_SECONDS else self._deaths + 1
+        if self._deaths > MAX_DEATHS:
+            return None
+        return min(FIRST_PAUSE_SECONDS * 2.0 ** (self._deaths - 1), LAST_PAUSE_SECONDS)
 
 
 class Plan(NamedTuple):
@@ -165,7 +182,7 @@ class Workers:
         self._late_at = 0.0
         self._was_up = False
         """Whether any worker has ever listened: if not, the settings are wrong, and another one would fail as well."""
-        self._deaths = 0
+        self._restarts = Restarts()
         self._checked_at = time.monotonic()
         self.failure: int | None = None
         """The exit code of a worker, if it is not worth replacing."""
@@ -190,7 +207,7 @@ class Workers:
     def start(self, plan: Plan) -> None:
         """Start the first workers; returns at once."""
         self._serving = Generation(self._listener, plan, self._secret)
-        self.failure, self._deaths = None, 0
+        self.failure, self._restarts = None, Restarts()
 
     def reload(self, plan: Plan) -> None:
         """Start workers with another plan beside the present ones, which `check` retires when new ones are ready."""
@@ -239,7 +256,7 @@ class Workers:
             self._serving.send(signal.SIGUSR1)
             self._retiring.append(self._serving)
             self._serving, self._starting = new, None
-            self._deaths = 0
+            self._restarts = Restarts()
             self._report("reloaded", "reloaded: new workers serve, the old ones finish", {"pids": self.pids})
         elif time.monotonic() > self._late_at:
             self.refuse(f"the new workers were not ready after {START_SECONDS:g} s; GET /health/ready may say why")
@@ -256,11 +273,10 @@ class Workers:
             return
         worker.end()
         code = worker.process.returncode
-        self._deaths = 1 if now - worker.started_at > STEADY_SECONDS else self._deaths + 1
-        if self._deaths > MAX_DEATHS or not self._was_up:
+        pause = self._restarts.pause_seconds(now - worker.started_at)
+        if pause is None or not self._was_up:
             self.failure = code
             return
-        pause = min(FIRST_PAUSE_SECONDS * 2 ** (self._deaths - 1), LAST_PAUSE_SECONDS)
         how = f"did not answer for {HANG_SECONDS:g} s" if alive else f"ended with code {code}"
         text = f"a worker of the API {how}; starting another one in {pause:g} s"
         self._report("worker_died", text, {"pid": worker.process.pid, "code": code})

@@ -7,13 +7,12 @@ import sys
 import psutil
 import pytest
 
+from gateway.server.workers import MAX_DEATHS, STEADY_SECONDS
 from gateway_local.reaper import watch
 from gateway_local.supervisor import (
     CHECK_SECONDS,
     HANGS_AFTER,
-    MAX_DEATHS,
     READINESS_SECONDS,
-    STEADY_SECONDS,
     GivenUp,
     Readiness,
     Supervisor,
