@@ -116,8 +116,13 @@ def limits() -> str:
         if fixed(fields[name])
     ]
     rows += [
-        (f"`{name}`", size(value) if unit == "bytes" else f"{value:g} {unit}", f"`{error.code}`", "")
-        for name, (value, unit, error) in {**FIXED, **Settings.all_fixed_limits()}.items()
+        (
+            f"`{name}`",
+            size(limit.value) if limit.unit == "bytes" else f"{limit.value:,g} {limit.unit}",
+            f"`{limit.error.code}`",
+            limit.meaning,
+        )
+        for name, limit in {**FIXED, **Settings.all_fixed_limits()}.items()
     ]
     return table(("limit", "value", "beyond it", "meaning"), rows)
 

@@ -1,5 +1,6 @@
 """Builds the ASGI application from the settings and the plug-ins."""
 
+import math
 import mimetypes
 import os
 from collections.abc import AsyncIterator, Sequence
@@ -17,19 +18,21 @@ from gateway.inference.backend import Backend
 from gateway.inference.service import InferenceService, Observers
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.ingest.decoders.pool import Decoders
-from gateway.ingest.image_formats import DecodeLimits
+from gateway.ingest.image_formats import CPU_SECONDS, DecodeLimits
 from gateway.ingest.inspection import DecodePolicy
 from gateway.limits.admission import Admission
 from gateway.limits.connections import Connections, affordable_connections
 from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
+from gateway.machine.capacity import CALL_IMAGES
+from gateway.machine.cores import usable_cores
 from gateway.metrics import SHARED_FOLDER, reserve_space
 from gateway.plugin_loading import check_used, installed, metrics_of, opened
 from gateway.predict import image_steps, router
 from gateway.server.allocator import keep_freed_memory
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
-from gateway.settings import Settings
+from gateway.settings import MIB, Settings
 from gateway.timing import freeze_garbage
 from gateway.triton.opening import connector, create_backend
 
@@ -64,12 +67,12 @@ def create_app(
         triton = backend or every.backend(every) or create_backend(settings, connect, every)
         stack.push_async_callback(triton.close)
         limits = DecodeLimits(
-            settings.decode_cpu_seconds,
+            CPU_SECONDS,
             settings.decode_memory_bytes,
             settings.max_image_pixels,
             settings.request_cpu_seconds,
         )
-        decoders = await stack.enter_async_context(Decoders(settings.decoders, limits=limits))
+        decoders = await stack.enter_async_context(Decoders(_decoders(settings), limits=limits))
         service = _service(settings, triton, decoders, every, has_keys=check is not None)
         stack.push_async_callback(service.close)
         await triton.start()
@@ -134,6 +137,21 @@ def prepare(app: FastAPI) -> None:
     mimetypes.init()
 
 
+CALL_BYTES = 8 * MIB
+"""Padded bytes of one call to Triton; a larger image is sent in a call of its own."""
+
+
+def _batches(images_in_flight: int) -> BatchLimits:
+    """The limits of calls: a bulk request leaves half of the images in flight to other requests."""
+    calls = max(4, images_in_flight // CALL_IMAGES // 2)
+    return BatchLimits(min(CALL_IMAGES, images_in_flight), CALL_BYTES, calls)
+
+
+def _decoders(settings: Settings) -> int:
+    """Child processes that decode images, one for each core; all but the first start only when images wait."""
+    return min(32, math.ceil(settings.cores or usable_cores()))
+
+
 def _service(
     settings: Settings, backend: Backend, decoders: Decoders, plugins: Plugins, *, has_keys: bool
 ) -> InferenceService:
@@ -142,9 +160,9 @@ def _service(
         max_bytes=settings.max_bytes_in_flight,
         max_images_waiting=settings.max_images_waiting,
         max_wait_seconds=settings.max_wait_seconds,
-        decoders=settings.decoders,
+        decoders=_decoders(settings),
     )
-    batches = BatchLimits(settings.batch_max_images, settings.batch_max_bytes, settings.request_max_calls)
+    batches = _batches(settings.max_images_in_flight)
     tools = Tools(backend, admission, DecodePolicy.from_settings(settings), batches, decoders)
     steps = image_steps(plugins.steps(), has_keys=has_keys, on_demand=backend.loader is not None)
     return InferenceService(tools, steps, Observers(plugins.observers()))

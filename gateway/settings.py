@@ -1,13 +1,12 @@
 """All settings as one frozen object; gateway.environment reads them from GATEWAY_ variables and .env."""
 
 import json
-import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from dotenv import dotenv_values
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, field_validator, model_validator
@@ -15,8 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, InitSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from gateway import errors
-from gateway.machine.capacity import CALL_IMAGES, Costs
-from gateway.machine.cores import usable_cores
+from gateway.machine.capacity import Costs
 from gateway.values import setting_values, variables
 
 ENV_PREFIX = variables.ENV_PREFIX
@@ -91,7 +89,18 @@ TlsFile = Annotated[Path | None, BeforeValidator(setting_values.not_empty("a Tri
 
 Pairs = Sequence[tuple[str, str]]
 Limits = Mapping[str, tuple[str, type[errors.GatewayError]]]
-FixedLimits = Mapping[str, tuple[float, str, type[errors.GatewayError]]]
+
+
+class FixedLimit(NamedTuple):
+    """A limit that is a constant, and the error beyond it."""
+
+    value: float
+    unit: str
+    error: type[errors.GatewayError]
+    meaning: str = ""
+
+
+FixedLimits = Mapping[str, FixedLimit]
 
 
 class Section(BaseSettings):
@@ -118,7 +127,7 @@ class Section(BaseSettings):
     limits: ClassVar[Limits] = {}
     """The settings that are limits of a request or the service: the unit of each, and the error beyond it."""
     fixed_limits: ClassVar[FixedLimits] = {}
-    """Limits that are not settings: the value of each, its unit, and the error beyond it."""
+    """Limits that are no fields, since nothing sets them."""
 
     @classmethod
     def settings_customise_sources(
@@ -308,10 +317,6 @@ class AccessSettings(Section):
 class TritonSettings(Section):
     """Triton, its models and their answers."""
 
-    limits: ClassVar[Limits] = {
-        "max_top_k": ("predictions", errors.InvalidParameter),
-        "max_predictions": ("predictions", errors.AnswerTooLarge),
-    }
     needs: ClassVar[Pairs] = (
         ("triton_certificate_file", "triton_key_file"),
         ("triton_key_file", "triton_certificate_file"),
@@ -342,10 +347,6 @@ class TritonSettings(Section):
     """Secret of Triton's response cache; gateways with the same one share results."""
     default_top_k: int = Field(5, ge=1, le=1_000)
     """Predictions for each file without `top_k`."""
-    max_top_k: Constant[int] = 1_000
-    """Largest `top_k` of a request."""
-    max_predictions: Constant[int] = 100_000
-    """Predictions in one response, files × `top_k`; ten scores under /v2 count as one, JSON lines not at all."""
 
     def faults(self) -> Sequence[str]:
         """Models on demand contradict a list of all models."""
@@ -364,8 +365,6 @@ class DeadlineSettings(Section):
         "max_timeout_seconds": ("seconds", errors.InvalidParameter),
         "upload_timeout_seconds": ("seconds", errors.UploadTimeout),
         "upload_idle_timeout_seconds": ("seconds", errors.UploadTimeout),
-        "min_upload_bytes_per_second": ("bytes/s", errors.UploadTooSlow),
-        "upload_grace_seconds": ("seconds", errors.UploadTooSlow),
     }
     not_above: ClassVar[Pairs] = (("default_timeout_seconds", "max_timeout_seconds"),)
 
@@ -377,10 +376,6 @@ class DeadlineSettings(Section):
     """Time for a body to arrive."""
     upload_idle_timeout_seconds: Constant[float] = 20.0
     """Longest pause within a body, and longest time for the headers of a request."""
-    min_upload_bytes_per_second: Constant[int] = 8 * KIB
-    """Lowest speed of an upload."""
-    upload_grace_seconds: Constant[float] = 20.0
-    """Time that an upload may fall behind `min_upload_bytes_per_second`."""
     answer_timeout_seconds: Constant[float] = 60.0
     """Longest time for a client to read the next 64 KiB of its response; then its connection is closed."""
 
@@ -394,10 +389,6 @@ class RequestSettings(Section):
         "max_request_bytes": ("bytes", errors.RequestTooLarge),
         "request_cpu_seconds": ("seconds", errors.TooCostly),
         "max_image_pixels": ("pixels", errors.ImageTooLarge),
-        "max_image_side": ("pixels", errors.ImageTooLarge),
-        "max_header_bytes": ("bytes", errors.HeadersTooLarge),
-        "max_headers": ("headers", errors.HeadersTooLarge),
-        "max_part_header_bytes": ("bytes", errors.HeadersTooLarge),
     }
     not_above: ClassVar[Pairs] = (("max_file_bytes", "max_request_bytes"),)
 
@@ -411,14 +402,6 @@ class RequestSettings(Section):
     """Processor time for decoding a request's images, plus an allowance per image and byte."""
     max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)
     """Width × height of one image; beyond it `image_too_large`."""
-    max_image_side: Constant[int] = 16_384
-    """Width or height of one image in pixels."""
-    max_header_bytes: Constant[int] = 64 * KIB
-    """Bytes of a request's headers, and of its JSON header under /v2."""
-    max_headers: Constant[int] = 100
-    """Headers of one request."""
-    max_part_header_bytes: Constant[int] = 16 * KIB
-    """Bytes of the headers of one multipart part."""
 
 
 class ProcessSettings(Section):
@@ -457,36 +440,12 @@ class ProcessSettings(Section):
 
 
 class DecodingSettings(Section):
-    """Decoding and batching."""
+    """Decoding."""
 
-    limits: ClassVar[Limits] = {
-        "decode_cpu_seconds": ("seconds", errors.TooCostly),
-        "decode_memory_bytes": ("bytes", errors.TooCostly),
-    }
+    limits: ClassVar[Limits] = {"decode_memory_bytes": ("bytes", errors.TooCostly)}
 
     decode: DecodeMode = DecodeMode.AUTO
     """Whether images are decoded in the gateway instead of Triton."""
-    decode_above_pixels: Constant[int] = 4_000_000
-    """With decode=auto, images with more pixels are decoded in the gateway: from about this size on, the smaller call
-    saves more than decoding here costs."""
-    decode_max_side: Constant[int] = 1_024
-    """Shorter side in pixels of an image decoded in the gateway, if the input size of its model is unknown."""
-    batch_max_images: Annotated[int, Fixed("8, or `GATEWAY_MAX_IMAGES_IN_FLIGHT` if that is less")] = Field(
-        default_factory=lambda known: min(CALL_IMAGES, known["max_images_in_flight"])
-    )
-    """Images in one call to Triton, of one request or of several; a slow model gets fewer."""
-    batch_max_bytes: Constant[int] = 8 * MIB
-    """Padded bytes of one call to Triton; a larger image is sent in a call of its own."""
-    request_max_calls: Annotated[int, Fixed("half of a process's images in flight, at least 4")] = Field(
-        default_factory=lambda known: max(4, known["max_images_in_flight"] // CALL_IMAGES // 2)
-    )
-    """Calls to Triton with images of one request that may be in flight: others are served beside a bulk request."""
-    decoders: Annotated[int, Fixed("one for each core, at most 32")] = Field(
-        default_factory=lambda known: min(32, math.ceil(known["cores"] or usable_cores()))
-    )
-    """Child processes of one gateway process that decode images; all but the first start only when images wait."""
-    decode_cpu_seconds: Constant[float] = 3.0
-    """Processor time for decoding one image in the gateway; less for a small one."""
     decode_memory_bytes: Annotated[int, Fixed("1 GiB; less if memory is limited")] = GIB
     """Memory for decoding one image (less for a small one), and all images at once."""
 
@@ -507,20 +466,13 @@ class RecoverySettings(Section):
 
     heal: bool = True
     """Whether failed models are reloaded; needs Triton's --model-control-mode=explicit."""
+    ready_interval_seconds: Constant[float] = 5.0
+    """Time between two probes (inferences that check readiness), and between two look-ups of Triton's name. Probes of a
+    model without requests for a minute are six times as rare."""
     shutdown_delay_seconds: float = Field(0.0, ge=0, le=300)
     """Time between SIGTERM and the closing of the port: not ready, but requests are served."""
     shutdown_grace_seconds: float = Field(30.0, ge=1, le=3_600)
     """Time for requests in flight to finish after SIGTERM."""
-
-
-class HealthSettings(Section):
-    """Probes."""
-
-    ready_interval_seconds: Constant[float] = 5.0
-    """Time between two probes (inferences that check readiness), and between two look-ups of Triton's name. Probes of a
-    model without requests for a minute are six times as rare."""
-    ready_timeout_seconds: Constant[float] = 5.0
-    """Longest time of a probe."""
 
 
 class LogSettings(Section):
@@ -540,7 +492,9 @@ class StreamSettings(Section):
     """Streams of frames, over WebSockets and gRPC."""
 
     limits: ClassVar[Limits] = {"max_streams": ("streams", errors.Overloaded)}
-    fixed_limits: ClassVar[FixedLimits] = {"stream_idle_seconds": (STREAM_IDLE_SECONDS, "seconds", errors.StreamIdle)}
+    fixed_limits: ClassVar[FixedLimits] = {
+        "stream_idle_seconds": FixedLimit(STREAM_IDLE_SECONDS, "seconds", errors.StreamIdle)
+    }
 
     max_streams: int = Field(64, ge=0, le=100_000)
     """Open streams of one process; beyond it the most idle stream is closed, or the new one gets 503."""
@@ -550,7 +504,6 @@ class Settings(
     # The fields of a class with several bases are in the order of the last base to the first.
     StreamSettings,
     LogSettings,
-    HealthSettings,
     RecoverySettings,
     LocalTritonSettings,
     DecodingSettings,

@@ -198,6 +198,8 @@ class ResultLines(Response):
         return StreamedSummary(model=model, summary=summary).model_dump_json().encode()
 
 
+MAX_PREDICTIONS = 100_000
+"""Predictions in one response; JSON lines are not bounded, since none waits for another."""
 SCORES_PER_PREDICTION = 10
 """A score without a label, or a number of an embedding, counts as a tenth of a prediction, in bytes and in time."""
 RESULT_BYTES, PREDICTION_BYTES = 512, 20
@@ -221,7 +223,7 @@ async def respond(
     if streamed and native is not None:
         return ResultLines(context, spec, body, uploads, native)
     held = hold_response(context)
-    size = AnswerSize(context.settings.max_predictions, held)
+    size = AnswerSize(held)
     results = await classify(context, spec, body, uploads, size)
     status = status_of(results)
     if status is not HTTPStatus.OK and not shape.shows_a_lone_error and len(results) == 1 and results[0].error:
@@ -276,13 +278,13 @@ def status_of(results: Sequence[Result]) -> HTTPStatus:
 
 
 class AnswerSize:
-    """Collects results, checks their size against the setting `max_predictions`, and counts their memory in `held`.
+    """Collects results, checks their size against MAX_PREDICTIONS, and counts their memory in `held`.
 
     Predictions and scores are counted separately: which of them is sent may be known only after the last image.
     """
 
-    def __init__(self, max_predictions: int, held: PoolLease) -> None:
-        self._most = max_predictions
+    def __init__(self, held: PoolLease) -> None:
+        self._most = MAX_PREDICTIONS
         self._held = held
         self._predictions = self._scores = 0
         self.results: list[Result] = []

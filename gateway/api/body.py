@@ -37,7 +37,7 @@ from gateway.ingest.upload import (
     request_too_large,
     uncounted,
 )
-from gateway.limits.pools import Pace, PoolLease, UploadingClient
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_GRACE_SECONDS, Pace, PoolLease, UploadingClient
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 from gateway.values.validation import NAME_CHARACTERS, near
@@ -72,11 +72,11 @@ class Body(UploadingClient):
         """The Content-Length, 0 without one."""
         self._request, self._context = request, context
         self._limits = context.service.tools.policy.limits
-        self._settings = settings = context.settings
+        self._settings = context.settings
         self._stats = context.stats
         self.pace = Pace(
-            min_bytes_per_second=settings.min_upload_bytes_per_second,
-            grace_seconds=settings.upload_grace_seconds,
+            min_bytes_per_second=MIN_UPLOAD_BYTES_PER_SECOND,
+            grace_seconds=UPLOAD_GRACE_SECONDS,
             now=time.monotonic,
         )
         self._eviction: Overloaded | None = None
@@ -219,9 +219,9 @@ class Body(UploadingClient):
         raise StopAsyncIteration
 
     def _too_slow(self) -> GatewayError:
-        value = self._settings.min_upload_bytes_per_second
+        value = MIN_UPLOAD_BYTES_PER_SECOND
         return UploadTooSlow(
-            f"The body must arrive at {size(value)} a second; it is {self._settings.upload_grace_seconds:g} s behind.",
+            f"The body must arrive at {size(value)} a second; it is {UPLOAD_GRACE_SECONDS:g} s behind.",
             limit="min_upload_bytes_per_second",
             value=value,
         )

@@ -155,6 +155,10 @@ class CallLimits:
     """Whether images of different length may share a call."""
 
 
+PROBE_SECONDS = 5.0
+"""Longest time of a probe."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
     """One probe: when it was sent (UTC), its duration in seconds, and its error, if any."""

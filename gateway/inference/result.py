@@ -183,6 +183,8 @@ MAX_COMPARED = 100
 """Labels that an unknown one is compared with: a comparison takes some 50 µs, and models have up to 21,000 labels."""
 MAX_HAVING = 3
 """Suggested labels that contain the unknown one as a word, such as Egyptian cat for cat."""
+MAX_TOP_K = 1_000
+"""Largest `top_k` of a request."""
 MAX_LABEL_PARTS = 4_000
 """Upper bound of requested labels, counted by commas: each image's classes are compared with all of them."""
 
@@ -226,7 +228,7 @@ class Selection:
     threshold: float | None = None
     labels: tuple[str, ...] = ()
     default_top_k: int = 5
-    max_top_k: int = 1_000
+    max_top_k: int = MAX_TOP_K
 
     def __post_init__(self) -> None:
         if self.top_k is not None and self.top_k > self.max_top_k:
@@ -238,10 +240,10 @@ class Selection:
     @staticmethod
     def of(parameters: ClassParameters, settings: "Settings") -> "Selection":
         """The selection of a request, within the limits of the settings; raises InvalidParameter."""
-        most = settings.default_top_k, settings.max_top_k
         if parameters.labels:  # they are of any length, so no selection with labels is kept
-            return Selection(parameters.top_k, parameters.threshold, tuple(parameters.labels), *most)
-        return _selection(parameters.top_k, parameters.threshold, *most)
+            labels = tuple(parameters.labels)
+            return Selection(parameters.top_k, parameters.threshold, labels, settings.default_top_k)
+        return _selection(parameters.top_k, parameters.threshold, settings.default_top_k)
 
     def class_count(self, *, multi_label: bool) -> int | None:
         """Number of best classes to request from the model; None for all."""
@@ -281,9 +283,9 @@ class Selection:
 
 
 @lru_cache(256)
-def _selection(top_k: int | None, threshold: float | None, default_top_k: int, max_top_k: int) -> Selection:
+def _selection(top_k: int | None, threshold: float | None, default_top_k: int) -> Selection:
     """A selection without labels, which the requests with these parameters share."""
-    return Selection(top_k, threshold, (), default_top_k, max_top_k)
+    return Selection(top_k, threshold, (), default_top_k)
 
 
 def label_hint(label: str, known: set[str]) -> str:

@@ -18,6 +18,13 @@ from gateway.values.variables import DecodeMode, variable
 if TYPE_CHECKING:
     from gateway.settings import Settings
 
+MAX_IMAGE_SIDE = 16_384
+"""Width or height of one image in pixels."""
+ABOVE_PIXELS = 4_000_000
+"""With decode=auto, images with more pixels are decoded in the gateway: from about this size on, the smaller call saves
+more than decoding here costs."""
+MAX_SIDE = 1_024
+"""Shorter side in pixels of an image decoded in the gateway, if the input size of its model is unknown."""
 _MAGIC = [(each, re.compile(traits.magic, re.DOTALL), traits.brands) for each, traits in FORMATS.items()]
 _NO_BRANDS: frozenset[bytes] = frozenset()
 _READERS = {
@@ -104,12 +111,11 @@ def check_size(info: Header, limits: Limits) -> None:
     width, height = info.width, info.height
     if width < 1 or height < 1:
         raise InvalidImage("The image has no width or no height.")
-    if max(width, height) > limits.max_image_side:
-        value = limits.max_image_side
+    if max(width, height) > MAX_IMAGE_SIDE:
         raise ImageTooLarge(
-            f"The image is {width} × {height} pixels; a side may have at most {value:,}: scale it down.",
+            f"The image is {width} × {height} pixels; a side may have at most {MAX_IMAGE_SIDE:,}: scale it down.",
             limit="max_image_side",
-            value=value,
+            value=MAX_IMAGE_SIDE,
         )
     if width * height > limits.max_image_pixels:
         value = limits.max_image_pixels
@@ -133,9 +139,7 @@ class DecodePolicy:
     @classmethod
     def from_settings(cls, settings: "Settings") -> "DecodePolicy":
         """The policy of the settings."""
-        return cls(
-            settings.decode, settings.decode_above_pixels, settings.decode_max_side, Limits.from_settings(settings)
-        )
+        return cls(settings.decode, ABOVE_PIXELS, MAX_SIDE, Limits.from_settings(settings))
 
 
 def examine(upload: Upload, policy: DecodePolicy) -> Header | ImageFormat:

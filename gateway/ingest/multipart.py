@@ -189,7 +189,7 @@ MAX_PARAMETERS = 100
 PIECE_BYTES = 16 * 1024
 """A piece of a file of at least this size is kept as it is until the file is complete."""
 MAX_PARAMETER_BYTES = 8 * 1024
-MAX_PART_HEADERS = 32
+MAX_PART_HEADERS, MAX_PART_HEADER_BYTES = 32, 16 * 1024
 
 
 async def read_multipart(
@@ -270,13 +270,13 @@ class _Form:
         # Not strict, it joins folded headers, line by line, in quadratic time. Header bytes are decoded by `_begin`.
         self._parser = _Parser(
             boundary,
-            max_header_size=limits.max_part_header_bytes,
+            max_header_size=MAX_PART_HEADER_BYTES,
             max_header_count=MAX_PART_HEADERS,
             header_charset="latin-1",
             strict=True,
         )
         self._limits = limits
-        self._most_unparsed_bytes = limits.max_part_header_bytes + len(boundary) + len(b"\r\n----\r\n")
+        self._most_unparsed_bytes = MAX_PART_HEADER_BYTES + len(boundary) + len(b"\r\n----\r\n")
         self._unparsed_bytes = 0
         """Bytes since the parser last reported headers, data or the end of a part."""
         self._files = 0
@@ -329,7 +329,7 @@ class _Form:
     def _begin(self, headerlist: list[tuple[str, str]]) -> None:
         """Check the headers of a part; their names are in title case."""
         text = "".join(map("%s: %s\r\n".__mod__, headerlist))
-        if len(text) > self._limits.max_part_header_bytes:
+        if len(text) > MAX_PART_HEADER_BYTES:
             raise self._headers_too_large()
         if plain := PLAIN_PART.fullmatch(text):
             self._name, self._filename = plain.groups()
@@ -384,7 +384,7 @@ class _Form:
             raise too_many_files(self._limits)
 
     def _headers_too_large(self) -> HeadersTooLarge:
-        limit = self._limits.max_part_header_bytes
+        limit = MAX_PART_HEADER_BYTES
         return HeadersTooLarge(
             f"A part has more than {size(limit)} of headers, or more than {MAX_PART_HEADERS} headers.",
             limit="max_part_header_bytes",

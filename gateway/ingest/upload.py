@@ -37,9 +37,6 @@ class Limits:
     max_file_bytes: int
     max_request_bytes: int
     max_image_pixels: int
-    max_image_side: int
-    max_header_bytes: int
-    max_part_header_bytes: int
 
     @classmethod
     def from_settings(cls, settings: "Settings") -> "Limits":

@@ -25,6 +25,8 @@ from gateway.values.quantities import size
 
 log = structlog.get_logger("gateway")
 
+MAX_HEADER_BYTES, MAX_HEADERS = 64 * 1024, 100
+"""Of the headers of a request, and of a JSON header under /v2."""
 MAX_BUFFERED_BYTES = 64 * 1024
 """The socket is not read while the application has more bytes of a body to take; no more requests of a connection are
 parsed while the waiting ones have more."""
@@ -222,23 +224,23 @@ def _may_be_large(scope: dict[str, Any]) -> bool:
     return b"transfer-encoding" in headers or int(headers.get(b"content-length", 0)) > SMALL_BYTES
 
 
-def headers_too_large(most: int) -> HeadersTooLarge:
-    """The error of a request beyond `max_header_bytes`."""
+def headers_too_large() -> HeadersTooLarge:
+    """The error of a request beyond MAX_HEADER_BYTES."""
     return HeadersTooLarge(
-        f"The URL and the headers of a request may have {size(most)} each, and so may the sizes and trailers of a "
-        f"body in chunks.",
+        f"The URL and the headers of a request may have {size(MAX_HEADER_BYTES)} each, and so may the sizes and "
+        f"trailers of a body in chunks.",
         limit="max_header_bytes",
-        value=most,
+        value=MAX_HEADER_BYTES,
     )
 
 
-def too_many_headers(most: int) -> HeadersTooLarge:
-    """The error of a request beyond `max_headers`."""
-    sentence = f"A request may have at most {most:,} headers, including trailers."
-    return HeadersTooLarge(sentence, limit="max_headers", value=most)
+def too_many_headers() -> HeadersTooLarge:
+    """The error of a request beyond MAX_HEADERS."""
+    sentence = f"A request may have at most {MAX_HEADERS} headers, including trailers."
+    return HeadersTooLarge(sentence, limit="max_headers", value=MAX_HEADERS)
 
 
-MAX_HEADERS, MAX_LINE_BYTES = 100, 8_000
+MAX_HANDSHAKE_HEADERS, MAX_LINE_BYTES = 100, 8_000
 """Headers and bytes of a line in the handshake of a WebSocket, within the limits of the library that parses it."""
 MAX_PIPELINED = 16
 """Requests of a connection that may wait for the response to one before them; then no more are parsed."""
@@ -263,8 +265,6 @@ class HttpHandler:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        settings = connection.settings
-        self._max_header_bytes, self._max_headers = settings.max_header_bytes, settings.max_headers
         self._websockets: Mapping[str, ProtocolOf] = connection.app_state.get("websockets", {})
         self._parser = self._new_parser()
         self._cycles: deque[HttpCycle] = deque()
@@ -310,12 +310,12 @@ class HttpHandler:
             self._refuse(InvalidRequest())
         if self._in_headers:
             self._received_bytes += len(piece)
-            if self._received_bytes > self._max_header_bytes:
-                self._refuse(headers_too_large(self._max_header_bytes))
+            if self._received_bytes > MAX_HEADER_BYTES:
+                self._refuse(headers_too_large())
         elif borders == self._borders:  # otherwise some of it is headers
             self._framing_bytes += len(piece) - (self._body_bytes - body_bytes)
-            if self._framing_bytes > self._max_header_bytes + self._body_bytes // FRAMING_SHARE:
-                self._refuse(headers_too_large(self._max_header_bytes))
+            if self._framing_bytes > MAX_HEADER_BYTES + self._body_bytes // FRAMING_SHARE:
+                self._refuse(headers_too_large())
         if len(self._cycles) > 1:
             self._update_parses()
 
@@ -403,8 +403,8 @@ class HttpHandler:
     def on_url(self, url: bytes) -> None:
         """Count the URL, which comes in pieces."""
         self._url += url
-        if len(self._url) > self._max_header_bytes:
-            raise self._refused(headers_too_large(self._max_header_bytes))
+        if len(self._url) > MAX_HEADER_BYTES:
+            raise self._refused(headers_too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Count a header, with its colon, space and line end."""
@@ -412,11 +412,11 @@ class HttpHandler:
         if len(value) > MAX_LENGTH_DIGITS and name == b"content-length":
             raise self._refused(InvalidRequest())
         self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > self._max_header_bytes:
-            raise self._refused(headers_too_large(self._max_header_bytes))
+        if self._header_bytes > MAX_HEADER_BYTES:
+            raise self._refused(headers_too_large())
         self._header_count += 1
-        if self._header_count > self._max_headers:
-            raise self._refused(too_many_headers(self._max_headers))
+        if self._header_count > MAX_HEADERS:
+            raise self._refused(too_many_headers())
         # A trailer is ignored (RFC 9110, section 6.5.1): it would turn into a header while the request is served.
         if self._in_headers:
             self._headers.append((name, value))
@@ -573,7 +573,7 @@ def websocket_path(method: bytes, url: bytes, version: str, headers: Iterable[tu
         and fields.get(b"upgrade", b"").lower() == b"websocket"
         and fields.get(b"content-length", b"0") == b"0"
         and b"transfer-encoding" not in fields
-        and len(fields) < MAX_HEADERS
+        and len(fields) < MAX_HANDSHAKE_HEADERS
         and max(len(url), *(len(name) + len(value) for name, value in fields.items())) < MAX_LINE_BYTES
     )
     return url.partition(b"?")[0].decode() if opens else None

@@ -14,6 +14,7 @@ import structlog
 from gateway import metrics
 from gateway.errors import UserError
 from gateway.hooks import Plugins
+from gateway.inference.backend import PROBE_SECONDS
 from gateway.settings import Settings, variable
 from gateway.triton.backend import BackendOptions, TritonBackend
 from gateway.triton.client import Connect, GrpcEndpoint, Tls, TritonEndpoint
@@ -119,7 +120,7 @@ def open_pool(
     settings: Settings, plugins: Plugins, connect: Connect | None = None, *, on_demand: bool = False
 ) -> TritonPool:
     """The Triton servers of the settings."""
-    schedule = Schedule(settings.ready_interval_seconds, settings.ready_timeout_seconds)
+    schedule = Schedule(settings.ready_interval_seconds, PROBE_SECONDS)
     codecs = Codecs.of_settings(settings)
     make_replica = replica_maker(
         model_name=settings.model,

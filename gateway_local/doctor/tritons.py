@@ -2,7 +2,7 @@
 
 from gateway.errors import ContractBroken, GatewayError, ModelNotFound
 from gateway.findings import Finding, fail, ok, warn
-from gateway.inference.backend import Call
+from gateway.inference.backend import PROBE_SECONDS, Call
 from gateway.plugin_loading import hooks
 from gateway.settings import Settings, variable
 from gateway.timing import Deadline
@@ -131,7 +131,7 @@ async def _contract(endpoint: TritonEndpoint, settings: Settings) -> Finding:
 
 
 async def _inference(endpoint: TritonEndpoint, settings: Settings) -> Finding:
-    deadline = Deadline.after(settings.ready_timeout_seconds)
+    deadline = Deadline.after(PROBE_SECONDS)
     try:
         codec = Codecs.of_settings(settings).of(await endpoint.config(settings.model))
         call = Call([codec.probe()], settings.model, "", None, deadline, "doctor")

@@ -7,12 +7,11 @@ import struct
 import pytest
 
 from bench.http_load import form
-from gateway.server.http import MAX_HEADERS, MAX_LINE_BYTES
+from gateway.server.http import MAX_HANDSHAKE_HEADERS, MAX_HEADER_BYTES, MAX_HEADERS, MAX_LINE_BYTES
 from tests.attack.target import MULTIPART, chunked, receive, summary
 from tests.attack.websocket import GOOD, handshake
 from tests.doubles.backend import PNG
 from tests.processes import Gateway, wait_for
-from tests.settings import Settings
 
 pytestmark = pytest.mark.slow
 
@@ -89,7 +88,6 @@ def test_unusual_http_gets_a_clear_response(gateway: Gateway, sent: bytes, answe
 
 
 CHUNKED = request("POST /predict HTTP/1.1", IMAGE, "Transfer-Encoding: chunked", "Connection: close")
-MOST_BYTES = Settings(_env_file=None).max_header_bytes
 
 
 @pytest.mark.parametrize(
@@ -97,14 +95,14 @@ MOST_BYTES = Settings(_env_file=None).max_header_bytes
     [
         (
             lambda count: request("GET /health/live HTTP/1.1", *["a: b"] * (count - 1)),
-            Settings(_env_file=None).max_headers,
+            MAX_HEADERS,
             1,
             "200",
             "431 headers_too_large",
         ),
         (
             lambda nbytes: CHUNKED + b"4;" + b"x" * nbytes + b"\r\n" + PNG[:4] + b"\r\n0\r\n\r\n",
-            MOST_BYTES - 100,
+            MAX_HEADER_BYTES - 100,
             5_000,  # they are counted in pieces of up to 4 KiB
             "415 unsupported_format",
             "431 headers_too_large",
@@ -118,7 +116,7 @@ MOST_BYTES = Settings(_env_file=None).max_header_bytes
         ),
         (
             lambda count: handshake([*GOOD, *[(b"a%d" % number, b"b") for number in range(count - len(GOOD))]]),
-            MAX_HEADERS - 1,
+            MAX_HANDSHAKE_HEADERS - 1,
             1,
             "101",
             "426 upgrade_required",

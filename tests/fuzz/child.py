@@ -32,9 +32,6 @@ LIMITS = Limits(
     max_file_bytes=20 * 2**20,
     max_request_bytes=2 * 2**30,
     max_image_pixels=1_000_000,
-    max_image_side=16_384,
-    max_header_bytes=65_536,
-    max_part_header_bytes=16_384,
 )
 MEMORY_BYTES = 2**30
 POLICY = DecodePolicy(mode=DecodeMode.AUTO, above_pixels=4_000_000, max_side=256, limits=LIMITS)

@@ -107,14 +107,14 @@ def test_computed_values_follow_the_settings_and_are_passed_to_other_processes(m
     monkeypatch.setenv("GATEWAY_MAX_IMAGES_IN_FLIGHT", "128")
     monkeypatch.setenv("GATEWAY_MAX_FILE_BYTES", "500 MiB")
     settings = load_settings()
-    assert (settings.max_images_waiting, settings.request_max_calls, settings.max_bytes_waiting) == (128, 8, 500 * MIB)
-    for name, value in environment_of({"workers": 2, "max_images_waiting": 3, "max_headers": 4}).items():
+    assert (settings.max_images_waiting, settings.max_bytes_waiting) == (128, 500 * MIB)
+    for name, value in environment_of({"workers": 2, "max_images_waiting": 3, "max_connections": 4}).items():
         monkeypatch.setenv(name, value)
     settings = load_settings()
-    assert (settings.workers, settings.max_images_waiting, settings.max_headers) == (2, 3, 4)
-    for name, value in environment_of({"max_headers": 5}).items():
+    assert (settings.workers, settings.max_images_waiting, settings.max_connections) == (2, 3, 4)
+    for name, value in environment_of({"max_connections": 5}).items():
         monkeypatch.setenv(name, value)
-    assert (load_settings().max_images_waiting, load_settings().max_headers) == (3, 5)
+    assert (load_settings().max_images_waiting, load_settings().max_connections) == (3, 5)
 
 
 NOT_ABOVE = Settings.pairs("not_above")

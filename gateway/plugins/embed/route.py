@@ -212,7 +212,7 @@ async def embed(request: Request) -> Response:
         model_name=parameters.model or settings.model,
         version=parameters.version,
         timeout_seconds=parameters.timeout,
-        selection=Selection(top_k=parameters.top_k or 1, max_top_k=settings.max_top_k),
+        selection=Selection(top_k=parameters.top_k or 1),
         embeddings=Embeddings.NEEDED,
         strict=parameters.strict,
     )

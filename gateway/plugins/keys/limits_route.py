@@ -4,18 +4,32 @@ from datetime import datetime
 
 from fastapi import APIRouter, Request
 
+from gateway.api.answers import MAX_PREDICTIONS
 from gateway.api.request_context import request_context
 from gateway.api.schemas import Schema
-from gateway.errors import GatewayError, TooCostly
+from gateway.errors import (
+    AnswerTooLarge,
+    HeadersTooLarge,
+    ImageTooLarge,
+    InvalidParameter,
+    TooCostly,
+    UploadTooSlow,
+)
+from gateway.inference.result import MAX_TOP_K
+from gateway.ingest.image_formats import CPU_SECONDS
+from gateway.ingest.inspection import MAX_IMAGE_SIDE
+from gateway.ingest.multipart import MAX_PART_HEADER_BYTES
 from gateway.limits.account import (
     SECONDS_PER_IMAGE,
     SECONDS_PER_MEGABYTE,
     SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
     STREAM_SECONDS_PER_SECOND,
 )
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_GRACE_SECONDS
 from gateway.plugins.keys.quota import Period, Priority
 from gateway.plugins.keys.tenant import Tenant
-from gateway.settings import variable
+from gateway.server.http import MAX_HEADER_BYTES, MAX_HEADERS
+from gateway.settings import FixedLimit, FixedLimits, variable
 
 router = APIRouter(tags=["service"])
 
@@ -80,13 +94,45 @@ class LimitsResponse(Schema):
     """null unless the keys of the service have quotas."""
 
 
-FIXED: dict[str, tuple[float, str, type[GatewayError]]] = {
-    "request_cpu_seconds_per_image": (SECONDS_PER_IMAGE, "seconds/image", TooCostly),
-    "request_cpu_seconds_per_megabyte": (SECONDS_PER_MEGABYTE, "seconds/MB", TooCostly),
-    "request_cpu_seconds_per_megabyte_of_slow_codecs": (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS, "seconds/MB", TooCostly),
-    "stream_cpu_seconds_per_second": (STREAM_SECONDS_PER_SECOND, "seconds/s", TooCostly),
+FIXED: FixedLimits = {
+    "max_top_k": FixedLimit(MAX_TOP_K, "predictions", InvalidParameter, "Largest `top_k` of a request."),
+    "max_predictions": FixedLimit(
+        MAX_PREDICTIONS,
+        "predictions",
+        AnswerTooLarge,
+        "Predictions in one response, files × `top_k`; ten scores under /v2 count as one, JSON lines not at all.",
+    ),
+    "min_upload_bytes_per_second": FixedLimit(
+        MIN_UPLOAD_BYTES_PER_SECOND, "bytes/s", UploadTooSlow, "Lowest speed of an upload."
+    ),
+    "upload_grace_seconds": FixedLimit(
+        UPLOAD_GRACE_SECONDS,
+        "seconds",
+        UploadTooSlow,
+        "Time that an upload may fall behind `min_upload_bytes_per_second`.",
+    ),
+    "max_image_side": FixedLimit(MAX_IMAGE_SIDE, "pixels", ImageTooLarge, "Width or height of one image in pixels."),
+    "max_header_bytes": FixedLimit(
+        MAX_HEADER_BYTES,
+        "bytes",
+        HeadersTooLarge,
+        "Bytes of a request's headers, and of its JSON header under /v2.",
+    ),
+    "max_headers": FixedLimit(MAX_HEADERS, "headers", HeadersTooLarge, "Headers of one request."),
+    "max_part_header_bytes": FixedLimit(
+        MAX_PART_HEADER_BYTES, "bytes", HeadersTooLarge, "Bytes of the headers of one multipart part."
+    ),
+    "decode_cpu_seconds": FixedLimit(
+        CPU_SECONDS, "seconds", TooCostly, "Processor time for decoding one image in the gateway; less for a small one."
+    ),
+    "request_cpu_seconds_per_image": FixedLimit(SECONDS_PER_IMAGE, "seconds/image", TooCostly),
+    "request_cpu_seconds_per_megabyte": FixedLimit(SECONDS_PER_MEGABYTE, "seconds/MB", TooCostly),
+    "request_cpu_seconds_per_megabyte_of_slow_codecs": FixedLimit(
+        SECONDS_PER_MEGABYTE_OF_SLOW_CODECS, "seconds/MB", TooCostly
+    ),
+    "stream_cpu_seconds_per_second": FixedLimit(STREAM_SECONDS_PER_SECOND, "seconds/s", TooCostly),
 }
-"""Each limit of the core that is not a setting: its value, its unit, and the error if it is exceeded."""
+"""Limits of the core that are constants."""
 
 
 @router.get("/limits", summary="The limits of a request and of the service")
@@ -98,16 +144,16 @@ async def get_limits(request: Request) -> LimitsResponse:
     context = request_context(request)
     settings = context.settings
     variables = settings.variables()
-    values = {name: (getattr(settings, name), *limit) for name, limit in settings.all_limits().items()}
+    values = {name: FixedLimit(getattr(settings, name), *limit) for name, limit in settings.all_limits().items()}
     limits = [
         LimitOut(
             name=name,
-            value=value,
-            unit=unit,
-            code=error.code,
+            value=limit.value,
+            unit=limit.unit,
+            code=limit.error.code,
             setting=variable(name) if name in variables else None,
         )
-        for name, (value, unit, error) in {**values, **FIXED, **settings.all_fixed_limits()}.items()
+        for name, limit in {**values, **FIXED, **settings.all_fixed_limits()}.items()
     ]
     key = await _quota(context.caller) if isinstance(context.caller, Tenant) else None
     return LimitsResponse(limits=limits, key=key)

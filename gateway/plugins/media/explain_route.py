@@ -107,7 +107,7 @@ async def explain(request: Request) -> Response:
     )
     spec = replace(spec, expansion=await _masked_copies(context, spec, parameters))
     held = hold_response(context)
-    results = await classify(context, spec, body, _only_one(uploads), AnswerSize(settings.max_predictions, held))
+    results = await classify(context, spec, body, _only_one(uploads), AnswerSize(held))
     document = to_json(await _document(context, spec, results[0]), exclude_none=True)
     held.grow(len(document))
     return PiecedAnswer(deque((document,)), held)

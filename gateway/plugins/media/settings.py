@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from gateway.errors import InvalidParameter, TooCostly, TooManyFiles, TooManyFrames
-from gateway.settings import GIB, FixedLimits, Section
+from gateway.settings import GIB, FixedLimit, FixedLimits, Section
 
 MAX_FRAMES = 1_000
 """Frames of all files in a request with `frames`; more can be asked for in several requests."""
@@ -17,8 +17,8 @@ class MediaSettings(Section):
     """Frames of animations, and explanations."""
 
     fixed_limits: ClassVar[FixedLimits] = {
-        "max_frames": (MAX_FRAMES, "frames", TooManyFrames),
-        "max_masks": (MAX_MASKS, "masks", InvalidParameter),
-        "max_masked_bytes": (MAX_MASKED_BYTES, "bytes", TooCostly),
-        "max_explained": (1, "images", TooManyFiles),
+        "max_frames": FixedLimit(MAX_FRAMES, "frames", TooManyFrames),
+        "max_masks": FixedLimit(MAX_MASKS, "masks", InvalidParameter),
+        "max_masked_bytes": FixedLimit(MAX_MASKED_BYTES, "bytes", TooCostly),
+        "max_explained": FixedLimit(1, "images", TooManyFiles),
     }

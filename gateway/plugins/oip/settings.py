@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from gateway.errors import Overloaded
-from gateway.settings import FixedLimits, Section, Settings, variable
+from gateway.settings import FixedLimit, FixedLimits, Section, Settings, variable
 
 MAX_CALLS = 256
 """gRPC calls of one process at once, with open streams. More need more processes."""
@@ -17,8 +17,8 @@ class ProtocolSettings(Section):
     """The Open Inference Protocol: over gRPC."""
 
     fixed_limits: ClassVar[FixedLimits] = {
-        "grpc_max_calls": (MAX_CALLS, "calls", Overloaded),
-        "max_sequences": (MAX_SEQUENCES, "sequences", Overloaded),
+        "grpc_max_calls": FixedLimit(MAX_CALLS, "calls", Overloaded),
+        "max_sequences": FixedLimit(MAX_SEQUENCES, "sequences", Overloaded),
     }
 
     grpc_port: int = Field(0, ge=0, le=65_535)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gateway.findings import Finding, fail, ok, warn
 from gateway.hooks import Plugin
+from gateway.inference.backend import PROBE_SECONDS
 from gateway.plugins.tensors.settings import TensorSettings
 from gateway.settings import Settings
 
@@ -30,7 +31,7 @@ class Tensors(Plugin):
                 try:
                     config = await endpoint.config(name)
                     codec = model.codec(config)
-                    deadline = Deadline.after(settings.ready_timeout_seconds)
+                    deadline = Deadline.after(PROBE_SECONDS)
                     call = Call([codec.probe()], name, "", None, deadline, "doctor")
                     await endpoint.infer(call, class_count=1, codec=codec)
                 except GatewayError as exc:

@@ -26,7 +26,7 @@ from gateway.ingest.upload import (
     file_too_large,
     request_too_large,
 )
-from gateway.limits.pools import Bound, Pace, Pool, RoundRobin, UploadingClient
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Bound, Pace, Pool, RoundRobin, UploadingClient
 from gateway.plugins.urls import metrics
 from gateway.plugins.urls.addresses import AddressRule, Resolver
 from gateway.plugins.urls.errors import FetchFailed, FetchTimeout, UrlNotAllowed
@@ -76,7 +76,7 @@ class UrlFetcher:
         self._request_seconds = settings.upload_timeout_seconds
         self._max_wait_seconds = settings.max_wait_seconds
         self._timeout_seconds = FETCH_TIMEOUT_SECONDS
-        self._min_bytes_per_second = settings.min_upload_bytes_per_second
+        self._min_bytes_per_second = MIN_UPLOAD_BYTES_PER_SECOND
         self._limits = Limits.from_settings(settings)
         self._uploads = uploads
         self._max_fetches = MAX_FETCHES

@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 from gateway.errors import Overloaded
 from gateway.plugins.urls.errors import FetchTimeout
 from gateway.plugins.urls.locations import read_prefix
-from gateway.settings import FixedLimits, Listed, Pairs, Section
+from gateway.settings import FixedLimit, FixedLimits, Listed, Pairs, Section
 
 FETCH_TIMEOUT_SECONDS = 10.0
 """Time to fetch one image, its redirects included; an image whose host needs longer can be uploaded."""
@@ -42,8 +42,8 @@ class UrlSettings(Section):
     """Images by URL."""
 
     fixed_limits: ClassVar[FixedLimits] = {
-        "fetch_timeout_seconds": (FETCH_TIMEOUT_SECONDS, "seconds", FetchTimeout),
-        "max_fetches": (MAX_FETCHES, "images", Overloaded),
+        "fetch_timeout_seconds": FixedLimit(FETCH_TIMEOUT_SECONDS, "seconds", FetchTimeout),
+        "max_fetches": FixedLimit(MAX_FETCHES, "images", Overloaded),
     }
 
     needs: ClassVar[Pairs] = (("fetch_networks", "fetch_urls"),)

@@ -21,6 +21,9 @@ from gateway.api.answers import PiecedAnswer
 from gateway.api.middleware import MAX_QUERY_PARAMETERS
 from gateway.api.schemas import PredictResponse
 from gateway.errors import Overloaded
+from gateway.inference.result import MAX_TOP_K
+from gateway.ingest.inspection import MAX_IMAGE_SIDE
+from gateway.ingest.multipart import MAX_PART_HEADER_BYTES
 from gateway.limits.admission import Admission
 from gateway.limits.pools import NeverEvicted, response_buffer
 from gateway.plugins.keys.limits_route import FIXED
@@ -35,12 +38,10 @@ SMALL = {
     "max_files": 3,
     "max_file_bytes": 36_000,
     "max_request_bytes": 100_000,
-    "max_image_pixels": 10_000,
-    "max_image_side": 200,
-    "max_part_header_bytes": 512,
+    "max_image_pixels": 20_000,
     "max_timeout_seconds": 60,
-    "max_top_k": 10,
 }
+VALUES = {**SMALL, "max_part_header_bytes": MAX_PART_HEADER_BYTES, "max_top_k": MAX_TOP_K}
 Form = Callable[..., dict[str, Any]]
 FORM = {"Content-Type": "multipart/form-data; boundary=b"}
 
@@ -71,7 +72,7 @@ def error_of(answer: httpx.Response, index: int = 0) -> str | None:
 def is_problem(answer: httpx.Response, status: int, code: str, limit: str) -> bool:
     body = answer.json()
     assert answer.headers["content-type"] == "application/problem+json"
-    assert (answer.status_code, body["code"], body["limit"], body["value"]) == (status, code, limit, SMALL[limit])
+    assert (answer.status_code, body["code"], body["limit"], body["value"]) == (status, code, limit, VALUES[limit])
     return True
 
 
@@ -84,8 +85,9 @@ def test_limits_are_published_with_their_errors(http: Client):
         assert limits[name]["value"] == getattr(chosen, name)
         assert limits[name]["setting"] == (f"GATEWAY_{name.upper()}" if name in Settings.variables() else None)
         assert (limits[name]["unit"], limits[name]["code"]) == (unit, error.code)
-    for name, (value, unit, error) in fixed.items():
-        assert limits[name] == {"name": name, "value": value, "unit": unit, "code": error.code, "setting": None}
+    for name, each in fixed.items():
+        code = each.error.code
+        assert limits[name] == {"name": name, "value": each.value, "unit": each.unit, "code": code, "setting": None}
 
 
 def multipart(*images: bytes) -> dict[str, Any]:
@@ -153,7 +155,12 @@ def test_max_request_bytes(http: Client, body_of: Callable[[int], bytes], chunke
 
 
 def test_max_image_pixels_and_side(http: Client):
-    shapes = {(100, 100): None, (101, 100): "image_too_large", (200, 50): None, (201, 49): "image_too_large"}
+    shapes = {
+        (200, 100): None,
+        (201, 100): "image_too_large",
+        (MAX_IMAGE_SIDE, 1): None,
+        (MAX_IMAGE_SIDE + 1, 1): "image_too_large",
+    }
     for (width, height), code in shapes.items():
         answer = http.post("/predict", files={"f": ("x.png", image(width, height))})
         assert error_of(answer) == code, (width, height)
@@ -168,8 +175,8 @@ def test_max_part_header_bytes(http: Client):
         body = b"--b\r\n" + head + b"\r\n" + SMALL_IMAGE + b"\r\n--b--\r\n"
         return http.post("/predict", content=body, headers=FORM)
 
-    assert send(512).status_code == 200
-    assert is_problem(send(513), 431, "headers_too_large", "max_part_header_bytes")
+    assert send(MAX_PART_HEADER_BYTES).status_code == 200
+    assert is_problem(send(MAX_PART_HEADER_BYTES + 1), 431, "headers_too_large", "max_part_header_bytes")
 
 
 @pytest.mark.parametrize(("name", "limit"), [("top_k", "max_top_k"), ("timeout", "max_timeout_seconds")])
@@ -177,8 +184,8 @@ def test_limits_of_parameters(http: Client, name: str, limit: str):
     def send(value: int) -> httpx.Response:
         return http.post("/predict", params={name: value}, files={"f": ("x", b"no image")})
 
-    assert send(SMALL[limit]).status_code == 415
-    assert is_problem(send(SMALL[limit] + 1), 422, "invalid_parameter", limit)
+    assert send(VALUES[limit]).status_code == 415
+    assert is_problem(send(VALUES[limit] + 1), 422, "invalid_parameter", limit)
 
 
 # Large responses: limited, complete, and as the OpenAPI document describes them.
@@ -223,16 +230,18 @@ async def test_full_response_buffer_is_an_error_before_the_response_begins():
         lease.release()
 
 
-def test_answer_size_counts_existing_predictions_not_requested_ones():
-    with client_of(wide(), max_predictions=2 * CLASSES) as client:
+def test_answer_size_counts_existing_predictions_not_requested_ones(monkeypatch):
+    monkeypatch.setattr("gateway.api.answers.MAX_PREDICTIONS", 2 * CLASSES)
+    with client_of(wide()) as client:
         assert classify(client, 2, 1_000).status_code == 200
         refused = classify(client, 3, 1_000)
     assert (refused.status_code, refused.json()["code"]) == (422, "answer_too_large")
     assert (refused.json()["limit"], refused.json()["value"]) == ("max_predictions", 2 * CLASSES)
 
 
-def test_streamed_lines_are_not_bounded_by_max_predictions():
-    with client_of(wide(), max_predictions=CLASSES) as client:
+def test_streamed_lines_are_not_bounded_by_max_predictions(monkeypatch):
+    monkeypatch.setattr("gateway.api.answers.MAX_PREDICTIONS", CLASSES)
+    with client_of(wide()) as client:
         answer = classify(client, 3, CLASSES, Accept="application/x-ndjson")
     *lines, last = map(json.loads, answer.text.splitlines())
     assert [len(line["predictions"]) for line in lines] == [CLASSES] * 3
@@ -243,9 +252,10 @@ def test_streamed_lines_are_not_bounded_by_max_predictions():
     ("class_count", "count", "status"),
     [(0, 10, 200), (0, 11, 422), (CLASSES, 1, 200), (CLASSES, 2, 422), (400, 1, 200)],
 )
-def test_scores_count_a_tenth_of_a_class(class_count, count, status):
+def test_scores_count_a_tenth_of_a_class(monkeypatch, class_count, count, status):
+    monkeypatch.setattr("gateway.api.answers.MAX_PREDICTIONS", CLASSES)
     outputs = [{"name": "PREDICTION", "parameters": {"classification": class_count}}]
-    with client_of(wide(), max_predictions=CLASSES) as client:
+    with client_of(wide()) as client:
         answer = client.post(INFER, json=in_json(*[PNG] * count, outputs=outputs))
     assert answer.status_code == status, answer.text
     if status == 200:
@@ -315,7 +325,7 @@ def test_queue_has_a_length_and_a_longest_wait(limit, value):
     """With one image in flight, a second one waits; a third one is refused at once, or the second after a while."""
     backend = StubBackend()
     backend.gate.clear()
-    limits = {"max_images_in_flight": 1, "batch_max_images": 1, limit: value}
+    limits = {"max_images_in_flight": 1, limit: value}
     with stub_service(backend, **limits) as url, ThreadPoolExecutor(2) as threads:
 
         def send() -> httpx.Response:

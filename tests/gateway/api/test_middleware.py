@@ -92,7 +92,7 @@ CAUSE = "Triton's own words"
     ids=["bad files", "lines", "no Triton", "a Triton that leaves"],
 )
 def test_event_counts_images_and_names_the_cause(events, answer, contents, headers, fields):
-    with client_of(StubBackend(answer()), batch_max_images=1, request_max_calls=1) as client:
+    with client_of(StubBackend(answer()), max_images_in_flight=1) as client:
         response = client.post("/predict", files=files(*contents), headers=headers)
     (event,) = events
     names = ("status", "log_level", "images_ok", "images_failed", "errors", "code", "cause", "model_version")
@@ -106,7 +106,7 @@ def test_event_counts_images_and_names_the_cause(events, answer, contents, heade
 def test_broken_result_stream_is_logged_with_its_cause(events):
     headers = {**NDJSON, "Content-Type": "multipart/form-data; boundary=b"}
     # One image may be in flight: the second waits for the first one's result, and what follows it is read later.
-    with client_of(batch_max_images=1, max_images_in_flight=1) as client:
+    with client_of(max_images_in_flight=1) as client:
         # So large that it is not read whole before its first file is classified.
         second = PART.replace(PNG, PNG + bytes(MAX_READ_AHEAD_BYTES))
         broken = PART + second + b"--b\r\nnonsense"
@@ -149,7 +149,7 @@ def test_disconnect_ends_streamed_results(events):
     pieces = [{"type": "http.request", "body": PART, "more_body": True}] * 3
     messages: Iterator[Message] = chain(pieces, repeat({"type": "http.disconnect"}))
     headers = [(b"accept", b"application/x-ndjson"), (b"content-type", b"multipart/form-data; boundary=b")]
-    with client_of(batch_max_images=1, max_images_in_flight=1) as client:
+    with client_of(max_images_in_flight=1) as client:
         client.ask("POST", "/predict", headers, body=lambda _: next(messages))
         assert count("gateway_images_in_flight") == 0
     (event,) = events
@@ -168,7 +168,7 @@ def test_no_stage_is_longer_than_its_request_and_each_call_is_timed(events):
     seconds = 0.05  # duration of each call
     before = count("gateway_triton_call_duration_seconds_count")
     spent = count("gateway_triton_call_duration_seconds_sum")
-    with client_of(StubBackend(seconds=seconds), batch_max_images=1, request_max_calls=4) as client:
+    with client_of(StubBackend(seconds=seconds), max_images_in_flight=1) as client:
         header = client.post("/predict", files=files(*[PNG] * 8)).headers["Server-Timing"]
     milliseconds = {name: float(value) for name, value in re.findall(r"(\w+);dur=([\d.]+)", header)}
     assert list(milliseconds) == ["read", "prepare", "wait", "infer", "total"]

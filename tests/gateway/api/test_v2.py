@@ -200,7 +200,7 @@ def test_timeout_is_in_microseconds(client, backend):
 
 @pytest.mark.parametrize("in_binary", [True, False], ids=["binary", "JSON"])
 def test_upload_limits_apply(in_binary):
-    limits = {"max_files": 2, "max_file_bytes": 200, "max_request_bytes": 2_000, "max_header_bytes": 1_024}
+    limits = {"max_files": 2, "max_file_bytes": 200, "max_request_bytes": 2_000}
     large = b"x" * 300
     with client_of(scorer(), **limits) as client:
 
@@ -233,7 +233,7 @@ def test_model_that_changes_its_classes_fails_only_later_images():
     answers = (
         replace(row, model_version=version) for version, row in (("1", scored(*SCORES)), ("2", scored(0.1, 0.2, 0.7)))
     )
-    with client_of(scorer(answers), batch_max_images=1, request_max_calls=1) as client:
+    with client_of(scorer(answers), max_images_in_flight=1) as client:
         read = result(ask(client, PNG, PNG))
     assert read.get_response()["model_version"] == "1"
     assert read.as_numpy("STATUS").tolist() == [b"ok", b"model_unavailable"]

@@ -113,7 +113,7 @@ def test_answered_file_is_released_while_the_next_one_arrives(loop, file, in_lin
     answer()
     on.backend.calls.clear()
     assert [result.filename for result in results] == ["answered"]
-    assert not [each for each in gc.get_objects() if isinstance(each, Upload) and each.filename == "answered"]
+    assert not [each for each in gc.get_objects() if type(each) is Upload and each.filename == "answered"]
     ends.set()
     answer()
     loop.finish(request)

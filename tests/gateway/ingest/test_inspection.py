@@ -159,7 +159,7 @@ def test_image_beyond_a_limit_is_told_its_size_and_what_to_do():
         "The image has 108 megapixels (12000 × 9000); at most 50 are allowed: scale it down."
     )
     with pytest.raises(ImageTooLarge) as caught:
-        check_size(Header(ImageFormat.JPEG, 20_000, 10), limits(max_image_side=16_384))
+        check_size(Header(ImageFormat.JPEG, 20_000, 10), LIMITS)
     assert caught.value.message == "The image is 20000 × 10 pixels; a side may have at most 16,384: scale it down."
 
 

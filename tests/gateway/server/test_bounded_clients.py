@@ -22,11 +22,10 @@ SETTINGS = {
     "max_connections": MAX_CONNECTIONS,
     "max_bytes_waiting": 8 * MIB,
     "max_file_bytes": 4 * MIB,
-    "min_upload_bytes_per_second": 1_000,
     "upload_timeout_seconds": 300,
     "log_level": "warning",
 }
-PATIENT = dict.fromkeys(("upload_grace_seconds", "upload_idle_timeout_seconds", "answer_timeout_seconds"), 100)
+PATIENT = dict.fromkeys(("upload_idle_timeout_seconds", "answer_timeout_seconds"), 100)
 """Limits that end no client that only a busy machine delays."""
 HASTY = dict.fromkeys(PATIENT, 4)
 PART = b'--b\r\nContent-Disposition: form-data; name="f"; filename="x.png"\r\n\r\n'
@@ -35,16 +34,25 @@ ALONE = pytest.mark.alone
 """These tests compare speeds, which other processes would change."""
 
 
+def program(grace_seconds: float) -> str:
+    """A service whose uploads may be slower than 1,000 bytes a second for some seconds."""
+    modules = ("gateway.api.body", "gateway.server.connection")
+    constants = f"module.MIN_UPLOAD_BYTES_PER_SECOND, module.UPLOAD_GRACE_SECONDS = 1_000, {grace_seconds}"
+    return f"import {', '.join(modules)}\nfor module in ({', '.join(modules)}):\n    {constants}\n{PROGRAM}"
+
+
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("patient") / "log", program=PROGRAM, **SETTINGS, **PATIENT) as running:
+    log = tmp_path_factory.mktemp("patient") / "log"
+    with running_gateway(log, program=program(100), **SETTINGS, **PATIENT) as running:
         yield running
         assert all(event["event"] == "request" for event in running.faults())
 
 
 @pytest.fixture(scope="module")
 def hasty_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("hasty") / "log", program=PROGRAM, **SETTINGS, **HASTY) as running:
+    log = tmp_path_factory.mktemp("hasty") / "log"
+    with running_gateway(log, program=program(4), **SETTINGS, **HASTY) as running:
         yield running
         assert all(event["event"] == "request" for event in running.faults())
 

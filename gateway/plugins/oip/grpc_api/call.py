@@ -11,6 +11,7 @@ from gateway import metrics
 from gateway.errors import HeadersTooLarge, InvalidBody, Overloaded, UploadTimeout
 from gateway.limits.pools import Bound, Pool, PoolClient
 from gateway.plugins.oip.grpc_api.status import failure_of
+from gateway.server.http import MAX_HEADER_BYTES
 from gateway.settings import Settings
 from gateway.values.quantities import size
 
@@ -60,7 +61,7 @@ class Call:
 
     def check(self) -> None:
         """Raise HeadersTooLarge; grpc bounds metadata only once a client has acknowledged its settings."""
-        most = self.settings.max_header_bytes
+        most = MAX_HEADER_BYTES
         if sum(len(name) + len(value) for name, value in self._context.invocation_metadata()) > most:
             raise HeadersTooLarge(f"Metadata may have {size(most)}.", limit="max_header_bytes", value=most)
 

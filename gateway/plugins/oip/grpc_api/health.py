@@ -86,7 +86,7 @@ def reflection(services: Sequence[str], check_key: Callable[[Call], Awaitable[No
     async def requests(call: Call) -> AsyncIterator[Any]:
         while (raw := await call.receive_next(READ_SECONDS)) is not None:
             call.release(len(raw))
-            yield parsed(call, reflection_pb2.ServerReflectionRequest, raw)
+            yield parsed(reflection_pb2.ServerReflectionRequest, raw)
 
     async def reflect(call: Call) -> Metadata:
         await check_key(call)

@@ -22,6 +22,7 @@ from gateway.plugins.oip.grpc_api.health import HEALTH, Health, reflection
 from gateway.plugins.oip.grpc_api.service import SERVICE, Handler, InferenceApi, KnowsKey
 from gateway.plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_of
 from gateway.plugins.oip.settings import MAX_CALLS, ProtocolSettings
+from gateway.server.http import MAX_HEADER_BYTES
 from gateway.settings import Settings, variable
 from gateway.values.clients import is_loopback
 from gateway.values.validation import shortened
@@ -91,8 +92,8 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         options = {
             **OPTIONS,
             "grpc.max_receive_message_length": settings.max_file_bytes + MAX_DESCRIPTION_BYTES,
-            "grpc.max_metadata_size": settings.max_header_bytes,
-            "grpc.absolute_max_metadata_size": settings.max_header_bytes,
+            "grpc.max_metadata_size": MAX_HEADER_BYTES,
+            "grpc.absolute_max_metadata_size": MAX_HEADER_BYTES,
         }
         server = grpc.aio.server(
             handlers=[self], options=list(options.items()), maximum_concurrent_rpcs=MAX_UNFINISHED_CALLS

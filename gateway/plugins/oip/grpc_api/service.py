@@ -31,6 +31,7 @@ from gateway.plugins.oip.grpc_api.asgi import App, Headers, Response, send_reque
 from gateway.plugins.oip.grpc_api.call import Arrived, Call
 from gateway.plugins.oip.grpc_api.messages import InferCall, infer_call, infer_response, model_path
 from gateway.plugins.oip.grpc_api.status import Metadata, failed, failure_in, failure_of, trailing_of
+from gateway.server.http import MAX_HEADER_BYTES
 from gateway.settings import STREAM_IDLE_SECONDS, Settings
 from gateway.values.quantities import size
 
@@ -190,7 +191,7 @@ class InferenceApi:
 
     def _infer_call(self, raw: bytes) -> InferCall:
         settings = self._settings
-        return infer_call(raw, max_description_bytes=settings.max_header_bytes, max_images=settings.max_files)
+        return infer_call(raw, max_description_bytes=MAX_HEADER_BYTES, max_images=settings.max_files)
 
     async def _infer(self, call: Call, inference: InferCall) -> Response:
         """The response to one inference; raises Failure."""
@@ -224,14 +225,14 @@ async def receive(call: Call, kind: Any, seconds: float | None = None) -> Any:  
     """The small message of a call; raises RequestTooLarge, InvalidBody, and what Call.receive raises."""
     raw = await call.receive(seconds)
     call.release(len(raw))
-    return parsed(call, kind, raw)
+    return parsed(kind, raw)
 
 
-def parsed(call: Call, kind: Any, raw: bytes) -> Any:  # noqa: ANN401  # protobuf's classes
+def parsed(kind: Any, raw: bytes) -> Any:  # noqa: ANN401  # protobuf's classes
     """A small message; raises RequestTooLarge and InvalidBody."""
-    most = call.settings.max_header_bytes
-    if len(raw) > most:
-        raise RequestTooLarge(f"The message may have {size(most)}.", limit="max_header_bytes", value=most)
+    if len(raw) > MAX_HEADER_BYTES:
+        message = f"The message may have {size(MAX_HEADER_BYTES)}."
+        raise RequestTooLarge(message, limit="max_header_bytes", value=MAX_HEADER_BYTES)
     try:
         return kind.FromString(raw)
     except DecodeError as exc:

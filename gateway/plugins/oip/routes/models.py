@@ -21,7 +21,7 @@ from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.routes.health import is_ready
 from gateway.errors import InvalidBody, InvalidParameter, ModelNotFound, NotFound
-from gateway.inference.backend import ModelInfo
+from gateway.inference.backend import PROBE_SECONDS, ModelInfo
 from gateway.ingest.json_text import JsonError, decode, invalid
 from gateway.plugins.oip.documents import metadata_of
 from gateway.timing import Deadline
@@ -191,7 +191,7 @@ async def _allowed_models(context: RequestContext) -> list[ModelInfo]:
 
 
 async def _statistics(context: RequestContext, name: str, version: str) -> dict[str, Any]:
-    deadline = Deadline.after(context.settings.ready_timeout_seconds)
+    deadline = Deadline.after(PROBE_SECONDS)
     message = pb.ModelStatisticsRequest(name=name, version=version).SerializeToString()
     answer = await context.service.backend.call("ModelStatistics", name, message, deadline)
     return as_document(pb.ModelStatisticsResponse.FromString(answer))

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from gateway.inference.result import MAX_TOP_K
 from tests.doubles.backend import PNG, VECTOR, StubBackend, with_vector
 from tests.services import Client, client_of
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    with client_of(StubBackend(with_vector), max_predictions=20, max_top_k=10) as client:
+    with client_of(StubBackend(with_vector)) as client:
         yield client
 
 
@@ -96,7 +97,7 @@ def test_streamed_lines_name_their_model(client):
     [
         ({"params": {"threshold": 0.5}}, 422, "invalid_parameter"),
         ({"params": {"encoding_format": "int8"}}, 422, "invalid_parameter"),
-        ({"params": {"top_k": 11}}, 422, "invalid_parameter"),
+        ({"params": {"top_k": MAX_TOP_K + 1}}, 422, "invalid_parameter"),
         ({"params": {"format": "openai"}, "headers": {"Accept": "application/x-ndjson"}}, 422, "invalid_parameter"),
         ({"params": {"model": "plain"}}, 422, "no_features"),
     ],
@@ -116,10 +117,11 @@ def test_fields_of_predict_alone_are_unknown(client):
     assert "'inputs' is not a member of the body" in foreign.json()["detail"]
 
 
-def test_answer_size_counts_embedding_values():
+def test_answer_size_counts_embedding_values(monkeypatch):
     """A client of its own: the calls that are left in flight end with it."""
     # 20 predictions are 200 numbers: 50 vectors of four.
-    with client_of(StubBackend(with_vector), max_predictions=20, max_top_k=10) as client:
+    monkeypatch.setattr("gateway.api.answers.MAX_PREDICTIONS", 20)
+    with client_of(StubBackend(with_vector)) as client:
         assert len(embedded(client, *[PNG] * 19)["results"]) == 19
         many = client.post("/embed", files=files(*[PNG] * 60))
     assert (many.status_code, many.json()["code"]) == (422, "answer_too_large")

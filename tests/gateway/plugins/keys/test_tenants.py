@@ -265,7 +265,7 @@ def test_other_urls_of_a_store_are_refused(given):
 def test_waiting_uploads_of_a_key_take_no_more_than_its_share_of_the_buffer(path):
     """One upload stands still with almost all of the key's part; another key's upload has the rest."""
     key, other = key_of(path, share="0.5"), key_of(path, "other")
-    sizes = {"max_bytes_waiting": MIB, "max_file_bytes": MIB // 2, "batch_max_bytes": MIB}
+    sizes = {"max_bytes_waiting": MIB, "max_file_bytes": MIB // 2}
     raw = {"Content-Type": "image/png"}
     with stub_service(api_keys_file=path, **sizes) as url, closing(HTTPConnection(url.removeprefix("http://"))) as slow:
 

@@ -170,9 +170,9 @@ def test_deadline_holds_for_the_whole_explanation():
 
 def test_copies_take_a_quarter_of_the_images_in_flight():
     backend = quarters_backend(seconds=0.1)
-    with client_of(backend, max_images_in_flight=20, batch_max_images=2, request_max_calls=8) as client:
+    with client_of(backend, max_images_in_flight=8) as client:
         explanation(client, masks=30)
-    assert backend.most_in_flight == 5
+    assert backend.most_in_flight == 2
 
 
 def test_explanation_ends_with_its_client(monkeypatch):
@@ -197,7 +197,7 @@ def test_explanation_that_waits_for_its_rate_delays_no_other(tmp_path):
     order = []
 
     backend = quarters_backend()
-    with stub_service(backend, api_keys_file=path, decoders=1) as url, ThreadPoolExecutor(2) as pool:
+    with stub_service(backend, api_keys_file=path, cores=1) as url, ThreadPoolExecutor(2) as pool:
 
         def explain(key: dict[str, str], name: str) -> dict:
             headers = {**key, "Content-Type": "image/png"}

@@ -119,7 +119,7 @@ def test_image_is_kept_of_the_first_answered_frame_alone():
 
 
 def test_frames_need_one_permit_at_a_time():
-    with client_of(StubBackend(shades), max_images_in_flight=1, batch_max_images=1) as client:
+    with client_of(StubBackend(shades), max_images_in_flight=1) as client:
         answer = ask(client, animated("GIF", range(6)), PNG, animated("WEBP", range(6)))
     assert [len(result["frames"]) for result in answer["results"]] == [6, 1, 6]
 
@@ -171,7 +171,7 @@ def test_failed_frame_does_not_affect_other_frames():
             raise InferenceFailed
         return await shades(call)
 
-    with client_of(StubBackend(answer), batch_max_images=1) as client:
+    with client_of(StubBackend(answer), max_images_in_flight=1) as client:
         (result,) = ask(client, animated("GIF", [10, 20, 30]))["results"]
         failed = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", [10])))])
     assert [frame["error"] and frame["error"]["code"] for frame in result["frames"]] == ["inference_failed", None, None]
@@ -179,8 +179,9 @@ def test_failed_frame_does_not_affect_other_frames():
     assert (failed.status_code, failed.json()["code"]) == (502, "inference_failed")
 
 
-def test_answer_size_counts_all_frames():
-    with client_of(StubBackend(shades), max_predictions=5) as client:
+def test_answer_size_counts_all_frames(monkeypatch):
+    monkeypatch.setattr("gateway.api.answers.MAX_PREDICTIONS", 5)
+    with client_of(StubBackend(shades)) as client:
         assert len(ask(client, animated("GIF", range(4)))["results"][0]["frames"]) == 4
         refused = client.post("/predict?frames=all", files=[("f", ("x", animated("GIF", range(5))))])
     assert (refused.status_code, refused.json()["code"]) == (422, "answer_too_large")

@@ -159,7 +159,7 @@ def test_waiting_frames_count_as_buffered():
     backend = frame_backend()
     data = frame(255) + bytes(100_000)
     with (
-        stream_service(backend, max_images_in_flight=1, batch_max_images=1, max_wait_seconds=60) as (address, _),
+        stream_service(backend, max_images_in_flight=1, max_wait_seconds=60) as (address, _),
         streaming.opened(address, "?drop=never") as client,
     ):
         backend.gate.clear()

@@ -144,9 +144,7 @@ def gateway(
     bare_triton: EmbeddedTriton, tensor_models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Gateway]:
     log = tmp_path_factory.mktemp("gateway") / "gateway.log"
-    with running_gateway(
-        log, triton_url=bare_triton.url, tensor_models_file=tensor_models, model=ONNX, max_top_k=5
-    ) as running:
+    with running_gateway(log, triton_url=bare_triton.url, tensor_models_file=tensor_models, model=ONNX) as running:
         yield running
 
 
