@@ -9,6 +9,7 @@ from gateway.plugins.keys.key_file import KeysError, read_keys
 from gateway.plugins.keys.quota import Rate
 from gateway.plugins.keys.settings import KeySettings
 from gateway.settings import Settings, variable
+from gateway.values.extras import ExtraMissing
 
 CHECK = "rate store"
 KEY = "doctor?"
@@ -44,7 +45,7 @@ async def rate_store(settings: Settings) -> list[Finding]:
         return []
     try:
         store = rates.Store(url.get_secret_value())
-    except rates.RateStoreUnavailable as exc:
+    except ExtraMissing as exc:
         return [fail(CHECK, str(exc))]
     began = time.monotonic()
     try:

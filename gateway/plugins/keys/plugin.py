@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from gateway.findings import Finding
 from gateway.hooks import Authenticator, Plugin, Runtime
 from gateway.plugins.keys.key_file import KeysError, read_keys
-from gateway.plugins.keys.settings import KeySettings
+from gateway.plugins.keys.settings import STORE_CLIENT, KeySettings
 from gateway.settings import Settings, given_variables, variable
+from gateway.values.extras import require
 from gateway.values.variables import API_KEY
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class ApiKeys(Plugin):
 
     @classmethod
     def check(cls, settings: Settings) -> None:
-        """Raise KeysError without a usable file, RateStoreUnavailable without the client of the store."""
+        """Raise KeysError without a usable file, ExtraMissing without the client of the store."""
         own = KeySettings.of(settings)
         if own.api_keys_file is not None:
             read_keys(own.api_keys_file)
@@ -41,9 +42,7 @@ class ApiKeys(Plugin):
         if own.admin_keys_file is not None:
             read_keys(own.admin_keys_file, admin=True)
         if own.rate_store_url is not None:
-            from gateway.plugins.keys.rates import require_client
-
-            require_client()
+            require(variable("rate_store_url"), "fleet", STORE_CLIENT)
 
     @classmethod
     async def examine(cls, settings: Settings) -> Sequence[Finding]:

@@ -11,7 +11,6 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
 import structlog
@@ -19,10 +18,11 @@ from limits import RateLimitItemPerSecond
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-from gateway.errors import UserError
 from gateway.plugins.keys import metrics
 from gateway.plugins.keys.quota import Period, Rate
-from gateway.values.extras import install
+from gateway.plugins.keys.settings import STORE_CLIENT
+from gateway.settings import variable
+from gateway.values.extras import require
 
 log = structlog.get_logger("gateway")
 
@@ -42,10 +42,6 @@ T = TypeVar("T")
 def utc_now() -> datetime:
     """The time by which days and months begin."""
     return datetime.now(UTC)
-
-
-class RateStoreUnavailable(UserError):
-    """A store of rates is set, but its client is not installed."""
 
 
 class Grant(NamedTuple):
@@ -109,23 +105,14 @@ class Counter:
         return await self._storage.incr(key, window.left_seconds + KEPT_SECONDS, images)
 
 
-def require_client() -> None:
-    """Raise RateStoreUnavailable unless the client of a store can be imported."""
-    if find_spec("redis") is None:
-        raise RateStoreUnavailable(
-            f"GATEWAY_RATE_STORE_URL is set, but the package redis is not installed: {install('fleet')}, "
-            "or unset the variable"
-        )
-
-
 class Store(Counter):
     """Counts in a Redis or Valkey, whose methods raise one of `failures`.
 
-    Raises RateStoreUnavailable without a client for it.
+    Raises ExtraMissing without a client for it.
     """
 
     def __init__(self, url: str) -> None:
-        require_client()
+        require(variable("rate_store_url"), "fleet", STORE_CLIENT)
         # An optional dependency.
         from redis import ConnectionError as ConnectionClosed
         from redis import RedisError
@@ -155,7 +142,7 @@ class Store(Counter):
 class Rates:
     """Counts in this process, or in the store of a URL while it answers within TIMEOUT_SECONDS.
 
-    Raises RateStoreUnavailable if there is a URL, and no client for it.
+    Raises ExtraMissing if there is a URL, and no client for it.
     """
 
     def __init__(self, url: str | None, now: Callable[[], float] = time.monotonic) -> None:

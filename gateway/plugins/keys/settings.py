@@ -11,6 +11,8 @@ from gateway.values.setting_values import not_empty
 
 KeyFilePath = Annotated[Path | None, BeforeValidator(not_empty("an API without keys"))]
 
+STORE_CLIENT = "redis"
+"""The package of the extra fleet."""
 _RATE_STORE = re.compile(r"(?P<scheme>(?:redis|valkey)s?://(?=[^/])|unix:///)(?P<rest>\S+)")
 
 

@@ -2,26 +2,19 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from gateway.errors import UserError
 from gateway.hooks import ErrorFormat, Plugin, Port, Runtime
 from gateway.plugins.oip import settings as oip_settings
 from gateway.plugins.oip.settings import ProtocolSettings
-from gateway.settings import Settings
-from gateway.values.extras import install
+from gateway.settings import Settings, variable
+from gateway.values.extras import require
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-
 PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection")
 """What the gRPC port needs beyond the packages of the gateway."""
-
-
-class GrpcUnavailable(UserError):
-    """A port for gRPC is set, but a package that it needs is not installed."""
 
 
 class OpenInferenceProtocol(Plugin):
@@ -34,12 +27,9 @@ class OpenInferenceProtocol(Plugin):
 
     @classmethod
     def check(cls, settings: Settings) -> None:
-        """Raise GrpcUnavailable if a port for gRPC is set but its packages are not installed."""
-        if ProtocolSettings.of(settings).grpc_port and (missing := [each for each in PACKAGES if not _has(each)]):
-            raise GrpcUnavailable(
-                f"GATEWAY_GRPC_PORT is set, but the package {missing[0]} is not installed: "
-                f"{install('grpc')}, or unset the variable"
-            )
+        """Raise ExtraMissing if a port for gRPC is set but its packages are not installed."""
+        if ProtocolSettings.of(settings).grpc_port:
+            require(variable("grpc_port"), "grpc", *PACKAGES)
 
     @classmethod
     def ports(cls, settings: Settings) -> Sequence[Port]:
@@ -79,10 +69,3 @@ class OpenInferenceProtocol(Plugin):
             is_ready=runtime.is_ready,
             upload_bound=runtime.upload_bound,
         )
-
-
-def _has(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # the package that contains it
-        return False

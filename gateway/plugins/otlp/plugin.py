@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from gateway.errors import UserError
 from gateway.hooks import Plugin, Runtime
 from gateway.settings import Settings
-from gateway.values.extras import install
+from gateway.values.extras import require
 
 if TYPE_CHECKING:
     from starlette.middleware import Middleware
@@ -19,10 +18,12 @@ if TYPE_CHECKING:
     from gateway.plugins.otlp.exporter import Exporter
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-
-
-class TracingUnavailable(UserError):
-    """An endpoint for spans is set, but OpenTelemetry's packages are not installed."""
+PACKAGES = (
+    "opentelemetry.sdk.trace",
+    "opentelemetry.exporter.otlp.proto.http",
+    "opentelemetry.instrumentation.asgi",
+    "opentelemetry.instrumentation.grpc",
+)
 
 
 class Otlp(Plugin):
@@ -51,9 +52,7 @@ def _exporter() -> "Exporter | None":
     endpoint = next((name for name in ENDPOINTS if os.environ.get(name)), None)
     if endpoint is None:
         return None
-    try:
-        from gateway.plugins.otlp.exporter import Exporter  # an optional dependency
-    except ImportError as exc:
-        msg = f"{endpoint} is set, but OpenTelemetry's packages are not installed: {install('otel')}, "
-        raise TracingUnavailable(f"{msg}or unset the variable") from exc
+    require(endpoint, "otel", *PACKAGES)
+    from gateway.plugins.otlp.exporter import Exporter
+
     return Exporter()

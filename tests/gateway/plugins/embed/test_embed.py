@@ -127,13 +127,6 @@ def test_answer_size_counts_embedding_values(monkeypatch):
     assert (many.status_code, many.json()["code"]) == (422, "answer_too_large")
 
 
-def test_service_error_is_a_problem_document():
-    with client_of(StubBackend(RuntimeError("inside"))) as client:
-        answer = client.post("/embed", files=files(PNG))
-    assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
-    assert "inside" not in answer.text
-
-
 @pytest.mark.parametrize(("name", "more"), [("normalise", "; did you mean 'normalize'?"), ("frames", ".")])
 def test_misspelt_parameter_gets_a_suggestion_of_this_route(client, name, more):
     answer = client.post("/embed", files=files(PNG), params={name: 2})

@@ -177,7 +177,7 @@ async def test_store_that_answers_is_well_and_one_that_is_away_is_a_warning(stor
 
 
 async def test_missing_client_is_a_failure(monkeypatch):
-    monkeypatch.setattr("gateway.plugins.keys.rates.find_spec", lambda name: None)
+    monkeypatch.setattr("gateway.values.extras.find_spec", lambda name: None)
     (finding,) = await found("redis://localhost:1/0")
     assert finding.level is Level.FAIL
     assert "pip install" in finding.text

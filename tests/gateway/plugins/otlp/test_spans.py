@@ -15,8 +15,8 @@ from gateway.errors import TritonUnreachable
 from gateway.inference.backend import Call
 from gateway.inference.result import Row
 from gateway.plugins.otlp.exporter import Exporter
-from gateway.plugins.otlp.plugin import TracingUnavailable
 from gateway.triton.client import INFER
+from gateway.values.extras import ExtraMissing
 from tests.doubles.backend import CAT, PNG, StubBackend
 from tests.otlp import PARENT, TRACE, Collector, collecting
 from tests.services import client_of
@@ -123,5 +123,5 @@ def test_start_without_the_packages_names_the_extra(monkeypatch, missing):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
     monkeypatch.delitem(sys.modules, "gateway.plugins.otlp.exporter", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(TracingUnavailable, match=r"pip install .*\[otel\]'"):
+    with pytest.raises(ExtraMissing, match=r"pip install .*\[otel\]'"):
         create_app(Settings(_env_file=None))

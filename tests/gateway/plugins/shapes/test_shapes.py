@@ -202,8 +202,6 @@ def test_multi_label_model_accepts_only_sigmoid():
         ({"parameters": {}}, "invalid_body"),
         ({"inputs": INPUTS, "parameters": 1}, "invalid_body"),
         ({"inputs": INPUTS, "options": {}}, "unknown_field"),
-        (b'{"inputs": "" "parameters": {}}', "invalid_body"),
-        (b'{"inputs": ""} x', "invalid_body"),
         (b'{"inputs": "', "invalid_body"),
     ],
 )

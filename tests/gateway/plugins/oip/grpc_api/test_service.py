@@ -26,10 +26,10 @@ from gateway.errors import (
 from gateway.plugins.keys.key_file import add_key
 from gateway.plugins.oip.grpc_api import health, server
 from gateway.plugins.oip.grpc_api.server import MAX_DESCRIPTION_BYTES, KeysRequired
-from gateway.plugins.oip.plugin import GrpcUnavailable
 from gateway.plugins.oip.routes.models import EXTENSIONS
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB
+from gateway.values.extras import ExtraMissing
 from tests.doubles.backend import PNG
 from tests.gateway.api.tensors import SCORES, TEXT, scorer
 from tests.gateway.plugins.oip.grpc_api.serving import (
@@ -394,5 +394,5 @@ async def test_port_for_other_machines_needs_keys(tmp_path):
 
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setattr("gateway.plugins.oip.plugin.PACKAGES", ("nothing_of_this_name",))
-    with pytest.raises(GrpcUnavailable, match=r"nothing_of_this_name.*\[grpc\]"):
+    with pytest.raises(ExtraMissing, match=r"nothing_of_this_name.*\[grpc\]"):
         create_app(Settings(_env_file=None, grpc_port=free_port()), scorer())
