@@ -99,28 +99,22 @@ def _read(text: str, *, wildcard: bool) -> Location:
     parts = _PARTS.fullmatch(text)
     if parts is None:
         raise ValueError("has no scheme and host, such as https://images.example.com/cat.jpg")
-    scheme = parts["scheme"].lower()
+    scheme, authority = parts["scheme"].lower(), parts["authority"]
     if scheme not in HTTP_PORTS:
         raise ValueError("has another scheme than https and http")
-    location = _http(scheme, parts["authority"], parts["rest"], wildcard=wildcard)
-    if _leaves_its_folder(location.path):
-        raise ValueError("has the path segment . or ..")
-    return location
-
-
-def _http(scheme: str, authority: str, rest: str, *, wildcard: bool) -> Location:
     if "@" in authority:
         raise ValueError("has a user or a password")
     if not authority.isascii():
         raise ValueError(_INVALID_HOST)
     host, port = _host_and_port(authority.lower(), wildcard=wildcard)
-    target, _, _ = rest.partition("#")
-    path, question, query = target.partition("?")
+    path, question, query = parts["rest"].partition("#")[0].partition("?")
     if not _PATH.fullmatch(path) or not _QUERY.fullmatch(query):
         raise ValueError("has characters that must be percent-encoded")
     if _AMBIGUOUS_ESCAPE.search(path):
         raise ValueError("has an escape of a control character, or one that is not UTF-8")
-    return Location(scheme, host, HTTP_PORTS[scheme] if port is None else port, path or "/", question + query)
+    if _leaves_its_folder(path):
+        raise ValueError("has the path segment . or ..")
+    return Location(scheme, host, port or HTTP_PORTS[scheme], path or "/", question + query)
 
 
 def _host_and_port(authority: str, *, wildcard: bool) -> tuple[str, int | None]:
