@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Depends
 from fastapi import Query as QueryParameter
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from gateway.api.body import Body
 from gateway.api.request_context import RequestContext
@@ -177,7 +177,7 @@ def reading(parameters: type[BaseModel]) -> Iterator[None]:
 
 
 def request_spec(
-    request: Request,
+    request: HTTPConnection,
     context: RequestContext,
     *,
     model_name: str,

@@ -1,15 +1,12 @@
 """Stream parameters."""
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gateway.api.parameters import reading
 from gateway.inference.backend import Parameters
-from gateway.inference.request_spec import ModelName, ModelVersion, TimeoutSeconds, TopK, timeout_within
-from gateway.inference.result import Selection
-from gateway.settings import Settings
+from gateway.inference.request_spec import ModelName, ModelVersion, TimeoutSeconds, TopK
 
 
 class Smoothing(StrEnum):
@@ -79,20 +76,3 @@ class StreamParameters(BaseModel):
             "enter": self.enter,
             "leave": self.leave,
         }
-
-    def timeout_seconds(self, settings: Settings) -> float:
-        """The deadline of a frame in seconds; raises InvalidParameter."""
-        return timeout_within(self.timeout, default=settings.default_timeout_seconds, most=settings.max_timeout_seconds)
-
-    def selection(self, settings: Settings) -> Selection:
-        """The selection of the returned classes; raises InvalidParameter."""
-        return Selection.of(self, settings)
-
-
-def read_parameters(given: dict[str, Any], settings: Settings) -> StreamParameters:
-    """Validate parameters; raises InvalidParameter."""
-    with reading(StreamParameters):
-        parameters = StreamParameters.model_validate(given)
-    parameters.selection(settings)
-    parameters.timeout_seconds(settings)
-    return parameters

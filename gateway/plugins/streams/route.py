@@ -1,6 +1,7 @@
 """WS /stream: frames of a video or a camera in, predictions out, for each frame and for the sequence so far."""
 
 from contextlib import suppress
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, NoReturn
 
@@ -11,17 +12,16 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics
+from gateway.api.parameters import reading, request_spec
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
 from gateway.errors import GatewayError, InternalError, clear_frames
-from gateway.inference.request_spec import RequestSpec
 from gateway.limits.pools import NeverEvicted
 from gateway.plugins.streams.errors import UpgradeRequired
 from gateway.plugins.streams.messages import error_message
-from gateway.plugins.streams.options import StreamParameters, read_parameters
+from gateway.plugins.streams.options import StreamParameters
 from gateway.plugins.streams.session import StreamSession
 from gateway.plugins.streams.websockets import GOING_DOWN, INTERNAL, NO_ROOM, NORMAL
-from gateway.values.clients import address_of
 
 log = structlog.get_logger("gateway")
 
@@ -93,31 +93,22 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     settings = context.settings
     query = connection.query_params
     given = {name: query.getlist(name) if name in _LISTS else value for name, value in query.items()}
-    parameters = read_parameters(given, settings)
-    model_name = parameters.model or settings.model
-    version, _ = context.version_of(model_name, parameters.version, connection.headers)
-    context.log_fields["model"] = model_name
-    context.check_model(model_name)
+    with reading(StreamParameters):
+        parameters = StreamParameters.model_validate(given)
+    spec = request_spec(
+        connection,
+        context,
+        model_name=parameters.model or settings.model,
+        version=parameters.version,
+        timeout_seconds=parameters.timeout,
+        selection=None,
+    )
+    # A stream keeps its version, and each frame is charged.
+    spec = replace(spec, split=False, paid=False)
     # A frame that cannot wait is dropped: no upload is evicted for it.
     lease = context.shared["uploads"].lease(NeverEvicted(), key_bound=context.caller.upload_bytes)
     context.leases.append(lease)
-    return StreamSession(
-        context.service,
-        settings,
-        lease,
-        parameters,
-        RequestSpec(
-            model_name,
-            version,
-            None,
-            parameters.timeout_seconds(settings),
-            context.request_id,
-            key=context.log_fields.get("key", ""),
-            address=address_of(connection.scope),
-            caller=context.caller,
-        ),
-        context.is_allowed,
-    )
+    return StreamSession(context.service, settings, lease, parameters, spec, context.is_allowed)
 
 
 async def _serve(websocket: WebSocket, session: StreamSession, context: RequestContext) -> None:

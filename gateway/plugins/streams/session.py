@@ -12,7 +12,7 @@ from typing import Any
 from gateway.errors import GatewayError, ImageError, InvalidParameter, Overloaded, StreamIdle, Unauthorized
 from gateway.inference.backend import FrameSequence, SequenceScores
 from gateway.inference.request_spec import RequestSpec, RequestStats
-from gateway.inference.result import Result, Row
+from gateway.inference.result import Result, Row, Selection
 from gateway.inference.service import InferenceService
 from gateway.inference.tools import Scope
 from gateway.ingest import json_text
@@ -86,7 +86,7 @@ class StreamSession(WaitingClient):
         self._service = service
         self._buffer = buffer
         self._parameters = parameters
-        self._selection = parameters.selection(settings)
+        self._selection = Selection.of(parameters, settings)
         self._spec = spec
         """That of every frame, with statistics of its own."""
         self._model = spec.model_name, spec.model_version
