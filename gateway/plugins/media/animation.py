@@ -23,8 +23,6 @@ from gateway.inference.result import NO_PREDICTIONS, Prediction, Result, Row
 from gateway.ingest.formats import png
 from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import Header, ImageFormat, shrunk_bytes
-from gateway.ingest.inspection import DecodePolicy
-from gateway.ingest.upload import Upload
 from gateway.plugins.media.open_files import animation
 from gateway.values.variables import DecodeMode, variable
 
@@ -124,26 +122,24 @@ class Frames:
             file.end()
 
     async def _read(self, image: ExpandedUpload, file: "FileFrames") -> None:
-        data = all_frames(image.upload, image.info, image.policy)
+        data, info = image.upload.data, image.info
+        if image.policy.mode is DecodeMode.NEVER:
+            raise UnsupportedFormat(
+                f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or "
+                "always."
+            )
+        if info.format is ImageFormat.PNG:
+            data = png.for_decoders(data, animated=True)
         size = await image.decoded_size()
-        nbytes = shrunk_bytes(image.info, size)
+        nbytes = shrunk_bytes(info, size)
         wanted = replace(self._wanted, most=self._wanted.most - self._queued)
-        async with animation(image.decoders, data, image.info, size, image.account, wanted) as frames:
+        async with animation(image.decoders, data, info, size, image.account, wanted) as frames:
 
             def begin(frame: OpenedImage) -> Report:
                 return file.begin(frame.index, frame.seconds)
 
             while await image.add(frames, nbytes, begin):
                 self._queued += 1
-
-
-def all_frames(upload: Upload, info: Header, policy: DecodePolicy) -> bytes:
-    """The bytes of an examined animation that a decoder gets; raises UnsupportedFormat if the gateway decodes none."""
-    if policy.mode is DecodeMode.NEVER:
-        raise UnsupportedFormat(
-            f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or always."
-        )
-    return png.for_decoders(upload.data, animated=True) if info.format is ImageFormat.PNG else upload.data
 
 
 class FileFrames:

@@ -22,10 +22,9 @@ from gateway.inference.request import NOT_SERVED, within
 from gateway.inference.result import Result, Row
 from gateway.ingest.decoders.worker import DecoderJob
 from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, memory_limit, shrunk_bytes
-from gateway.ingest.inspection import DecodePolicy, encoded
+from gateway.ingest.inspection import encoded
 from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, HeatMap, Masking
 from gateway.ingest.resizing import TensorInput
-from gateway.ingest.upload import Upload
 from gateway.values.variables import DecodeMode, variable
 
 MAX_SIDE = 384
@@ -104,7 +103,11 @@ class MaskedCopies:
 
     async def _explained(self, image: ExpandedUpload) -> Result:
         masking = self.masking
-        data = masked_here(image.upload, image.info, image.policy)
+        if image.policy.mode is DecodeMode.NEVER:
+            raise UnsupportedFormat(
+                f"Images are masked in the gateway, which {variable('decode')}=never forbids; set it to auto or always."
+            )
+        data = encoded(image.upload, image.info)
         size = await image.decoded_size(MAX_SIDE)
         # The masks cover the whole image, as large as a preprocessor makes it before the crop.
         whole = size.resize if isinstance(size, TensorInput) else size
@@ -188,15 +191,6 @@ class Copies:
         slot_bytes = min(WORK_BYTES * len(self._ppm), limits.memory_bytes)
         expected = expected_frame_seconds(image.info)
         return (await image.decoders.run(job, data, image.info, image.account, expected, slot_bytes))[1]
-
-
-def masked_here(upload: Upload, info: Header, policy: DecodePolicy) -> bytes:
-    """The bytes of an examined image of which a decoder makes masked copies; raises UnsupportedFormat if none may."""
-    if policy.mode is DecodeMode.NEVER:
-        raise UnsupportedFormat(
-            f"Images are masked in the gateway, which {variable('decode')}=never forbids; set it to auto or always."
-        )
-    return encoded(upload, info)
 
 
 class MaskScores:
