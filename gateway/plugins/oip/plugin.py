@@ -62,10 +62,4 @@ class OpenInferenceProtocol(Plugin):
             return nullcontext()
         from gateway.plugins.oip.grpc_api.server import serving
 
-        return serving(
-            runtime.app,
-            runtime.state,
-            knows_key=runtime.knows_key,
-            is_ready=runtime.is_ready,
-            upload_bound=runtime.upload_bound,
-        )
+        return serving(runtime)

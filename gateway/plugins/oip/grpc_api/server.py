@@ -6,7 +6,7 @@ grpc has, and those that it lacks, are in docs/guides/grpc.md.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -15,11 +15,11 @@ import grpc
 import structlog
 
 from gateway.errors import UserError
+from gateway.hooks import Runtime
 from gateway.limits.pools import IDLE_SECONDS, Bound
-from gateway.plugins.oip.grpc_api.asgi import App, Headers
 from gateway.plugins.oip.grpc_api.call import Call, ClientGone
 from gateway.plugins.oip.grpc_api.health import HEALTH, Health, reflection
-from gateway.plugins.oip.grpc_api.service import SERVICE, Handler, InferenceApi, KnowsKey
+from gateway.plugins.oip.grpc_api.service import SERVICE, Handler, InferenceApi
 from gateway.plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_of
 from gateway.plugins.oip.settings import MAX_CALLS, ProtocolSettings
 from gateway.server.http import MAX_HEADER_BYTES
@@ -65,8 +65,6 @@ STOP_SECONDS = 1.0
 NOT_READ = Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "The response was not read in time.", "", ())
 """The end of a call that is incomplete: its status is no success."""
 
-UploadBound = Callable[[Headers], Bound | None]
-
 
 class KeysRequired(UserError):
     """The port would be open to other machines without API keys."""
@@ -75,10 +73,10 @@ class KeysRequired(UserError):
 class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
     """Serves methods by their paths, at most MAX_CALLS calls at once."""
 
-    def __init__(self, state: Mapping[str, Any], methods: Mapping[str, Handler], upload_bound: UploadBound) -> None:
-        self._settings: Settings = state["settings"]
-        self._uploads, self._responses = state["uploads"], state["responses"]
-        self._upload_bound = upload_bound
+    def __init__(self, runtime: Runtime, methods: Mapping[str, Handler]) -> None:
+        self._settings: Settings = runtime.state["settings"]
+        self._uploads, self._responses = runtime.state["uploads"], runtime.state["responses"]
+        self._upload_bound = runtime.upload_bound
         self._methods = methods
         self._open, self._probes = (Bound("grpc_max_calls", most) for most in (MAX_CALLS, MAX_PROBES))
         self._calls: set[Call] = set()
@@ -172,30 +170,22 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
 
 
 @asynccontextmanager
-async def serving(
-    app: App,
-    state: Mapping[str, Any],
-    *,
-    knows_key: KnowsKey,
-    is_ready: Callable[[], bool],
-    upload_bound: UploadBound = lambda _: None,
-) -> AsyncIterator[None]:
+async def serving(runtime: Runtime) -> AsyncIterator[None]:
     """Serve on `settings.grpc_port` until the end of the block, and then until the calls in progress have ended.
 
-    `upload_bound` returns the share of the upload buffer of a request's API key, by the request's headers. Raises
-    KeysRequired.
+    Raises KeysRequired.
     """
-    settings: Settings = state["settings"]
+    settings: Settings = runtime.state["settings"]
     port = ProtocolSettings.of(settings).grpc_port
-    if knows_key(()) and not is_loopback(f"{settings.host}:{port}"):
+    if runtime.knows_key(()) and not is_loopback(f"{settings.host}:{port}"):
         raise KeysRequired(
             f"{variable('grpc_port')} on {settings.host} needs API keys: set {variable('api_keys_file')} to a file of "
             f"`gateway key add`, or {variable('host')}=127.0.0.1 behind a proxy that checks clients"
         )
-    api = InferenceApi(app, state, knows_key)
-    healthy = Health(is_ready)
+    api = InferenceApi(runtime)
+    healthy = Health(runtime.is_ready)
     methods = {**api.methods(), **healthy.methods(), **reflection((SERVICE, HEALTH), api.check_key)}
-    server = GrpcServer(state, methods, upload_bound)
+    server = GrpcServer(runtime, methods)
     await server.start(port)
     log.info("grpc_started", host=settings.host, port=port)
     keeping = asyncio.ensure_future(server.keep(port))
@@ -207,7 +197,7 @@ async def serving(
         api.stop()
         # HTTP requests had the same time already.
         most = settings.shutdown_delay_seconds + settings.shutdown_grace_seconds
-        await server.stop(state["draining"].left_seconds(most))
+        await server.stop(runtime.state["draining"].left_seconds(most))
 
 
 def _check(slots: Bound) -> None:

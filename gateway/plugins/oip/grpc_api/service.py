@@ -25,9 +25,10 @@ from gateway.errors import (
     StreamIdle,
     UploadTimeout,
 )
+from gateway.hooks import Runtime
 from gateway.metrics import STREAMS_STOPPED
 from gateway.plugins.oip.documents import HEADER_LENGTH
-from gateway.plugins.oip.grpc_api.asgi import App, Headers, Response, send_request
+from gateway.plugins.oip.grpc_api.asgi import Response, send_request
 from gateway.plugins.oip.grpc_api.call import Arrived, Call
 from gateway.plugins.oip.grpc_api.messages import InferCall, infer_call, infer_response, model_path
 from gateway.plugins.oip.grpc_api.status import Metadata, failed, failure_in, failure_of, trailing_of
@@ -44,7 +45,6 @@ ERROR_CODE = "error_code"
 
 Handler = Callable[[Call], Awaitable[Metadata]]
 """Serves a call; returns its trailing metadata, and raises what becomes its status."""
-KnowsKey = Callable[[Headers], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +80,13 @@ STATES = {
 
 
 class InferenceApi:
-    """Serves the calls by requests to `app`, whose lifespan state is `state`.
+    """Serves the calls by requests to the application."""
 
-    `knows_key` says whether a request with these headers has a valid key, or needs none.
-    """
-
-    def __init__(self, app: App, state: Mapping[str, Any], knows_key: KnowsKey) -> None:
-        self._app = app
-        self._state = state
-        self._knows_key = knows_key
-        self._settings: Settings = state["settings"]
+    def __init__(self, runtime: Runtime) -> None:
+        self._app = runtime.app
+        self._state = runtime.state
+        self._knows_key = runtime.knows_key
+        self._settings: Settings = runtime.state["settings"]
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def methods(self) -> Mapping[str, Handler]:
