@@ -70,17 +70,13 @@ class UrlFetcher:
         resolver: Resolver | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
+        self._settings = settings
         urls = UrlSettings.of(settings)
         self._allowed = tuple(map(read_prefix, urls.fetch_urls))
         self._rule = AddressRule(urls.fetch_networks)
-        self._request_seconds = settings.upload_timeout_seconds
-        self._max_wait_seconds = settings.max_wait_seconds
-        self._timeout_seconds = FETCH_TIMEOUT_SECONDS
-        self._min_bytes_per_second = MIN_UPLOAD_BYTES_PER_SECOND
         self._limits = Limits.from_settings(settings)
         self._uploads = uploads
-        self._max_fetches = MAX_FETCHES
-        self._slots = RoundRobin(Bound("max_fetches", self._max_fetches, metrics.FETCHES, metrics.FETCHES_LIMIT))
+        self._slots = RoundRobin(Bound("max_fetches", MAX_FETCHES, metrics.FETCHES, metrics.FETCHES_LIMIT))
         self._client_slots: WeakValueDictionary[str, RoundRobin] = WeakValueDictionary()
         """The slots of the clients whose requests have URLs at this moment."""
         self._resolver = resolver or Resolver()
@@ -97,7 +93,7 @@ class UrlFetcher:
         fetches: set[asyncio.Task[tuple[Upload, Download]]] = set()
         reading: asyncio.Task[Upload | UploadReference | None] | None = None
         ended = False
-        left_seconds = self._request_seconds
+        left_seconds = self._settings.upload_timeout_seconds
         with ExitStack() as leases:
             request = _Request(leases, key_bound, self._limits.max_request_bytes, client, self._slots_of(client))
             # The scope ends first: its tasks read `images`, and hold the leases.
@@ -115,7 +111,7 @@ class UrlFetcher:
                     )
                     left_seconds -= time.monotonic() - began
                     if not done:
-                        value = self._request_seconds
+                        value = self._settings.upload_timeout_seconds
                         raise UploadTimeout(
                             f"The images did not arrive in time: the limit upload_timeout_seconds is {value:g} s.",
                             limit="upload_timeout_seconds",
@@ -141,7 +137,7 @@ class UrlFetcher:
         """The slots that a client may have: it leaves some to others, however long its images take."""
         slots = self._client_slots.get(client)
         if slots is None:
-            most = self._max_fetches - self._max_fetches // OTHERS_PART
+            most = MAX_FETCHES - MAX_FETCHES // OTHERS_PART
             slots = self._client_slots[client] = RoundRobin(Bound("max_fetches", most))
         return slots
 
@@ -151,7 +147,7 @@ class UrlFetcher:
 
     async def _fetch(self, reference: UploadReference, request: "_Request") -> tuple[Upload, "Download"]:
         """Fetch one image; the download has the lease of its bytes. An error is the upload's."""
-        download = Download(self._limits, self._min_bytes_per_second, self._uploads, request)
+        download = Download(self._limits, MIN_UPLOAD_BYTES_PER_SECOND, self._uploads, request)
         filename = reference.filename
         try:
             location = _read(reference.url)
@@ -174,11 +170,11 @@ class UrlFetcher:
         began: float | None = None
         self._check(location)
         try:
-            async with asyncio.timeout(self._max_wait_seconds) as timeout:
+            async with asyncio.timeout(self._settings.max_wait_seconds) as timeout:
                 download.timeout = timeout
                 request = download.request
                 async with request.slots.lease(request, 1), self._slots.lease(request, 1, client=request.client):
-                    timeout.reschedule(asyncio.get_running_loop().time() + self._timeout_seconds)
+                    timeout.reschedule(asyncio.get_running_loop().time() + FETCH_TIMEOUT_SECONDS)
                     began = time.perf_counter()
                     return await self._follow(location, download)
         except TimeoutError:
@@ -187,13 +183,14 @@ class UrlFetcher:
             if began is None:
                 raise Overloaded(
                     "Too many images are being fetched: this one waited for "
-                    f"{self._max_wait_seconds:g} s. Retry later.",
+                    f"{self._settings.max_wait_seconds:g} s. Retry later.",
                     limit="max_fetches",
-                    value=self._max_fetches,
+                    value=MAX_FETCHES,
                 ) from None
-            value = self._timeout_seconds
             raise FetchTimeout(
-                f"The image did not arrive within {value:g} s.", limit="fetch_timeout_seconds", value=value
+                f"The image did not arrive within {FETCH_TIMEOUT_SECONDS:g} s.",
+                limit="fetch_timeout_seconds",
+                value=FETCH_TIMEOUT_SECONDS,
             ) from None
         finally:
             if began is not None:
