@@ -4,11 +4,12 @@ The name and the Content-Type of an upload are never looked at.
 """
 
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, UnsupportedFormat
+from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats import bmp, jpeg, png, webp
 from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, Size, accepted_formats, shrunk_bytes
 from gateway.ingest.upload import Limits, Upload
@@ -70,7 +71,10 @@ def inspect(data: bytes, limits: Limits) -> Header | ImageFormat:
     if image_format is None:
         raise UnsupportedFormat(f"{_guess(data)}not a {accepted_formats()} image.")
     if image_format.traits.passed_on:
-        info = _READERS[image_format](data)
+        try:
+            info = _READERS[image_format](data)
+        except (IndexError, struct.error) as exc:
+            raise TruncatedImage(f"The {image_format.value} is cut off in its header.") from exc
         check_size(info, limits)
         return info
     if not image_format.available:

@@ -54,8 +54,6 @@ def read(data: bytes) -> Header:
 
 
 def _read(data: bytes) -> Header:
-    if len(data) < 26:
-        raise TruncatedImage("The BMP is cut off in its header.")
     pixels_offset, header_bytes = struct.unpack_from("<II", data, 10)
     if header_bytes not in _HEADER_BYTES:
         raise InvalidImage("The BMP's header has an unknown size.")

@@ -13,8 +13,6 @@ _MAX_CHUNKS = 10_000
 
 def read(data: bytes) -> Header:
     """Lossy, lossless, extended and animated WebP."""
-    if len(data) < 30:
-        raise TruncatedImage("The WebP is cut off in its header.")
     end = 8 + int.from_bytes(data[4:8], "little")
     if end > len(data):
         raise TruncatedImage("The WebP is cut off: it is shorter than its header says.")

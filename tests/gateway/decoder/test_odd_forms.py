@@ -159,6 +159,9 @@ FORMS = {
     "GIF that reaches beyond its screen": lambda folder: gif()[:6] + struct.pack("<HH", 30, 50) + gif()[10:],
     "GIF without a trailer": lambda folder: gif()[:-1],
     "GIF with a line break behind it": lambda folder: gif() + b"\r\n",
+    "WebP of one colour, whose file has 28 bytes": lambda folder: (
+        b"RIFF\x14\0\0\0WEBPVP8L\x08\0\0\0\x2f\x63\xc0\x18\x10\x88\x88\x08"
+    ),
     "BMP whose offset of the pixels is 0": lambda folder: bmp_with_offset(0),
     "BMP whose last row is not padded": lambda folder: encode(cat(), "BMP")[:-1],
     "PNG in pieces of 256 bytes": lambda folder: png_in_pieces(256),

@@ -185,6 +185,10 @@ BROKEN = {
     ),
     "BMP of no width": ("invalid_image", lambda: small("BMP")[:18] + bytes(4) + small("BMP")[22:]),
     "TIFF of no width": ("invalid_image", lambda: small("TIFF").replace(WIDTH_64, WIDTH_0)),
+    "WebP whose picture is empty": (
+        "truncated_image",
+        lambda: b"RIFF\x1e\0\0\0WEBPVP8X\x0a\0\0\0" + bytes(10) + b"VP8 \0\0\0\0",
+    ),
     "WebP of no width": ("invalid_image", lambda: small("WEBP").replace(b"\x9d\x01\x2a\x40\0", b"\x9d\x01\x2a\0\0")),
     "PNG with a wrong checksum": ("invalid_image", lambda: small("PNG").replace(b"\0\0\0\x40", b"\0\0\0\x41", 1)),
     "PNG with too few bytes for its pixels": (
