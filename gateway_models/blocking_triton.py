@@ -34,10 +34,8 @@ NOT_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
 def pad(payloads: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
     """Zero-pad encoded images to one length.
 
-    Returns RAW_IMAGE uint8 [N, max length] and RAW_IMAGE_LENGTH int32 [N, 1]; raises ValueError for an empty sequence.
+    Returns RAW_IMAGE uint8 [N, max length] and RAW_IMAGE_LENGTH int32 [N, 1]; N is at least 1.
     """
-    if not payloads:
-        raise ValueError("no images to pad")
     lengths = np.fromiter(map(len, payloads), dtype=np.int32, count=len(payloads))
     raw_image = np.zeros((len(payloads), int(lengths.max())), dtype=np.uint8)
     for row, payload in zip(raw_image, payloads, strict=True):

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from gateway.values.labels import read_label_file
 from gateway.values.rollout import Rollout
 from gateway_models.networks.add_checks import (
@@ -18,7 +20,7 @@ from gateway_models.networks.add_checks import (
 from gateway_models.networks.after import NetworkOutputs, check_step, completed_step, outputs_of
 from gateway_models.networks.cpu_form import with_cpu_form
 from gateway_models.networks.functions import FunctionConfig
-from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report, labels_in, work
+from gateway_models.networks.isolation import Job, Report, Task, work
 from gateway_models.networks.model_source import (
     Source,
     SourceError,
@@ -31,7 +33,7 @@ from gateway_models.networks.model_source import (
 from gateway_models.networks.served_memory import with_memory
 from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.card import read_pictures, write_pictures
-from gateway_models.repository.entry import Entry, EntryError, Version, check_name, entry_names, read_entry
+from gateway_models.repository.entry import Entry, EntryError, Outcome, Version, check_name, entry_names, read_entry
 from gateway_models.repository.manage import use, user
 from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.retired import next_version
@@ -46,7 +48,7 @@ RUNS_CODE = ("exported", "torchscript", "function")
 """Kinds of sources whose code runs with --trust."""
 
 
-def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Entry:
+def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
     """Write a model's folders into a repository and return its entry; raises UserError.
 
     On any failure, including an interrupt, the repository is left unchanged.
@@ -58,7 +60,7 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
     source = find_source(spec)
     check_trust(source)
     check_zero_shot(source)
-    source = with_labels(source, repository, report, timeout_seconds)
+    source = with_labels(source, repository, report)
     spec = completed(source, old)
     labels = (
         network_labels(old, repository)
@@ -89,9 +91,9 @@ def add(spec: ModelSpec, repository: Path, report: Report, *, timeout_seconds: f
             code = source.function
             code.stage(network, FunctionConfig(code.path.stem, code.name, spec.input))
         job = Job(spec, source.kind, len(labels), network)
-        outcome = work(job, report, timeout_seconds=timeout_seconds)
-        outcome = with_cpu_form(job, outcome, report, timeout_seconds=timeout_seconds)
-        outcome = with_memory(job, outcome, report, timeout_seconds=timeout_seconds)
+        outcome = work(job, report, TypeAdapter(Outcome))
+        outcome = with_cpu_form(job, outcome, report)
+        outcome = with_memory(job, outcome, report)
         if spec.after:
             outputs = outputs_of(spec, outcome, labels)
             spec = replace(spec, after=completed_step(spec.after, spec, outputs, folder / "step", report))
@@ -208,11 +210,12 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
     return spec
 
 
-def with_labels(source: Source, repository: Path, report: Report, timeout_seconds: float) -> Source:
+def with_labels(source: Source, repository: Path, report: Report) -> Source:
     """The source with the labels of its file, if that has to be loaded for them."""
     if not source.framework or not source.framework.has_labels:
         return source
-    labels = labels_in(Job(source.spec, source.kind, 0, repository), report, timeout_seconds=timeout_seconds)
+    job = Job(source.spec, source.kind, 0, repository, Task.LABELS)
+    labels = work(job, report, TypeAdapter(tuple[str, ...]))
     given = source.spec.labels and find_labels(source, source.spec.labels)
     if given and given != labels and sorted(given) == sorted(labels):
         raise SourceError(

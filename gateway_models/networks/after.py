@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from gateway.values.labels import read_labels
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.functions import CODE, adapter_of, find_function, write_adapter
-from gateway_models.networks.isolation import Job, Report, StepTrial, try_step
+from gateway_models.networks.isolation import Job, Report, Task, work
 from gateway_models.repository.after import AfterStep, DeclaredStep, FunctionStep, StepError, resolved
 from gateway_models.repository.entry import EntryError, Outcome
 from gateway_models.repository.spec import ModelSpec
@@ -78,8 +79,8 @@ def completed_step(
     write_step(step, outputs, folder)
     if isinstance(step, FunctionStep):
         report(f"trying the step {step.described()}")
-        job = Job(replace(spec, after=step, source=step.source), "", len(outputs.labels), folder)
-        step = replace(step, takes_embeddings=try_step(job, report).takes_embeddings)
+        job = Job(replace(spec, after=step, source=step.source), "", len(outputs.labels), folder, Task.STEP)
+        step = replace(step, takes_embeddings=work(job, report, TypeAdapter(bool)))
     return step
 
 
@@ -88,8 +89,8 @@ def outputs_of(spec: ModelSpec, outcome: Outcome, labels: Sequence[str]) -> Netw
     return NetworkOutputs(labels, outcome.embedding_size, spec.multi_label)
 
 
-def do_step(job: Job) -> StepTrial:
-    """Try the step in a job's folder on made-up scores; raises ModelFileError."""
+def do_step(job: Job) -> bool:
+    """Try the step in a job's folder on made-up scores; whether it takes embeddings. Raises ModelFileError."""
     config = json.loads((job.folder / STEP).read_text())
     adapter = adapter_of(job.folder, ADAPTER)
     rng = np.random.default_rng(0)
@@ -113,7 +114,8 @@ def do_step(job: Job) -> StepTrial:
         ) from exc
     if not np.allclose(together, np.stack(alone), rtol=1e-3, atol=1e-5):
         raise ModelFileError("an image's scores depend on the other images of the batch: each row must be its own")
-    return StepTrial(together.shape[1], takes_embeddings=step.takes_embeddings)
+    takes_embeddings: bool = step.takes_embeddings
+    return takes_embeddings
 
 
 def load_step(folder: Path) -> tuple[Callable[[Tensor], Tensor], Callable[[BaseException], str]]:

@@ -4,13 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 
 from gateway.errors import UserError
 from gateway_local import cpu_network
 from gateway_local.cpu_network import CpuNetwork, CpuRuntime
 from gateway_models.networks import onnx_graph
-from gateway_models.networks.isolation import Job, Report, convert_for_cpu
+from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.isolation import Job, Report, Task, WorkFailed, work
 from gateway_models.networks.job_checks import ALLOWED
 from gateway_models.networks.job_checks import report as report_to_parent
 from gateway_models.networks.model_source import SourceError
@@ -28,7 +30,7 @@ ROUNDING = 1e-6
 """Classes whose probabilities differ by less have the same rank."""
 
 
-def with_cpu_form(job: Job, outcome: Outcome, report: Report, *, timeout_seconds: float) -> Outcome:
+def with_cpu_form(job: Job, outcome: Outcome, report: Report) -> Outcome:
     """Write cpu.json and maybe cpu.onnx beside the TorchScript that a job has written; other formats have neither.
 
     Raises SourceError if the spec asks for ONNX Runtime and it cannot run the network with the same answers.
@@ -36,7 +38,7 @@ def with_cpu_form(job: Job, outcome: Outcome, report: Report, *, timeout_seconds
     if outcome.format is not Format.TORCHSCRIPT:
         return outcome
     wanted = job.spec.serving.cpu_runtime
-    found = _chosen(job, report, timeout_seconds)
+    found = _chosen(job, report)
     if wanted is CpuRuntime.ONNXRUNTIME and found.runtime is not wanted:
         raise SourceError(f"--cpu-runtime onnxruntime is not possible: {found.reason}. Leave it out")
     cpu_network.write(found, job.file(Format.TORCHSCRIPT))
@@ -44,7 +46,7 @@ def with_cpu_form(job: Job, outcome: Outcome, report: Report, *, timeout_seconds
     return replace(outcome, cpu_runtime=found.runtime)
 
 
-def _chosen(job: Job, report: Report, timeout_seconds: float) -> CpuNetwork:
+def _chosen(job: Job, report: Report) -> CpuNetwork:
     spec = job.spec
     if spec.serving.cpu_runtime is CpuRuntime.TORCHSCRIPT:
         return CpuNetwork(CpuRuntime.TORCHSCRIPT, "--cpu-runtime or `gateway model tune` has chosen it")
@@ -52,7 +54,10 @@ def _chosen(job: Job, report: Report, timeout_seconds: float) -> CpuNetwork:
         return CpuNetwork(CpuRuntime.TORCHSCRIPT, f"it computes in {spec.precision.value}, and ONNX Runtime in fp32")
     if spec.serving.gpus:
         return CpuNetwork(CpuRuntime.TORCHSCRIPT, "it is served on GPUs alone")
-    return convert_for_cpu(job, report, timeout_seconds=timeout_seconds)
+    try:
+        return work(replace(job, task=Task.CPU_FORM), report, TypeAdapter(CpuNetwork))
+    except (ModelFileError, WorkFailed) as exc:
+        return CpuNetwork(CpuRuntime.TORCHSCRIPT, str(exc))
 
 
 def do_cpu_form(job: Job) -> CpuNetwork:

@@ -5,29 +5,38 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from gateway.errors import UserError
 from gateway.machine.child_environment import NETWORKS, child_environment
-from gateway_local.cpu_network import CpuNetwork, CpuRuntime
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ModelSpec
 
 TIMEOUT_SECONDS = 600.0
 """The time limit to probe and write one network; a large one takes minutes on a slow machine."""
 PROGRESS = "progress: "
-CPU_FORM = "cpu-form"
-"""The kind of a job that converts the model.pt in its folder for ONNX Runtime."""
-STEP = "step"
-"""The kind of a job that tries the step after a network, in its folder."""
 
+T = TypeVar("T")
 Report = Callable[[str], None]
+
+
+class Task(StrEnum):
+    """What a job does, and its answer."""
+
+    NETWORK = "network"
+    """Tests a network and writes it into the folder: Outcome."""
+    LABELS = "labels"
+    """Reads the labels in the file of a spec that may be incomplete: tuple[str, ...]."""
+    CPU_FORM = "cpu form"
+    """Converts the model.pt in the folder for ONNX Runtime: CpuNetwork."""
+    STEP = "step"
+    """Tries the step after a network in the folder: bool, whether it takes embeddings."""
 
 
 class WorkFailed(UserError):
@@ -36,17 +45,16 @@ class WorkFailed(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The network of a completed spec, to be tested and written into `folder`.
+    """The network of a completed spec, and what is done with it in `folder`.
 
-    `kind` is the kind of model_source.Source; `labels` is the number of labels. With `only_labels`, only the labels of
-    its file are read, and the spec may be incomplete.
+    `kind` is the kind of model_source.Source; `labels` is the number of labels.
     """
 
     spec: ModelSpec
     kind: str
     labels: int
     folder: Path
-    only_labels: bool = False
+    task: Task = Task.NETWORK
 
     def file(self, written_as: Format) -> Path:
         """The file to be written."""
@@ -61,14 +69,6 @@ class Job:
     def side(self) -> int:
         """Height and width of the images in pixels."""
         return self.spec.prepared.crop_size
-
-
-@dataclass(frozen=True, slots=True)
-class StepTrial:
-    """What a trial of a step after the network has found: the number of scores for an image, and its arguments."""
-
-    classes: int
-    takes_embeddings: bool
 
 
 JOB = TypeAdapter(Job)
@@ -86,31 +86,8 @@ def start_process() -> subprocess.Popen[str]:
     )
 
 
-def work(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Outcome:
-    """Run a job in a separate process; raises ModelFileError with its reason, or WorkFailed."""
-    return TypeAdapter(Outcome).validate_python(_answer(job, report, timeout_seconds))
-
-
-def labels_in(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[str, ...]:
-    """The labels in the file of a job, read in a separate process; raises ModelFileError, or WorkFailed."""
-    return tuple(_answer(replace(job, only_labels=True), report, timeout_seconds))
-
-
-def try_step(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> StepTrial:
-    """Try a step after the network in a separate process; raises ModelFileError with its reason, or WorkFailed."""
-    return StepTrial(**_answer(replace(job, kind=STEP), report, timeout_seconds))
-
-
-def convert_for_cpu(job: Job, report: Report, *, timeout_seconds: float = TIMEOUT_SECONDS) -> CpuNetwork:
-    """Convert the TorchScript that a job has written in a process of its own: a failure leaves the network as it is."""
-    try:
-        answer = _answer(replace(job, kind=CPU_FORM), report, timeout_seconds)
-        return TypeAdapter(CpuNetwork).validate_python(answer)
-    except (ModelFileError, WorkFailed) as exc:
-        return CpuNetwork(CpuRuntime.TORCHSCRIPT, str(exc))
-
-
-def _answer(job: Job, report: Report, timeout_seconds: float) -> Any:  # noqa: ANN401  # JSON
+def work(job: Job, report: Report, answer_type: TypeAdapter[T]) -> T:
+    """The answer of a job, by a separate process; raises ModelFileError with its reason, or WorkFailed."""
     try:
         given = JOB.dump_json(job).decode()
     except PydanticSerializationError as exc:
@@ -124,7 +101,7 @@ def _answer(job: Job, report: Report, timeout_seconds: float) -> Any:  # noqa: A
     assert process.stderr is not None
     listener = threading.Thread(target=_listen, args=(process.stderr, report, stderr_lines), daemon=True)
     listener.start()
-    timer = threading.Timer(timeout_seconds, process.kill)
+    timer = threading.Timer(TIMEOUT_SECONDS, process.kill)
     timer.start()
     try:
         process.stdin.write(given)
@@ -142,8 +119,8 @@ def _answer(job: Job, report: Report, timeout_seconds: float) -> Any:  # noqa: A
         listener.join()
         process.stderr.close()
     if not in_time:
-        raise WorkFailed(f"{job.spec.source} did not finish a batch within {timeout_seconds:g} s, so it was stopped")
-    return _read(job, answer, code, stderr_lines)
+        raise WorkFailed(f"{job.spec.source} did not finish a batch within {TIMEOUT_SECONDS:g} s, so it was stopped")
+    return answer_type.validate_python(_read(job, answer, code, stderr_lines))
 
 
 def _listen(lines: Iterable[str], report: Report, stderr_lines: list[str]) -> None:

@@ -8,6 +8,7 @@ import os
 import resource
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from gateway_models.networks.cpu_form import do_cpu_form
 from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.function_job import do_function
 from gateway_models.networks.hub import HUGGING_FACE, weights_in
-from gateway_models.networks.isolation import CPU_FORM, JOB, STEP, TIMEOUT_SECONDS, Job
+from gateway_models.networks.isolation import JOB, TIMEOUT_SECONDS, Job, Task
 from gateway_models.networks.job_checks import report
 from gateway_models.networks.onnx_job import do_framework, do_onnx
 from gateway_models.networks.torch_job import do_torch
@@ -79,22 +80,28 @@ def do(job: Job) -> Outcome:
     return {"onnx": do_onnx, "function": do_function}.get(job.kind, do_torch)(job)
 
 
-def _answer(job: Job) -> object:
-    if job.kind == CPU_FORM:
-        return do_cpu_form(job)
-    if job.kind == STEP:
-        return do_step(job)
+def read_labels(job: Job) -> tuple[str, ...]:
+    """The labels in a file of another framework."""
     framework = framework_named(job.kind)
-    return open_network(framework, job.spec).labels if framework and job.only_labels else do(job)
+    assert framework is not None
+    return open_network(framework, job.spec).labels
+
+
+TASKS: dict[Task, Callable[[Job], object]] = {
+    Task.NETWORK: do,
+    Task.LABELS: read_labels,
+    Task.CPU_FORM: do_cpu_form,
+    Task.STEP: do_step,
+}
 
 
 def _confine(job: Job) -> None:
-    if job.kind in {"function", STEP}:
+    if job.kind == "function" or job.task is Task.STEP:
         # Trusted code may map more memory than it uses, so the address space is not limited.
         staged = sum(path.stat().st_size for path in job.folder.rglob("*") if path.is_file())
         confine(staged, cpu_seconds=TIMEOUT_SECONDS * (os.cpu_count() or 2), address_space=False)
         return
-    files = [job.file(Format.TORCHSCRIPT)] if job.kind == CPU_FORM else _source_files(job)
+    files = [job.file(Format.TORCHSCRIPT)] if job.task is Task.CPU_FORM else _source_files(job)
     # The parent enforces the wall clock; the CPU limit ends a process that the parent could not kill.
     confine(sum(map(stored_bytes, files)), cpu_seconds=TIMEOUT_SECONDS * max(2, torch.get_num_threads()))
 
@@ -117,7 +124,7 @@ def main() -> None:
     try:
         job = JOB.validate_json(sys.stdin.buffer.read())
         _confine(job)
-        answer = {"answer": to_jsonable_python(_answer(job))}
+        answer = {"answer": to_jsonable_python(TASKS[job.task](job))}
     except UserError as exc:
         answer = {"error": str(exc)}
     except MemoryError:

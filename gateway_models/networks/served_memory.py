@@ -12,7 +12,7 @@ from gateway_local.cpu_network import CpuRuntime
 from gateway_local.json_child import ChildFailed, ask
 from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_models.networks import served_process
-from gateway_models.networks.isolation import Job, Report
+from gateway_models.networks.isolation import TIMEOUT_SECONDS, Job, Report
 from gateway_models.repository.entry import Entry, Outcome, Version
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Format
@@ -20,7 +20,7 @@ from gateway_models.repository.spec import Format
 BACKENDS = {Format.TORCHSCRIPT: "pytorch", Format.ONNX: "onnxruntime"}
 
 
-def with_memory(job: Job, outcome: Outcome, report: Report, *, timeout_seconds: float) -> Outcome:
+def with_memory(job: Job, outcome: Outcome, report: Report) -> Outcome:
     """The outcome of a job with the memory that a process needs which serves its network on a CPU.
 
     A network that cannot be measured, such as one for GPUs alone, has no record; the table of runtimes counts for it.
@@ -36,7 +36,7 @@ def with_memory(job: Job, outcome: Outcome, report: Report, *, timeout_seconds: 
         "images": min(IN_FLIGHT_PER_CORE, job.spec.serving.max_batch_size),
     }
     try:
-        answer = ask(served_process.__file__, given, timeout_seconds)
+        answer = ask(served_process.__file__, given, TIMEOUT_SECONDS)
     except ChildFailed as exc:
         report(f"its memory is estimated, since it could not be measured: {exc}")
         return outcome

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 
 from gateway.triton.contract import ModelInstanceGroup
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
@@ -33,7 +33,6 @@ from gateway_models.networks.pretrained import processor
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswer, predict_each
 from gateway_models.proof.image_files import NotCompared, parted, reader, resize_for
-from gateway_models.proof.reference import shown
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
 
@@ -173,9 +172,24 @@ def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:
 
 
 def pil_image(path: Path) -> Image.Image:
-    """Read an image file as gateway_models.proof.reference defines it; raises OSError."""
+    """The reference decoding of an image file with Pillow, which the service must match; raises OSError."""
     with Image.open(path) as image:
         return shown(image)
+
+
+def shown(image: Image.Image) -> Image.Image:
+    """The first frame as RGB of 8 bits, upright.
+
+    As torchvision's datasets read it (`convert("RGB")`), with two deliberate exceptions: white
+    shows through transparent pixels, and 16-bit gray is scaled, where Pillow clips it at 255.
+    """
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16"):
+        upright = Image.fromarray((np.asarray(upright) / 257).round().astype(np.uint8))
+    elif upright.has_transparency_data:
+        white = Image.new("RGBA", upright.size, (255, 255, 255, 255))
+        upright = Image.alpha_composite(white, upright.convert("RGBA"))
+    return upright.convert("RGB")
 
 
 def as_ppm(image: Image.Image) -> bytes:

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +14,3 @@ def test_images_are_zero_padded_to_a_common_length(payloads):
     for row, length, payload in zip(raw_image, raw_image_length[:, 0], payloads, strict=True):
         assert row[:length].tobytes() == payload
         assert not row[length:].any()
-
-
-def test_empty_batch_cannot_be_padded():
-    with pytest.raises(ValueError, match="no images"):
-        pad([])

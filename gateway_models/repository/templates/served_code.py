@@ -4,6 +4,7 @@ This file is copied beside model.py of a function and of a step after a network.
 """
 
 import importlib.util
+import inspect
 import sys
 import traceback
 import types
@@ -47,6 +48,24 @@ def described(exc: BaseException) -> str:
         frame = frame.tb_next
     where = f" ({Path(frame.tb_frame.f_code.co_filename).name}, line {frame.tb_lineno})" if frame else ""
     return f"{type(exc).__name__}: {exc}{where}"
+
+
+def needed(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters without a default."""
+    return [
+        each
+        for each in parameters(function)
+        if each.default is inspect.Parameter.empty and each.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters of a function, without *arguments."""
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # builtins have no signature
+        return []
+    return [each for each in found if each.kind is not inspect.Parameter.VAR_POSITIONAL]
 
 
 def answers(

@@ -8,6 +8,7 @@ import torch
 
 from gateway.errors import UserError
 from gateway.triton.contract import breaches, parameters, read_model_config
+from gateway_models.networks import isolation
 from gateway_models.networks.add import add, add_changed
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import WorkFailed
@@ -136,11 +137,12 @@ def test_name_that_is_not_utf_8_is_refused(tmp_path):
         add(spec, tmp_path / "models", print)
 
 
-def test_network_that_never_returns_times_out(tmp_path):
+def test_network_that_never_returns_times_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(isolation, "TIMEOUT_SECONDS", 1)
     with without_deprecations():
         torch.jit.script(Endless()).save(tmp_path / "head.pt")
     with pytest.raises(WorkFailed, match="did not finish a batch within 1 s"):
-        add(request(tmp_path), tmp_path / "models", print, timeout_seconds=1)
+        add(request(tmp_path), tmp_path / "models", print)
 
 
 def test_command_writes_files_and_prints_example_calls(tmp_path, monkeypatch):

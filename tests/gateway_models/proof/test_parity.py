@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gateway_models.proof.reference import shown
+from gateway_models.proof.parity import shown
 
 CLEAR = Image.new("RGBA", (2, 2), (255, 0, 0, 0))
 

@@ -4,14 +4,13 @@ step.json has `module`, `callable`, the `classes` and the embeddings' `size` of 
 number of scores that the step returns (0: not known yet). code/ has the module and its files.
 """
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from served_code import UserCodeError, described, imported  # type: ignore[import-not-found]
+from served_code import UserCodeError, described, imported, needed  # type: ignore[import-not-found]
 
 __all__ = ["ServedStep", "UserCodeError", "described"]
 STEP, CODE = "step.json", "code"
@@ -68,15 +67,10 @@ class ServedStep:
 
 def _arguments(function: Any, name: str) -> int:  # noqa: ANN401  # a callable
     """How many arguments a function takes: 1, or 2 with the embeddings; raises UserCodeError."""
-    needed = [
-        each
-        for each in inspect.signature(function).parameters.values()
-        if each.default is inspect.Parameter.empty
-        and each.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    ]
-    if len(needed) not in (1, 2):
+    count = len(needed(function))
+    if count not in (1, 2):
         raise UserCodeError(
-            f"{name} needs {len(needed)} arguments, but it is given the scores of a batch, and as a second argument "
+            f"{name} needs {count} arguments, but it is given the scores of a batch, and as a second argument "
             "the embeddings"
         )
-    return len(needed)
+    return count

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from served_code import UserCodeError, described, imported  # type: ignore[import-not-found]
+from served_code import UserCodeError, described, imported, needed, parameters  # type: ignore[import-not-found]
 from torch import Tensor
 
 __all__ = ["ServedFunction", "UserCodeError", "described"]
@@ -93,44 +93,27 @@ def _callable(module: types.ModuleType, name: str, device: str, label: str) -> t
         raise UserCodeError(f"{label} is a class, asynchronous or a generator: a function of the batch is expected")
     try:
         load = getattr(module, "load", None)
-        takes = _needed(load) if callable(load) else []
+        takes = needed(load) if callable(load) else []
         state = None if not callable(load) or load is function else load(device) if takes else load()
     except (Exception, SystemExit) as exc:
         raise UserCodeError(f"{label} could not be loaded: {described(exc)}") from exc
-    needed = _needed(function)
-    if len(needed) > 2:
+    count = len(needed(function))
+    if count > 2:
         raise UserCodeError(
-            f"{name} needs {len(needed)} arguments, but it is given the batch of images, and as a second argument what "
+            f"{name} needs {count} arguments, but it is given the batch of images, and as a second argument what "
             "load() returned"
         )
-    return function, (state,) * (len(needed) == 2)
-
-
-def _needed(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The parameters without a default."""
-    return [
-        each
-        for each in _parameters(function)
-        if each.default is inspect.Parameter.empty and each.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        found = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # builtins have no signature
-        return []
-    return [each for each in found if each.kind is not inspect.Parameter.VAR_POSITIONAL]
+    return function, (state,) * (count == 2)
 
 
 def _first_annotation(function: Callable[..., Any]) -> object:
     """The type of the first parameter, or None."""
-    parameters = _parameters(function)
-    if not parameters:
+    found = parameters(function)
+    if not found:
         return None
     target = function if inspect.isroutine(function) else type(function).__call__
     try:
-        return typing.get_type_hints(target).get(parameters[0].name)
+        return typing.get_type_hints(target).get(found[0].name)
     except Exception:  # ignore annotations that cannot be evaluated
         return None
 
