@@ -37,7 +37,7 @@ from gateway_models.repository.entry import Entry, EntryError, Outcome, Version,
 from gateway_models.repository.manage import use, user
 from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.retired import next_version
-from gateway_models.repository.spec import Format, ModelSpec
+from gateway_models.repository.spec import Format, ModelSpec, Precision
 from gateway_models.repository.writing import extend, rewrite, staging, write
 
 OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION}
@@ -159,8 +159,13 @@ def _version_like(spec: ModelSpec, old: Entry, repository: Path) -> int | None:
     if spec.labels and find_labels(source, spec.labels) != labels:
         return None  # `add` refuses other labels
     new = replace(new, after=check_step(new, NetworkOutputs(labels, int(new.features), new.multi_label)))
-    wanted = _described(new)
-    return next((n for n, each in sorted(old.versions.items(), reverse=True) if _described(each.spec) == wanted), None)
+    # `gateway model tune` may have chosen the precision of a version.
+    any_precision = spec.precision is Precision.FP32 and "precision" not in spec.named
+    for number, each in sorted(old.versions.items(), reverse=True):
+        wanted = replace(new, precision=each.spec.precision) if any_precision else new
+        if _described(wanted) == _described(each.spec):
+            return number
+    return None
 
 
 def _described(spec: ModelSpec) -> tuple[object, ...]:

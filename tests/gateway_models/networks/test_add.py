@@ -260,6 +260,13 @@ def test_same_file_changes_nothing_and_a_changed_one_is_the_next_version(tmp_pat
         up()
 
 
+def test_precision_that_tune_has_chosen_is_no_change_unless_another_is_asked_for(tmp_path):
+    repository, spec = tmp_path / "models", spec_of(save_onnx(Head(), tmp_path / "head.onnx"), tmp_path)
+    rewrite(add(spec, repository, print).changed(precision=Precision.FP16), repository)
+    assert add_changed(spec, repository, print)[1:] == (1, False)
+    assert add_changed(replace(spec, named=("precision",)), repository, print)[1:] == (2, True)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "changed"),
     [

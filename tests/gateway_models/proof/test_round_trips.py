@@ -6,7 +6,6 @@ Models are added from every kind of source.
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +24,7 @@ from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import add
 from gateway_models.proof.image_files import image_files
 from gateway_models.proof.parity import Parity, compare_served
-from gateway_models.repository.entry import Entry, EntryError, read_entry
+from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_weights
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision, Serving
@@ -204,7 +203,6 @@ MODELS = {
     "wrong-resize": _lite(_onnx(224)),
     "counted": Trained(_head, FIVE, _onnx(224), 5),
 }
-PREPARED_AHEAD = 3
 
 
 @pytest.fixture(scope="module")
@@ -237,40 +235,22 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def serves(server, repository, tmp_path_factory) -> Iterator[Callable]:
-    """Gives a model of MODELS, served for as long as its test lasts; the next ones are added during the same test."""
+def serves(server, repository, tmp_path_factory) -> Callable:
+    """Adds a model of MODELS, and serves it for as long as its test lasts."""
     folder = tmp_path_factory.mktemp("trained")
-    prepared: dict[str, Future] = {}
-    networks: dict[str, nn.Module] = {}
-    names = list(MODELS)
 
-    def prepare(request: ModelSpec) -> Entry:
-        entry = add(request, repository, print)
+    @contextmanager
+    def serves(name: str) -> Iterator[Served]:
+        network = MODELS[name].network().eval()
+        entry = add(request_of(name, network, folder), repository, print)
         with BlockingTriton(server.url) as triton:
             triton.load(entry.name)
-        return entry
+            try:
+                yield Served(name, entry, network, triton)
+            finally:
+                triton.unload(*entry.ensembles, entry.classifier, entry.preprocessor)
 
-    with ThreadPoolExecutor(2) as pool:
-
-        @contextmanager
-        def serves(name: str) -> Iterator[Served]:
-            here = names.index(name)
-            for each in names[here : here + PREPARED_AHEAD]:
-                if each not in prepared:
-                    # Saved here and not in a thread, where torch's warnings cannot be told from another's.
-                    networks[each] = MODELS[each].network().eval()
-                    prepared[each] = pool.submit(prepare, request_of(each, networks[each], folder))
-            entry = prepared[name].result()
-            with BlockingTriton(server.url) as triton:
-                try:
-                    yield Served(name, entry, networks.pop(name), triton)
-                finally:
-                    wait(prepared.values())  # a test leaves no work behind
-                    entry = read_entry(repository, name)
-                    triton.unload(*entry.ensembles, entry.classifier, entry.preprocessor)
-
-        yield serves
-        pool.shutdown(cancel_futures=True)
+    return serves
 
 
 def request_of(name: str, network: nn.Module, folder: Path) -> ModelSpec:
