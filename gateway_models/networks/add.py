@@ -103,16 +103,15 @@ def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
         if old is None:
             entry = Entry(spec.name, {number: version}, Rollout.of([str(number)], by=user()))
             write(entry, labels, file, repository, step)
-            write_pictures(repository / entry.name, pictures)
-            return entry
-        if old.embedding_size != outcome.embedding_size:
+        elif old.embedding_size != outcome.embedding_size:
             raise EntryError(
                 f"embeddings have {outcome.embedding_size} numbers and those of the other versions "
                 f"{old.embedding_size}: add it under another name, which clients select by ?model=, not as a version "
                 f"of {old.name!r}"
             )
-        entry = replace(old, versions={**old.versions, number: version})
-        extend(old, entry, file, repository, step, labels)
+        else:
+            entry = replace(old, versions={**old.versions, number: version})
+            extend(old, entry, file, repository, step, labels)
         write_pictures(repository / entry.name, pictures)
         return entry
 
