@@ -154,7 +154,8 @@ def _lite(
     **changes,
 ) -> Trained:
     preprocessing = Preprocessing((224, 224), 224, "bicubic", (0.5,) * 3, (0.5,) * 3)
-    return Trained(lite, preprocessing, save, file="lite0", written_as=written_as, tolerance=tolerance, changes=changes)
+    named = {"file": "lite0", "written_as": written_as, "tolerance": tolerance, "changes": changes}
+    return Trained(lambda: lite(), preprocessing, save, **named)
 
 
 def _torchvision(architecture: str, weights: str, **changes) -> Trained:
