@@ -7,27 +7,16 @@ is measured.
 import asyncio
 import json
 import random
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 PHOTO = Path(__file__).resolve().parents[1] / "docs" / "examples" / "cat.jpg"
 CLOSING_SECONDS = 60.0
-LEFT = (
-    "gateway_streams",
-    "gateway_images_in_flight",
-    "gateway_images_waiting",
-    "gateway_in_flight_bytes",
-    "gateway_waiting_bytes",
-    "gateway_decoding_bytes",
-)
-"""Metrics that must be 0 once all streams have ended."""
 
 
 @dataclass
@@ -68,10 +57,10 @@ def picture(photo: bytes) -> bytes:
     return photo[:2] + b"\xff\xfe" + (len(words) + 2).to_bytes(2, "big") + words + photo[2:]
 
 
-async def camera(url: str, photo: bytes, *, fps: float, seconds: float, query: str = "", hang_up: bool = False) -> Seen:
-    """Send frames at a rate, then wait for every response; with `hang_up` disconnect without a close frame."""
+async def camera(url: str, photo: bytes, *, fps: float, seconds: float) -> Seen:
+    """Send frames at a rate, then wait for every response."""
     seen, sent_at = Seen(), list[float]()
-    address = url.replace("http", "ws", 1) + "/stream?top_k=1" + query
+    address = url.replace("http", "ws", 1) + "/stream?top_k=1"
     async with connect(address, proxy=None, compression=None, open_timeout=CLOSING_SECONDS) as stream:
         reading = asyncio.create_task(_read(stream, seen, sent_at))
         begun = time.perf_counter()
@@ -81,17 +70,12 @@ async def camera(url: str, photo: bytes, *, fps: float, seconds: float, query: s
                 await stream.send(picture(photo))
                 seen.sent += 1
                 await asyncio.sleep(max(0.0, begun + seen.sent / fps - time.perf_counter()))
-            if hang_up:
-                stream.transport.abort()
-            else:
-                await stream.send('{"end": true}')
+            await stream.send('{"end": true}')
         except ConnectionClosed:
             pass  # _read records the reason
         async with asyncio.timeout(CLOSING_SECONDS):
             await reading
-    if hang_up:
-        seen.faults = [fault for fault in seen.faults if not fault.startswith("closed")]
-    elif not seen.faults and len(seen.frames) + seen.dropped != seen.sent:
+    if not seen.faults and len(seen.frames) + seen.dropped != seen.sent:
         seen.faults.append(f"{seen.sent} sent, {len(seen.frames)} answered, {seen.dropped} reported as dropped")
     return seen
 
@@ -111,27 +95,3 @@ async def cameras(url: str, *, streams: int, fps: float, seconds: float) -> list
     """Run several cameras at the same time."""
     photo = PHOTO.read_bytes()
     return await asyncio.gather(*(camera(url, photo, fps=fps, seconds=seconds) for _ in range(streams)))
-
-
-async def soak(url: str, *, streams: int, fps: float, seconds: float, each_seconds: float = 5.0) -> list[Seen]:
-    """Run cameras of random length one after the other; every third one closes without a close frame.
-
-    The last ones end with the time, or after a second.
-    """
-    photo, ends, all_seen = PHOTO.read_bytes(), time.monotonic() + seconds, list[Seen]()
-
-    async def one(number: int) -> None:
-        while time.monotonic() < ends:
-            number += 1
-            length = min(random.uniform(0.2, 2) * each_seconds, max(1.0, ends - time.monotonic()))
-            all_seen.append(await camera(url, photo, fps=fps, seconds=length, hang_up=number % 3 == 0))
-
-    await asyncio.gather(*(one(number) for number in range(streams)))
-    return all_seen
-
-
-def gauges(url: str) -> dict[str, float]:
-    """The values of the gateway's metrics in LEFT, by name."""
-    text = httpx.get(f"{url}/metrics", timeout=60).text
-    found = {name: re.search(rf"^{name} (\S+)$", text, re.MULTILINE) for name in LEFT}
-    return {name: float(match[1]) for name, match in found.items() if match}

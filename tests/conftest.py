@@ -4,13 +4,14 @@ import atexit
 import functools
 import gc
 import io
+import itertools
 import multiprocessing.util
 import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.gateway_models.networks.warm_jobs import WarmProcess
 from tests.light_models import lightened
 from tests.loops import Loop
 from tests.photos import PHOTOS, photo
+from tests.processes import Gateway, running_gateway
 from tests.services import decoders_on_demand
 from tests.shipped import copy_models
 from tests.tritons import running_triton
@@ -188,6 +190,19 @@ def light_triton(runtime: TritonRuntime, light_repository: Path) -> Iterator[Emb
     """A ready Triton with `light_repository`, for tests that leave its models unchanged or recovered."""
     with running_triton(runtime, light_repository) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def start_gateway(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[Gateway]]:
+    """Starts a gateway, in a process of its own, with the settings of a test."""
+    folder, number = tmp_path_factory.mktemp("gateways"), itertools.count()
+
+    def start(**settings: object) -> AbstractContextManager[Gateway]:
+        own = folder / str(next(number))
+        own.mkdir()
+        return running_gateway(own / "log", **settings)
+
+    return start
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from gateway.plugin_loading import installed, metrics_of
 from tests.deploy.prometheus import Prometheus, expression, needs_prometheus, promtool, running_prometheus
 from tests.deploy.test_alerts import RULES
 from tests.photos import photo, unlike_any
-from tests.processes import Gateway, running_gateway, wait_for
+from tests.processes import Gateway, wait_for
 
 BOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
 PANELS = [panel for path in BOARDS for panel in json.loads(path.read_text())["panels"] if panel["type"] != "row"]
@@ -108,8 +108,8 @@ MAY_LACK_DATA = re.compile(
 
 
 @pytest.fixture(scope="module")
-def gateway(light_triton, tmp_path_factory) -> Iterator[Gateway]:
-    with running_gateway(tmp_path_factory.mktemp("gateway") / "log", triton_url=light_triton.url) as gateway:
+def gateway(light_triton, start_gateway) -> Iterator[Gateway]:
+    with start_gateway(triton_url=light_triton.url) as gateway:
         yield gateway
 
 

@@ -14,12 +14,12 @@ from gateway_local.doctor.tritons import tritons
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.gateway_client.bulk.running import rows_of, run
-from tests.photos import PHOTOS, photo, undecodable, unlike_any
-from tests.processes import PROJECT, Gateway, running_gateway, wait_for
+from tests.photos import PHOTOS, photo, undecodable
+from tests.processes import PROJECT, Gateway, running_gateway
 from tests.samples import sample
 from tests.settings import Settings
 from tests.streaming import ask, opened
-from tests.tritons import running_triton, stub_processes
+from tests.tritons import running_triton
 
 PAGE = PROJECT / "docs" / "guides" / "existing-triton.md"
 GPUS = re.compile(r"instance_group \[\n.*?\n\]", re.DOTALL)
@@ -67,9 +67,8 @@ def own_triton(runtime: TritonRuntime, repository: Path) -> Iterator[EmbeddedTri
 
 
 @pytest.fixture(scope="module")
-def gateway(own_triton: EmbeddedTriton, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    log = tmp_path_factory.mktemp("gateway") / "gateway.log"
-    with running_gateway(log, triton_url=own_triton.url) as running:
+def gateway(own_triton: EmbeddedTriton, start_gateway) -> Iterator[Gateway]:
+    with start_gateway(triton_url=own_triton.url) as running:
         yield running
 
 
@@ -146,17 +145,6 @@ def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
     assert [row["status"] for row in rows] == ["ok"] * len(PHOTOS)
     with opened(gateway.url, "?smoothing=none&top_k=1") as stream:
         assert len(ask(stream, photo("cat"))["predictions"]) == 1
-
-
-@pytest.mark.parametrize("model", ["preprocessor", "classifier"])
-def test_killed_process_is_recovered(own_triton, client, model):
-    killed = stub_processes(own_triton, model)
-    for process in killed:
-        process.kill()
-    wait_for(lambda: {*stub_processes(own_triton, model)} - {*killed})
-    # No cache has this image.
-    wait_for(lambda: client.post("/predict", content=unlike_any(photo("cat")), headers=JPEG).status_code == 200)
-    wait_for(lambda: client.get("/health/ready").status_code == 200)
 
 
 def test_padded_rows_share_calls(runtime, tmp_path_factory, tmp_path):

@@ -5,7 +5,6 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -24,7 +23,7 @@ from tests.commands import gateway, refusal
 from tests.gateway_models.networks.builders import add_head
 from tests.load import Load
 from tests.photos import photo
-from tests.processes import Gateway, free_port, running_gateway, wait_for
+from tests.processes import free_port, wait_for
 from tests.tritons import running_triton, stub_processes
 
 CAT = photo("cat")
@@ -56,21 +55,13 @@ def admin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture(scope="module")
-def start(served: Served, admin: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory):
-    folder = tmp_path_factory.mktemp("gateway")
-
-    @contextmanager
-    def start(name: str, **settings: object) -> Iterator[Gateway]:
-        settings = {"triton_url": served.triton.url, "model": "flowers", "admin_keys_file": admin[0], **settings}
-        with running_gateway(folder / name, **settings) as running:
-            yield running
-
-    return start
+def start(served: Served, admin: tuple[Path, str], start_gateway):
+    return partial(start_gateway, triton_url=served.triton.url, model="flowers", admin_keys_file=admin[0])
 
 
 @pytest.fixture(scope="module")
 def http(start, admin: tuple[Path, str]) -> Iterator[httpx.Client]:
-    with start("plain") as running, running.client(headers={"X-API-Key": admin[1]}) as client:
+    with start() as running, running.client(headers={"X-API-Key": admin[1]}) as client:
         yield client
 
 
@@ -145,8 +136,8 @@ def test_what_answers_is_changed_under_load_and_gateways_agree(start, served, ad
     options = ("--triton", served.triton.url, "--model-repository", served.repository)
     use = partial(gateway, "model", "use", "fruits", *options)
     with (
-        start("one", workers=2, model_repository=served.repository) as one,
-        start("two") as two,
+        start(workers=2, model_repository=served.repository) as one,
+        start() as two,
         one.client(headers={"X-API-Key": admin[1]}) as http,
         two.client() as other,
     ):
@@ -233,7 +224,7 @@ def test_failed_load_reports_the_reason(http, served):
 def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
     options = ("--triton", served.triton.url, "--model-repository", served.repository)
     gateway("model", "use", "flowers", "1", "--shadow", "2", *options)
-    with start("shadow", ready_interval_seconds=0.5) as running, running.client() as http:
+    with start(ready_interval_seconds=0.5) as running, running.client() as http:
 
         def shadowed() -> Counter[str]:
             """Images for the shadow, by outcome."""

@@ -1,8 +1,7 @@
 """Tritons that a test may break, and what the gateway in front of them says."""
 
-import itertools
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import pytest
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.photos import photo, unlike_any
-from tests.processes import Gateway, running_gateway
+from tests.processes import Gateway
 
-StartGateway = Callable[..., AbstractContextManager[Gateway]]
 StartTriton = Callable[..., EmbeddedTriton]
 
 
@@ -44,16 +42,6 @@ def two_tritons(start_triton: StartTriton) -> list[EmbeddedTriton]:
 def urls_of(tritons: list[EmbeddedTriton]) -> str:
     """The setting for these Tritons."""
     return ",".join(triton.url for triton in tritons)
-
-
-@pytest.fixture
-def start_gateway(tmp_path: Path) -> StartGateway:
-    number = itertools.count()
-
-    def start(**settings: object) -> AbstractContextManager[Gateway]:
-        return running_gateway(tmp_path / f"gateway-{next(number)}.log", **settings)
-
-    return start
 
 
 def health(gateway: Gateway) -> httpx.Response:

@@ -10,7 +10,7 @@ from gateway.triton.contract import ENSEMBLE_MODEL, RAW_IMAGE
 from tests.asking import encode
 from tests.collisions import colliding_jpegs, start
 from tests.photos import photo
-from tests.processes import Gateway, running_gateway, wait_for
+from tests.processes import Gateway, wait_for
 from tests.reliability.conftest import classify
 
 pytestmark = pytest.mark.triton
@@ -24,10 +24,9 @@ def pair() -> tuple[bytes, bytes]:
 
 
 @pytest.fixture(scope="module")
-def gateway(triton, tmp_path_factory) -> Iterator[Gateway]:
+def gateway(triton, start_gateway) -> Iterator[Gateway]:
     """A gateway with a secret of its own, in two processes."""
-    log = tmp_path_factory.mktemp("gateway") / "gateway.log"
-    with running_gateway(log, triton_url=triton.url, workers=2) as running:
+    with start_gateway(triton_url=triton.url, workers=2) as running:
         yield running
 
 

@@ -1,6 +1,5 @@
 """Reload and stop of `gateway serve` under clients that try nothing again: no request is lost."""
 
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +17,8 @@ pytestmark = [pytest.mark.triton, pytest.mark.slow]
 def loaded(gateway: Gateway) -> Iterator[Load]:
     """Clients of which half keep their connections, and half open one for each request; the load of all of them."""
     with (
-        Load(gateway.url, clients=4, pause_seconds=0.1) as load,
-        Load(gateway.url, clients=4, pause_seconds=0.1, keeps_connections=False, answers=load.answers),
+        Load(gateway.url, clients=2, pause_seconds=0.1) as load,
+        Load(gateway.url, clients=2, pause_seconds=0.1, keeps_connections=False, answers=load.answers),
     ):
         yield load
 
@@ -33,9 +32,9 @@ def top_k(gateway: Gateway) -> int:
         return len(http.post("/predict", files={"f": photo("cat")}).json()["results"][0]["predictions"])
 
 
-def reloaded(gateway: Gateway, event: str, count: int = 1) -> None:
+def reloaded(gateway: Gateway, event: str) -> None:
     gateway.process.send_signal(signal.SIGHUP)
-    wait_for(lambda: sum(each["event"] == event for each in gateway.events()) == count, process=gateway.process)
+    wait_for(lambda: event in [each["event"] for each in gateway.events()], process=gateway.process)
 
 
 def test_reload_takes_new_settings_and_loses_no_request(light_triton, tmp_path):
@@ -48,16 +47,12 @@ def test_reload_takes_new_settings_and_loses_no_request(light_triton, tmp_path):
             variables.write_text("GATEWAY_API_KEYS_FILE=/nowhere\n")
             reloaded(gateway, "reload_failed")
             assert workers(gateway) == first
-            for count, labels in enumerate((1, 3), 1):
-                variables.write_text(f"GATEWAY_DEFAULT_TOP_K={labels}\n")
-                reloaded(gateway, "reloaded", count)
-                wait_for(lambda: top_k(gateway) == labels)  # noqa: B023  # it is called at once
-            wait_for(lambda: len(workers(gateway)) == 1, timeout_seconds=30)
+            variables.write_text("GATEWAY_DEFAULT_TOP_K=1\n")
+            reloaded(gateway, "reloaded")
+            wait_for(lambda: top_k(gateway) == 1)
+            wait_for(lambda: len(workers(gateway)) == 1)
         assert not workers(gateway) & first
         assert set(load.outcomes()) == {200}
-        os.kill(min(workers(gateway)), signal.SIGKILL)
-        wait_for(lambda: any(each["event"] == "worker_died" for each in gateway.events()))
-        wait_for(lambda: top_k(gateway) == 3)
 
 
 def test_stop_answers_what_was_accepted(light_triton, tmp_path):

@@ -11,15 +11,14 @@ import pytest
 from gateway_local.server import EmbeddedTriton
 from tests.cameras import PHOTO, cameras, picture
 from tests.photos import photo
-from tests.processes import Gateway, running_gateway, wait_for
+from tests.processes import Gateway, wait_for
 from tests.streaming import ask, opened
 from tests.tritons import stub_processes
 
 
 @pytest.fixture(scope="module")
-def service(triton: EmbeddedTriton, tmp_path_factory) -> Iterator[Gateway]:
-    log = tmp_path_factory.mktemp("streams") / "gateway.log"
-    with running_gateway(log, triton_url=triton.url, max_wait_seconds=30) as gateway:
+def service(triton: EmbeddedTriton, start_gateway) -> Iterator[Gateway]:
+    with start_gateway(triton_url=triton.url, max_wait_seconds=30) as gateway:
         yield gateway
 
 
