@@ -55,10 +55,6 @@ def main(
     ] = None,
     *,
     peers: Annotated[bool, typer.Option("--peers", help="Measure other servers of the network beside (c).")] = False,
-    ours: Annotated[
-        list[str] | None,
-        typer.Option(help="With --peers: NAME=REPOSITORY or NAME@MODEL=REPOSITORY, also measured; repeatable."),
-    ] = None,
     files: Annotated[int, typer.Option(help="With --peers: also one request with this number of files.", min=0)] = 0,
     megapixels: Annotated[int, typer.Option(help="With --peers: also photographs of 12, 24 or 49 megapixels.")] = 0,
     into: Annotated[
@@ -81,22 +77,20 @@ def main(
     in_flight = _numbers(concurrency)
     if unknown := set(parts) - set("abcde"):
         raise typer.BadParameter(f"there is no part {''.join(sorted(unknown))}: a, b, c, d, e")
-    if not peers and (len(in_flight) > 1 or ours or files or megapixels):
-        raise typer.BadParameter("several numbers of --concurrency, --ours, --files and --megapixels need --peers")
+    if not peers and (len(in_flight) > 1 or files or megapixels):
+        raise typer.BadParameter("several numbers of --concurrency, --files and --megapixels need --peers")
     if megapixels not in SIZES:
         raise typer.BadParameter(f"--megapixels {megapixels} is none of {', '.join(map(str, SIZES))}")
     if peers and images is not None:
         raise typer.BadParameter("--peers sends its own photographs, and takes no --images")
     try:
         if peers:
-            others = {each: _repositories(ours or [], each, models) for each in models}
             loads = compared.loads(in_flight, files, megapixels)
             _check_documents(into or [], [SUMMARY, BRIEF, *(f"{SUMMARY} {each}" for each in models)])
             measured = {}
             for each in models:
                 with repository(each, changes or [], progress) as path:
-                    services = {compared.OURS: path, **others[each]}
-                    measured[each] = compared.measure(services, loads, seconds, rounds, progress)
+                    measured[each] = compared.measure(path, loads, seconds, rounds, progress)
                 _publish(compared.report(measured[each]), into or [], f"{SUMMARY} {each}")
             _publish(compared.summary(measured), into or [], SUMMARY)
             _publish(compared.brief(measured[models[0]]), into or [], BRIEF)
@@ -126,21 +120,6 @@ def _numbers(text: str) -> list[int]:
     if min(numbers) < 1:
         raise typer.BadParameter(f"--concurrency {text} is not a list of numbers such as 1,4,32")
     return numbers
-
-
-def _repositories(ours: list[str], model: str, models: list[str]) -> dict[str, Path]:
-    """The repositories of the --ours options for a model, by the name of the service."""
-    found = {}
-    for text in ours:
-        title, equals, path = text.partition("=")
-        name, _, network = title.partition("@")
-        if not (name and equals and Path(path).is_dir()) or (network or models[0]) not in models:
-            raise typer.BadParameter(f"--ours {text} is not NAME=REPOSITORY or NAME@MODEL=REPOSITORY with a folder")
-        if len(models) > 1 and not network:
-            raise typer.BadParameter(f"--ours {text} belongs to one of several models: write {name}@MODEL={path}")
-        if network in ("", model):
-            found[name] = Path(path).resolve()
-    return found
 
 
 def _check_documents(documents: list[Path], commands: list[str]) -> None:

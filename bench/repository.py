@@ -1,28 +1,21 @@
-"""The measured model repository: the project's, or a copy with another model or other settings.
-
-`python -m bench.repository mobilenet-v3-small build/tuned` writes one that stays, to be tuned and measured: `gateway
-model tune ensemble_model PHOTOS --model-repository build/tuned`, `python -m bench --peers --ours tuned=build/tuned`.
-"""
+"""The measured model repository: a copy of the project's, with another model or other settings."""
 
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from bench.output import Progress, progress
+from bench.output import Progress
 from gateway.triton.contract import CLASSIFIER, read_model_config
 from gateway_local import cpu_network
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.sizing import FOLDER
-from gateway_models.networks.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMALL, Recipe, default_entry, export
-from gateway_models.repository.entry import write_record
+from gateway_models.networks.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMALL, Recipe, export
 
 RECIPES: dict[str, Recipe] = {"mobilenet-v3-small": MOBILENET_V3_SMALL, "efficientnet-lite0": EFFICIENTNET_LITE0}
 GENERATED = ("model.pt", *cpu_network.FILES, "labels.txt")
@@ -41,27 +34,19 @@ def repository(model: str, changes: Iterable[str], report: Progress) -> Iterator
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         copy = Path(folder) / "triton_models"
-        write(model, changes, copy, report)
+        ignored = shutil.ignore_patterns(*GENERATED, FOLDER, "__pycache__")
+        shutil.copytree(DEFAULT_MODEL_REPOSITORY, copy, ignore=ignored)
+        exported = _exported(RECIPES.get(model, EFFICIENTNET_LITE0), copy, report)
+        path = exported / "1" / "model.pt" if model in RECIPES else Path(model)
+        (copy / CLASSIFIER / "1").mkdir(exist_ok=True)
+        shutil.copy2(path, copy / CLASSIFIER / "1" / "model.pt")
+        for name in cpu_network.FILES:
+            if (path.with_name(name)).is_file():
+                shutil.copy2(path.with_name(name), copy / CLASSIFIER / "1")
+        shutil.copy2(exported / "labels.txt", copy / CLASSIFIER)
+        for change in changes:
+            _change(copy, change)
         yield copy
-
-
-def write(model: str, changes: Iterable[str], copy: Path, report: Progress) -> None:
-    """Write what `repository` yields to a folder that does not exist; raises FileExistsError, too."""
-    ignored = shutil.ignore_patterns(*GENERATED, FOLDER, "__pycache__")
-    shutil.copytree(DEFAULT_MODEL_REPOSITORY, copy, ignore=ignored)
-    recipe = RECIPES.get(model, EFFICIENTNET_LITE0)
-    exported = _exported(recipe, copy, report)
-    path = exported / "1" / "model.pt" if model in RECIPES else Path(model)
-    (copy / CLASSIFIER / "1").mkdir(exist_ok=True)
-    shutil.copy2(path, copy / CLASSIFIER / "1" / "model.pt")
-    for name in cpu_network.FILES:
-        if (path.with_name(name)).is_file():
-            shutil.copy2(path.with_name(name), copy / CLASSIFIER / "1")
-    shutil.copy2(exported / "labels.txt", copy / CLASSIFIER)
-    if model in RECIPES:  # for `gateway model tune`, which compares with the original
-        write_record(default_entry(replace(recipe, preprocessing=EFFICIENTNET_LITE0.preprocessing)), copy)
-    for change in changes:
-        _change(copy, change)
 
 
 def _exported(recipe: Recipe, configuration: Path, report: Progress) -> Path:
@@ -111,20 +96,3 @@ def set_field(message: Message, path: list[str], value: str) -> None:
 
 def _is_map(target: object) -> bool:
     return hasattr(target, "items")
-
-
-def main(
-    model: Annotated[str, typer.Argument(help=f"{', '.join(RECIPES)}, or a model.pt.")],
-    folder: Annotated[Path, typer.Argument(help="A folder that does not exist.")],
-    changes: Annotated[list[str] | None, typer.Option("--set", help="As for python -m bench; repeatable.")] = None,
-) -> None:
-    """Write a model repository that is measured."""
-    try:
-        write(model, changes or [], folder, progress)
-    except (FileExistsError, FileNotFoundError, NoSuchSetting) as exc:
-        typer.secho(f"error: {exc}", err=True, fg="red")
-        raise typer.Exit(1) from exc
-
-
-if __name__ == "__main__":
-    typer.run(main)

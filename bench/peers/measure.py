@@ -39,12 +39,11 @@ def loads(in_flight: list[int], files: int, megapixels: int) -> list[Load]:
 
 
 def measure(
-    ours: Mapping[str, Path], chosen: list[Load], seconds: float, rounds: int, progress: Progress
+    repository: Path, chosen: list[Load], seconds: float, rounds: int, progress: Progress
 ) -> dict[Load, dict[str, Series]]:
-    """Each load's measurements by service; `ours` are model repositories by name, the peers serve the first one's."""
-    python, first = environment(progress), next(iter(ours.values()))
-    services = {name: gateway_up(repository) for name, repository in ours.items()}
-    services |= {name: peer(name, python, first) for name in PEERS}
+    """Each load's measurements by service, all with the models of a repository."""
+    python = environment(progress)
+    services = {OURS: gateway_up(repository), **{name: peer(name, python, repository) for name in PEERS}}
     with ExitStack() as stack:
         running = candidates.started(stack, services, progress, one_file=tuple(PEERS))
         return candidates.compare(running, chosen, seconds, rounds, progress)
@@ -59,23 +58,16 @@ def report(measured: Measured) -> str:
 
 
 def summary(measured: Mapping[str, Measured]) -> str:
-    """Images per second, a row for each network and load, with the ratio of each of our services to the faster peer."""
-    names = list(dict.fromkeys(name for loads in measured.values() for services in loads.values() for name in services))
-    ours = [name for name in names if name not in PEERS]
+    """Images per second, a row for each network and load, with the ratios of this service to the faster peers."""
+    names = [OURS, *PEERS]
     rows = []
     for model, loads in measured.items():
         for load, services in loads.items():
             alone = load.files > 1  # a peer's requests have one file each, where this service's have many
-            rates = (
-                _rate(services[name], p99=not (alone and name in PEERS)) if name in services else "" for name in names
-            )
-            ratios = (
-                str(ratio_to_faster_peer(services, name, group)) if name in services else ""
-                for name in ours
-                for group in FASTER
-            )
+            rates = (_rate(services[name], p99=not (alone and name in PEERS)) for name in names)
+            ratios = (str(ratio_to_faster_peer(services, group)) for group in FASTER)
             rows.append([model, load.title, *rates, *ratios])
-    header = ["network", "load", *names, *(f"{name} {title}" for name in ours for title in FASTER.values())]
+    header = ["network", "load", *names, *(f"{OURS} {title}" for title in FASTER.values())]
     return table(header, rows) + _note(next(iter(measured.values())))
 
 
@@ -88,15 +80,15 @@ def brief(measured: Measured) -> str:
     for load, services in measured.items():
         if load.files == 1:
             faster = max((services[name] for name in _peers(ONNX)), key=lambda each: each.rate)
-            ratios = (str(ratio_to_faster_peer(services, OURS, group)) for group in (ONNX, AS_WRITTEN))
+            ratios = (str(ratio_to_faster_peer(services, group)) for group in (ONNX, AS_WRITTEN))
             rows.append([load.title, _rate(services[OURS]), _rate(faster), *ratios])
     return table(["load", OURS, "tuned peer", "× tuned peer", "× as written"], rows)
 
 
-def ratio_to_faster_peer(services: Mapping[str, Series], name: str, group: str) -> Ratio:
-    """The ratio of a service's rate to the rate of the faster peer of a group, in the same round."""
+def ratio_to_faster_peer(services: Mapping[str, Series], group: str) -> Ratio:
+    """The ratio of this service's rate to the rate of the faster peer of a group, in the same round."""
     rounds = zip(*(services[peer] for peer in _peers(group)), strict=True)
-    return services[name].ratio([max(peers, key=lambda each: each.rate) for peers in rounds])
+    return services[OURS].ratio([max(peers, key=lambda each: each.rate) for peers in rounds])
 
 
 def _peers(group: str) -> list[str]:
@@ -112,7 +104,7 @@ def _cells(load: Load, name: str, services: Mapping[str, Series]) -> Iterator[st
     yield f"{series.rate:.0f}"
     yield "1" if series is first else str(series.ratio(first))
     for group in FASTER:
-        yield "" if name in PEERS else str(ratio_to_faster_peer(services, name, group))
+        yield "" if name in PEERS else str(ratio_to_faster_peer(services, group))
     yield f"{series.cpu_milliseconds():.1f} ms"
     yield f"{max(0.0, len(os.sched_getaffinity(0)) - series.cores):.1f}"
     for percent in (50, 99):
