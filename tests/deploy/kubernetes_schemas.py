@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 CRDS = Path(__file__).parent / "crds"
-VERSIONS = ("1.29.0", "1.33.0", "1.37.0")
-"""The oldest version that Chart.yaml allows, one in between, and the newest with a published schema."""
+VERSIONS = ("1.29.0", "1.37.0")
+"""The oldest version that Chart.yaml allows, and the newest with a published schema."""
 FOREIGN = {"Certificate", "Route"}
 """Kinds that the sets bring with `extraObjects` and whose schemas are not here."""
 
