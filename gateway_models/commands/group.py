@@ -48,6 +48,6 @@ def explain_how_to_load(name: str, address: str | None) -> None:
     """Without --triton, print how a running service loads the change."""
     if address is None:
         print_status(
-            f"a running service does not notice by itself: restart it, send it POST /models/{name}/load with an admin "
-            "key, or next time pass --triton HOST:PORT, its Triton's gRPC address (gateway up --triton-port PORT)"
+            f"to load it into a running service, restart the service, send it POST /models/{name}/load with an admin "
+            "key, or add --triton HOST:PORT, its Triton's gRPC address (gateway up --triton-port PORT)"
         )
