@@ -86,6 +86,7 @@ def test_folders_of_unknown_classes_are_refused(folder, tmp_path):
 
 def test_files_that_the_gateway_refuses_are_read_with_its_reason(folder):
     damaged, absent = map(reader(), [folder / "cat" / "1.jpg", folder / "absent.jpg"])
+    assert isinstance(damaged, NotCompared)
     assert damaged.reason.startswith("The file is not a JPEG")
     assert absent == NotCompared(folder / "absent.jpg", "No such file or directory")
 
