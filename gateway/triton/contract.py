@@ -9,6 +9,7 @@ missing, and the only FP32 output of a repository of others may have any name: `
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -217,9 +218,18 @@ OWN_BACKEND = "model.py"
 def read_model_config(path: Path) -> ModelConfig:
     """The model configuration in a config.pbtxt; raises OSError, or ValueError that names the file and the line."""
     try:
-        return text_format.Parse(path.read_text("utf-8"), ModelConfig())
+        parsed = _parsed(path.read_text("utf-8"))
     except (text_format.ParseError, UnicodeDecodeError) as exc:
         raise ValueError(f"{path}: {exc}") from exc
+    own = ModelConfig()  # callers may change it
+    own.CopyFrom(parsed)
+    return own
+
+
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> ModelConfig:
+    """The configuration in a text. A start reads each seven times, and parsing takes a millisecond or two."""
+    return text_format.Parse(text, ModelConfig())
 
 
 def read_model_configs(repository: Path, instead: str = "") -> dict[str, ModelConfig]:
