@@ -4,7 +4,7 @@
     RoundRobin   no request and no client delays the others: decoders, open files and fetches alternate between them
     Pool         who is slow loses its own request first: bytes of uploads and of responses, and streams
     Pace         who sends too slowly is refused
-    Account      a request may take only so much processor time for decoding
+    Account      limits the processor time that a request takes for decoding
     Caller       what an API key may take; without a key, ANYONE
     Connections  a process has a bounded number, and the least useful one ends for another; each has Turns
 

@@ -102,7 +102,7 @@ class Account:
             self._settled.clear()
 
     async def _affordable(self, seconds: float) -> None:
-        """Wait until so much is free, or no decode is left that could give anything back; then raise TooCostly."""
+        """Wait until `seconds` are free; raises TooCostly once no decode is left that could release any."""
         while (left := self._allowed - self.spent_seconds - self._reserved) < seconds:
             if not self._open:
                 if left > 0:

@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.finish()
 
     def finish(self, linger_bytes: int = LINGER_BYTES) -> None:
-        """Write nothing more, and discard what the client sends until it closes the connection, or so much was sent."""
+        """Write nothing more, and discard what the client sends until it closes or `linger_bytes` came."""
         if self.is_closing:
             return
         self._unparsed.clear()

@@ -28,7 +28,7 @@ OPSET = 17
 OLDEST_OPSET = 11
 BATCH = "N"
 LEAST_WIDTH, MOST_WIDTHS = 0.1, 10.0
-"""Images whose numbers lie within less, or are farther from 0 than so many times their range, are scaled wrongly."""
+"""Images with a smaller range, or farther from 0 than MOST_WIDTHS times their range, are scaled wrongly."""
 OWN_SCALE = 1.5
 """A network that multiplies by more around a centre between 0 and 1 normalises images of 0 to 1."""
 _AFFINE: dict[str, Callable[[Any, Any, Any], tuple[Any, Any]]] = {

@@ -114,7 +114,7 @@ class LogReader:
     def image(self, path: str) -> bytes | None:
         """A stored image, by the column `image`; None if it was deleted.
 
-        Raises LogUnavailable if the column names something else: whoever can write rows must not choose what is read.
+        Raises LogUnavailable if the column names something else: a writer of rows must not choose which file is read.
         """
         try:
             return self.store.read(stored_image(path))

@@ -102,7 +102,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
         return message
 
     async def send(self, message: Any) -> None:  # noqa: ANN401
-        """See ASGI: after the connection's end, whoever ended it, a message is dropped, with an OSError.
+        """See ASGI: after the connection's end, a message is dropped, with an OSError.
 
         An answer to the handshake is dropped without: the application sees the end when it receives the next message.
         """
