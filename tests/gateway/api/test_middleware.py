@@ -273,6 +273,17 @@ def test_listed_origin_may_call_and_read_the_response():
     assert "access-control-allow-credentials" not in answer.headers
 
 
+@pytest.mark.parametrize("origin", ["https://other.example", "https://app.example.evil", "null", "http://app.example"])
+def test_unlisted_origin_and_unknown_method_or_header_are_refused(origin):
+    with client_of(cors_origins=(ORIGIN,)) as client:
+        refused = preflight(client, origin=origin)
+        unknown = [preflight(client, method="DELETE"), preflight(client, headers="x-anything")]
+        answer = client.get("/health/live", headers={"Origin": origin})
+    assert [each.status_code for each in (refused, *unknown)] == [400] * 3
+    assert "access-control-allow-origin" not in refused.headers
+    assert "access-control-allow-origin" not in answer.headers
+
+
 @pytest.mark.parametrize(
     ("origins", "backend", "keys", "status"),
     [("*", None, False, 200), (ORIGIN, None, True, 401), (ORIGIN, RuntimeError("boom"), False, 500)],

@@ -15,7 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from gateway.decoder.in_process import prepare
 from gateway.decoder.opencv import cv2
-from gateway.errors import UnsupportedFormat
+from gateway.errors import ImageError, UnsupportedFormat
 from gateway.ingest.upload import Upload
 from tests.encoders import png_chunk
 from tests.gateway.decoder.test_decoding import difference
@@ -207,6 +207,13 @@ def test_offset_in_the_header_of_a_bitmap_is_ignored():
 def test_alpha_that_the_libraries_show_wrong_is_refused(tmp_path, form, reason):
     with pytest.raises(UnsupportedFormat, match=reason):
         prepare(Upload(0, "odd", rgba_tiff(tmp_path, **form)), AUTO)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_truncated_odd_form_is_an_image_error(name, tmp_path):
+    data = FORMS[name](tmp_path)
+    with pytest.raises(ImageError):
+        prepare(Upload(0, "odd", data[: len(data) // 2]), AUTO)
 
 
 def xmp(orientation: int) -> bytes:
