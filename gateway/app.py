@@ -127,7 +127,7 @@ def create_app_from_environment() -> FastAPI:
 
 
 def prepare(app: FastAPI) -> None:
-    """Do what would block the event loop during the first requests, for 0.1 s of processor time.
+    """Do work in advance that would block the event loop during the first requests, for 0.1 s of processor time.
 
     FastAPI builds the routes of an included router when it is first asked for a match, and the first file of the page
     reads the system's table of media types.
@@ -138,7 +138,7 @@ def prepare(app: FastAPI) -> None:
 
 
 CALL_BYTES = 8 * MIB
-"""Padded bytes of one call to Triton; a larger image is sent in a call of its own."""
+"""Padded bytes of one call to Triton; a larger image has its own call."""
 
 
 def _batches(images_in_flight: int) -> BatchLimits:

@@ -44,7 +44,7 @@ def load_settings() -> Settings:
     try:
         settings = settings_class()()
     except ValidationError as exc:
-        # What is computed of a wrong value is no fault by itself.
+        # A value computed from a wrong one is not reported again.
         sentences += [_wrong(error) for error in exc.errors() if error["type"] != "default_factory_not_called"]
     if sentences:
         raise SettingsError(*sentences)

@@ -1,9 +1,8 @@
 """The hooks of a plug-in: the public interface by which a package adds to the service.
 
 A plug-in is a subclass of `Plugin`, named by an entry point of the group `triton_gateway`. It overrides the hooks that
-it needs. Every hook but the last is called once, when the application is made or starts: what a request meets is put
-together then, and a hook that nobody overrides costs nothing. docs/guides/plugins.md has examples, and says what may
-change.
+it needs. Every hook but the last is called once, when the application is made or starts. So a hook that is not
+overridden costs nothing. docs/guides/plugins.md has examples, and says what may change.
 
 Several plug-ins combine by what a hook returns:
 
@@ -11,7 +10,7 @@ Several plug-ins combine by what a hook returns:
     a sequence                all of them, in the same order
     a mapping                 all of them; of two with one key, the first plug-in's
 
-An implementation is called with the arguments that it names: it may leave out those that it does not need.
+An implementation may leave out arguments that it does not need.
 
     hook                      called                          for
     settings                  when settings are read          variables GATEWAY_… of the plug-in's own
@@ -87,10 +86,10 @@ class Fetcher(Protocol):
     """Makes uploads of the images that a body refers to."""
 
     def __call__(self, images: "UploadsOrUrls", *, key_bound: "Bound | None", client: str) -> "UploadsOrUrls":
-        """The images of a request, where an upload replaces each reference that it can fetch; it passes on all others.
+        """Replace each reference that it can fetch by an upload, and pass on all others.
 
-        What they hold of the upload buffer also counts for the request's API key. `client` identifies who sends the
-        request, see gateway.values.clients.
+        Bytes that they hold of the upload buffer also count for the request's API key. `client` identifies the sender,
+        see gateway.values.clients.
         """
         ...
 
@@ -106,18 +105,18 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose key a request has."""
+    """The owner of a request's key."""
 
     name: str
     """For the log, the metrics, and observers."""
     admin: bool = False
     """Whether it may load and unload models."""
     caller: Caller = ANYONE
-    """What its requests may take."""
+    """The limits of its requests."""
 
 
 class Authenticator(ABC):
-    """Knows the keys of requests. Several are asked in turn; a key is valid if any of them knows it."""
+    """Knows the keys of requests. A key is valid if any authenticator knows it."""
 
     @property
     def admin_only(self) -> bool:
@@ -131,7 +130,7 @@ class Authenticator(ABC):
 
     @abstractmethod
     def identify(self, key: bytes) -> Identity | None:
-        """Whose key it is, without waiting; None for an unknown one. Raises Unauthorized with the reason of a refusal.
+        """The owner of a key, without waiting; None if it is unknown. Raises Unauthorized with the reason of a refusal.
 
         It is the bearer token of the header Authorization, or the header X-API-Key, and not empty. Open streams ask
         again every few seconds, and end once the key is invalid.
@@ -159,7 +158,7 @@ AnswerShape = answer_shape.AnswerShape
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What a plug-in's `lifespan` gets: the parts of a service that has just been created."""
+    """The parts of a service that has just been created, for a plug-in's `lifespan`."""
 
     app: "FastAPI"
     state: Mapping[str, Any]
@@ -214,13 +213,13 @@ class Plugin:
 
     @classmethod
     async def check_triton(cls, settings: Settings, address: str) -> Sequence[Finding]:
-        """What `gateway doctor` reports of one Triton, which has answered at an address host:port."""
+        """Findings of `gateway doctor` about one Triton, which has answered at an address host:port."""
         del settings, address
         return ()
 
     @classmethod
     async def examine(cls, settings: Settings) -> Sequence[Finding]:
-        """What `gateway doctor` reports of what the settings name."""
+        """Findings of `gateway doctor` about the services that the settings name."""
         del settings
         return ()
 
@@ -229,7 +228,7 @@ class Plugin:
         return ()
 
     def record_rollout(self, model_name: str, rollout: "Rollout") -> "Rollout | None":
-        """Record in a model's repository which of its versions answer; returns what was recorded before.
+        """Record in a model's repository which of its versions answer; returns the previous record.
 
         None leaves it to others. Called on a thread. Raises ModelNotFound, InvalidParameter, or LoadFailed if the
         repository cannot be written.
@@ -247,7 +246,7 @@ class Plugin:
         return None
 
     def repair(self) -> RepairOf | None:
-        """What reloads models that fail, of each Triton."""
+        """The recovery of each Triton, which reloads failing models."""
         return None
 
     def routers(self) -> "Sequence[APIRouter]":
@@ -262,14 +261,14 @@ class Plugin:
         return {}
 
     def body_readers(self) -> "Mapping[str, BodyReader]":
-        """Readers of bodies of further media types, by media type in lower case.
+        """Readers of more media types, by media type in lower case.
 
-        Forms, image/* and application/octet-stream are read by the core.
+        The core reads forms, image/* and application/octet-stream.
         """
         return {}
 
     def websockets(self) -> "Mapping[str, WebSocketProtocolOf]":
-        """What serves the WebSockets at some paths; elsewhere, an offer of the protocol is ignored."""
+        """Protocols of WebSockets, by path; on other paths, an offer to upgrade is ignored."""
         return {}
 
     def error_formats(self) -> Sequence[ErrorFormat]:
@@ -288,7 +287,7 @@ class Plugin:
         return ()
 
     def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
-        """What runs beside the service: entered once it has started, and left before it closes."""
+        """A context around the service: entered once it has started, and left before it closes."""
         del runtime
         return nullcontext()
 
@@ -297,18 +296,18 @@ class Plugin:
         return ()
 
     def expansions(self) -> "Mapping[str, Callable[[str], Expansion]]":
-        """What makes several images of each upload of a request, by the parameter of POST /predict that asks for it.
+        """Makers of several images of each upload, by the parameter of POST /predict that selects one.
 
-        It gets the value of the parameter, raises InvalidParameter, and serves one request.
+        A maker gets the value of the parameter, raises InvalidParameter, and serves one request.
         """
         return {}
 
     def observers(self) -> "Sequence[Observer]":
-        """What sees the results of all requests."""
+        """Observers of the results of all requests."""
         return ()
 
     def fetchers(self) -> Sequence[Fetcher]:
-        """What makes uploads of references; without any, bodies cannot refer to images."""
+        """Makers of uploads for references; without any, bodies cannot refer to images."""
         return ()
 
 
@@ -319,7 +318,7 @@ HOOKS = tuple(name for name in vars(Plugin) if not name.startswith("_") and name
 
 
 class Plugins(Plugin):
-    """Several plug-ins as one, whose hooks combine theirs; either those of an application, or classes.
+    """Several plug-ins as one, which combines their hooks; either an application's plug-ins, or classes.
 
     An exception of a hook becomes PluginFailed, with the name of its plug-in. Raises PluginFailed for a hook with an
     argument that does not exist.
@@ -341,7 +340,7 @@ class Plugins(Plugin):
         return next(plugin for plugin in self if isinstance(plugin, kind))
 
     def owner_of(self, modules: Sequence[str]) -> str:
-        """The name of the plug-in that the last of some modules belongs to, of those that do; "" if none does."""
+        """The name of the plug-in of the last module that belongs to one; "" if none does."""
         packages = {type(each).__module__.rpartition(".")[0] or type(each).__module__: each.name for each in self}
         parts = [part for module in modules for part in (module, module.rpartition(".")[0])]
         return next((packages[part] for part in reversed(parts) if part in packages), "")
@@ -401,7 +400,7 @@ class _Call:
 
 
 def _combine(calls: Sequence[_Call], *arguments: object) -> object:
-    """What several plug-ins return as one: see the top of this module."""
+    """Combine the results of several plug-ins, as described at the top of this module."""
     several: list[Any] = []
     for call in calls:
         found = call(*arguments)
@@ -417,7 +416,7 @@ def _combine(calls: Sequence[_Call], *arguments: object) -> object:
 
 
 async def _findings(calls: "Sequence[_Call]", *arguments: object) -> Sequence[Finding]:
-    """The findings of several plug-ins; an exception is a finding, too."""
+    """The findings of several plug-ins; an exception becomes a finding."""
     findings: list[Finding] = []
     for call in calls:
         try:
@@ -433,7 +432,7 @@ _COMBINED = {"examine": _findings, "check_triton": _findings}
 
 @asynccontextmanager
 async def _bounded(plugin: Plugin | type[Plugin], runtime: Runtime) -> AsyncIterator[None]:
-    """The lifespan of one plug-in, whose end takes no longer than CLOSE_SECONDS and hinders no other."""
+    """The lifespan of one plug-in, whose end takes at most CLOSE_SECONDS and hinders no other."""
     span = _Call(plugin, "lifespan")(runtime)
     try:
         await span.__aenter__()

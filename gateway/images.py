@@ -1,6 +1,6 @@
-"""For a route of a plug-in that takes images: its body as images with their pixels. docs/guides/plugins.md has one.
+"""For a route of a plug-in that takes images: its body as decoded images. docs/guides/plugins.md has an example.
 
-REQUEST_BODY and FAULTS are for the route's OpenAPI document. Bodies are those of POST /predict, with all its limits:
+REQUEST_BODY and FAULTS are for the route's OpenAPI document. All limits of POST /predict apply:
 sizes, upload times, rates of API keys, the processor time of a request, and the images and bytes in flight.
 """
 
@@ -31,7 +31,7 @@ class _NoParameters(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class DecodedImage:
-    """One file of a request: its pixels, or what is wrong with it."""
+    """One file of a request: its pixels, or its error."""
 
     index: int
     """Position of the file in the request, from 0."""
@@ -44,7 +44,7 @@ class DecodedImage:
 async def decoded_images(request: Request, *, max_side: int) -> AsyncGenerator[DecodedImage, None]:
     """Each image of a request as soon as it has arrived, shrunk until its shorter side has at most `max_side` pixels.
 
-    It holds its place among the images in flight until the next one is asked for. Close the generator, for example by
+    It holds its place among the images in flight until the next one is requested. Close the generator, for example by
     `contextlib.aclosing`. Raises errors of the whole request, such as UnsupportedMediaType and Overloaded.
     """
     context = request_context(request)

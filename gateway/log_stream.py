@@ -15,7 +15,7 @@ class LogStream:
     """
 
     def __init__(self, stream: TextIO, describe: Callable[[int, str], str]) -> None:
-        # If two were nested, only the inner one would notice lost lines.
+        # Of two nested ones, only the inner one would notice lost lines.
         self._stream: TextIO = stream._stream if isinstance(stream, LogStream) else stream
         self._describe = describe
         self._lost = 0

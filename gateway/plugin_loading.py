@@ -1,4 +1,4 @@
-"""Finds the installed plug-ins, and combines their settings with those of the core."""
+"""Finds the installed plug-ins, and combines their settings with the core's."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from gateway.values.setting_values import listed
 def installed() -> tuple[type[Plugin], ...]:
     """The plug-ins that the entry points of installed distributions name, by name; raises PluginFailed.
 
-    Those of other distributions come first: where the first plug-in's is used, theirs replaces ours. Those that the
-    variable of `plugins_off` names are not loaded.
+    Plug-ins of other distributions come first: where the first plug-in's is used, theirs replaces ours. Plug-ins that
+    the variable of `plugins_off` names are not loaded.
     """
     off = set(listed(given_variables().get(variable("plugins_off")) or ""))
     entries = {entry.name: entry for entry in entry_points(group=GROUP)}
@@ -76,7 +76,7 @@ def metrics_of(plugins: Iterable[type[Plugin]]) -> Sequence[ModuleType]:
 
 
 def errors_of(plugins: Iterable[type[Plugin]]) -> Sequence[type[GatewayError]]:
-    """The errors that have a code of their own: of the core, then of some plug-ins; raises PluginFailed."""
+    """The errors with a code: of the core, then of some plug-ins; raises PluginFailed."""
     return [
         kind
         for module in (errors, *_modules(plugins, "errors"))
@@ -104,7 +104,7 @@ def check_used(settings: Settings, plugins: Iterable[type[Plugin]]) -> None:
 
 
 def hooks(settings: Settings) -> Plugins:
-    """The hooks of the installed plug-ins' classes, of those that the settings do not switch off."""
+    """The hooks of the installed plug-ins' classes, without the plug-ins that the settings switch off."""
     return Plugins([plugin for plugin in installed() if plugin.name not in settings.plugins_off])
 
 
@@ -156,7 +156,7 @@ class Listing:
 
 
 def listings() -> Sequence[Listing]:
-    """All installed plug-ins, also those that are switched off or cannot be loaded."""
+    """All installed plug-ins, also if they are switched off or cannot be loaded."""
     off = set(listed(given_variables().get(variable("plugins_off")) or ""))
     found = []
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: (is_ours(entry.value), entry.name)):

@@ -12,10 +12,10 @@
    10  inference/batching.py, request.py          each row becomes the result of its image, and permits are released
    11  api/answers.py                             results become the answer, in one of the `shapes`
 
-FastAPI declares the route and writes its OpenAPI document, and serves every other route. It neither routes nor parses
-nor answers this one: the middleware calls `predict` itself (the trait `direct`), since FastAPI's routing, dependencies
-and response validation would take a third of the application's processor time for a request with one image. The
-parameters are declared once, in api/parameters.py: `predict` parses them, and FastAPI documents them.
+FastAPI declares the route, writes its OpenAPI document, and serves every other route. This one is called by the
+middleware itself (the trait `direct`), since FastAPI's routing, dependencies and response validation would take a third
+of the application's processor time for a request with one image. The parameters are declared once, in
+api/parameters.py: `predict` parses them, and FastAPI documents them.
 """
 
 import time
@@ -144,7 +144,7 @@ async def charge(image: Image) -> None:
 
 
 async def recognise(image: Image) -> None:
-    """Find the format by the content, and the header; check both. The account grows by what such a file may cost."""
+    """Find the format by the content, and the header; check both. The account grows by the cost of such a file."""
     request, upload, account = image.request, image.upload, image.request.account
     nbytes, policy = len(upload.data), request.tools.policy
     with request.stages["prepare"]:
@@ -201,7 +201,7 @@ async def plan(image: Image) -> None:
 
 
 async def wait_for_permit(image: Image) -> None:
-    """Wait until the image may be in flight, by what it holds meanwhile; the request reads no other upload."""
+    """Wait until the image may be in flight, by the bytes that it holds; meanwhile the request reads no upload."""
     request, data = image.request, image.upload.data
     if image.size is None:
         image.permit = await request.permit(len(data), image.deadline)
@@ -211,7 +211,7 @@ async def wait_for_permit(image: Image) -> None:
 
 
 async def decode_or_pass_on(image: Image) -> None:
-    """Give the image to the next call of its model; before, if it is decoded here, in a task of its own."""
+    """Give the image to the next call of its model; if it is decoded here, a new task decodes it first."""
     request = image.request
     if image.size is not None:
         request.spawn(_decode_and_add, image)  # while the next upload is read
@@ -231,7 +231,7 @@ async def _decode_and_add(image: Image) -> None:
 
 
 async def decode(image: Image) -> None:
-    """Decode the image in a decoder of the gateway; its permit shrinks to what is left. Raises ImageError."""
+    """Decode the image in a decoder of the gateway; its permit shrinks to the result. Raises ImageError."""
     request, upload = image.request, image.upload
     assert image.size is not None
     pixels = image.decoders.decode(encoded(upload, image.info), image.info, image.size, request.account)

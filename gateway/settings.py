@@ -138,10 +138,10 @@ class Section(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # none is used
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Where values come from, the first one first; raises TypeError for an argument that is no setting.
+        """The sources of values, in order of precedence; raises TypeError for an argument that is no setting.
 
         Unknown variables of the environment and of the file .env are ignored here; `gateway.environment.load_settings`
-        refuses those of the gateway. Fixed fields are read from FIXED_VALUES only.
+        refuses the ones with the gateway's prefix. Fixed fields are read from FIXED_VALUES only.
         """
         assert isinstance(init_settings, InitSettingsSource)
         if unknown := init_settings.init_kwargs.keys() - settings_cls.model_fields.keys():
@@ -166,11 +166,11 @@ class Section(BaseSettings):
         return settings
 
     def faults(self) -> Sequence[str]:
-        """Further contradictions between the settings of this section, each as a sentence."""
+        """More contradictions between the settings of this section, each as a sentence."""
         return ()
 
     def process_bytes(self) -> int:
-        """Memory of each gateway process, and of processes of its own, that these settings need beside buffers."""
+        """Memory of each gateway process and its helper processes that these settings need, in addition to buffers."""
         return 0
 
     def tensor_models(self) -> Mapping[str, Any]:

@@ -72,14 +72,14 @@ def _interrupt(_: int, __: FrameType | None) -> None:
 TIME_SLICE_SECONDS = 0.001
 """Time that one task may run before it pauses."""
 YOUNG_OBJECTS, MIDDLE_COLLECTIONS = 5_000, 7
-"""New objects between two collections of the youngest generation, most of which have been freed by then without one;
-and collections of the middle generation between two full ones: up to about 400,000 unreachable objects stay longer."""
+"""New objects between two collections of the youngest generation, of which most are freed by then; and collections of
+the middle generation between two full ones: up to about 400,000 unreachable objects stay longer."""
 LATE_SECONDS = 0.025
 """Time since the last heartbeat after which every time slice is over: many short slices add up."""
 
 
 class TimeSlice:
-    """The time for which a task has run without a pause; the task creates it and calls `pause_if_over` often.
+    """The time that a task has run without a pause; the task creates it and calls `pause_if_over` often.
 
     In each iteration of the event loop one paused task continues, in the order in which the tasks paused: their slices
     do not add up, and short tasks run between any two of them.

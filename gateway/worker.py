@@ -1,4 +1,4 @@
-"""A process that serves the API, or that reads the settings for the ones that will.
+"""A process that serves the API, or that reads the settings for the processes that will serve it.
 
 python -m gateway.worker LISTENER PIPE SUPERVISOR   a worker: two descriptors, and the id of the process that started it
 python -m gateway.worker                            the API without a supervisor
@@ -26,7 +26,7 @@ APP = "gateway.app:create_app_from_environment"
 def main() -> None:
     """Serve until SIGTERM or SIGINT."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        # uvicorn stops in order and then raises the signal again: an ordered stop is no failure, so the exit code is 0.
+        # uvicorn stops in order and then raises the signal again: an ordered stop is not a failure, so exit with 0.
         signal.signal(number, lambda *_: None)
     if len(sys.argv) > 1:
         listener, pipe, supervisor = map(int, sys.argv[1:])

@@ -102,7 +102,7 @@ def key_check(settings: Settings, plugins: Plugins) -> KeyCheck | None:
 
 
 def _cors(settings: Settings, plugins: Plugins) -> Sequence[Middleware]:
-    """What lets web pages of other origins send requests."""
+    """The CORS middleware, which lets web pages of other origins send requests."""
     if not settings.cors_origins:
         return ()
     of_plugins = plugins.cors_headers()

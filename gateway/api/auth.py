@@ -69,7 +69,7 @@ class KeyCheck:
         context.caller = identity.caller
 
     def _identify(self, key: bytes) -> Identity | Unauthorized | None:
-        """Whose key it is, or the reason of the first authenticator that has one against it."""
+        """The identity of a key, or the reason of the first authenticator that refuses it."""
         reason: Unauthorized | None = None
         for authenticator in self._authenticators if key else ():
             try:

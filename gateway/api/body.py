@@ -97,12 +97,12 @@ class Body(UploadingClient):
     async def open_uploads(self, names: Sequence[str], *, with_own: bool = False) -> tuple[Form, Uploads]:
         """Read up to the first file: the parameters, which must be among `names`, and the uploads as they arrive.
 
-        With `with_own`, the bodies of a plug-in's media type may also have parameters of theirs; the caller calls
-        `BodyReader.remove_own`. Raises UnsupportedMediaType, NoFiles, and what the reader of the media type raises; so
-        do the uploads. A body is not read if its Content-Length exceeds a limit.
+        With `with_own`, the bodies of a plug-in's media type may have additional parameters; then the caller calls
+        `BodyReader.remove_own`. Raises UnsupportedMediaType, NoFiles, and the errors of the media type's reader, which
+        reading the uploads raises as well. A body is not read if its Content-Length exceeds a limit.
         """
         media_type, announced_bytes, limits, reader = self._media_type, self.announced_bytes, self._limits, self.reader
-        # A body without a type is an image, too: clients that send bytes or an open file often add none.
+        # A body without a type is an image as well: clients that send bytes or an open file often add none.
         raw = media_type.startswith("image/") or media_type == "application/octet-stream"
         raw = raw or (not self._content_type and announced_bytes > 0)
         if not raw and reader is None and media_type != "multipart/form-data":
@@ -170,7 +170,7 @@ class Body(UploadingClient):
     async def wait_for_disconnect(self) -> None:
         """Wait until the client disconnects, and raise ClientDisconnect.
 
-        Until the last byte of the body its reader notices a disconnect; two tasks must not call `receive` at once.
+        Before the body's last byte, its reader notices a disconnect: two tasks must not call `receive` concurrently.
         """
         if not self._ended:
             await self._end.wait()

@@ -1,13 +1,12 @@
-"""What surrounds every request: five ASGI middlewares, the outermost first; see `middleware`.
+"""The five ASGI middlewares around every request, the outermost first; see `middleware`.
 
     ResponseHeaders    id, context and trace of a request; headers of its response
     RequestLog         its log event and its metrics
-    Errors             an exception becomes a response, and what the request holds is released
+    Errors             an exception becomes a response, and the request releases what it holds
     Access             its route; refuses pages of other origins, and requests without a valid API key
-    Limits             refuses while the queue is full, and what the caller of a key may not take
+    Limits             refuses requests while the queue is full, and beyond the limits of the API key
 
-`DirectRoutes` then calls some endpoints itself, before FastAPI's router. What the five know of a request is in its
-RequestContext.
+`DirectRoutes` then calls some endpoints itself, before FastAPI's router. The five share the request's RequestContext.
 """
 
 import asyncio
@@ -49,7 +48,7 @@ SECURITY_HEADERS = {
 }
 NO_STORE = (b"cache-control", b"no-store")
 DEFAULT_HEADERS = [*((name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()), NO_STORE]
-"""What is added to a response that has none of SETTLED."""
+"""Headers of a response that sets none of SETTLED itself."""
 SETTLED = frozenset({*(name for name, _ in DEFAULT_HEADERS), b"etag"})
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -191,9 +190,9 @@ class RequestLog:
 
 
 class Errors:
-    """Answers every exception: a GatewayError by its status, any other one, which is logged, by 500.
+    """Answers a GatewayError with its status, and any other exception, which is logged, with 500.
 
-    Releases what the request holds of pools, whatever ends it.
+    Releases the request's leases of pools when it ends.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -218,7 +217,7 @@ LOCAL_NAMES = ("*.localhost", "*.local", "*.internal")
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing; a browser lets no page of another origin read the response."""
 OWN_PAGE = frozenset({b"same-origin", b"none"})
-"""Values of Sec-Fetch-Site for a page of this service, and for what the user does in the browser."""
+"""Values of Sec-Fetch-Site for a page of this service, and for the user's own actions in the browser."""
 KNOWN_HOSTS, MAX_HOST_BYTES = 256, 260
 """Values of the header Host whose check is kept, and the longest one: a name of 253 characters and a port."""
 
@@ -295,11 +294,11 @@ class Access:
 
 
 class Limits:
-    """Refuses what the service or the caller may not take: raises Overloaded, InvalidParameter, Forbidden, RateLimited.
+    """Enforces the limits of service and caller: raises Overloaded, InvalidParameter, Forbidden, RateLimited.
 
-    While the queue is full, the service would refuse a request with images as well, but only after routing and
-    validation, which take most of the processor time at five times the capacity. The first image of a request is
-    charged to its caller before the body is read.
+    While the queue is full, a request with images would be refused anyway, but only after routing and validation, which
+    take most of the processor time at five times the capacity. The first image of a request is charged to its caller
+    before the body is read.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -23,7 +23,7 @@ RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
 """Error statuses whose body may also be a list of results: when none of several files was classified."""
 
 LINES = "x-itemSchema"
-"""The schema of each line of JSON lines: what OpenAPI 3.2 calls `itemSchema`, which 3.1 does not have."""
+"""The schema of each line of JSON lines: OpenAPI 3.2 has `itemSchema` for it, 3.1 has nothing."""
 
 _REFERENCE = "#/components/schemas/{model}"
 _documents: WeakKeyDictionary[FastAPI, asyncio.Future[bytes]] = WeakKeyDictionary()

@@ -86,7 +86,7 @@ def report(exc: Exception, scope: Scope, *, started: bool) -> Response:
 
 
 USUAL = {"/classify": "/predict", "/infer": "/predict"}
-"""Paths that other services have for what ours does under another one."""
+"""Usual paths of other services, and the paths of this service for the same."""
 
 
 def add_handlers(app: Starlette, routes: RouteTable) -> None:

@@ -68,7 +68,6 @@ class RequestContext:
     status: int = CLIENT_GONE
     """The status of the response, once it is sent."""
     log_fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of the log event."""
     stats: RequestStats = field(default_factory=RequestStats)
     """Counts and times of the images."""
     route: KnownRoute | None = None
@@ -78,11 +77,10 @@ class RequestContext:
     is_allowed: Callable[[], bool] = lambda: True
     """Whether the API key is still valid. If not, open streams end; other requests are finished."""
     caller: Caller = ANYONE
-    """Whose request it is."""
     charged: bool = False
     """Whether the first image is charged to the caller; see the middleware Limits."""
     leases: list[PoolLease] = field(default_factory=list)
-    """What is released after the response."""
+    """Released after the response."""
 
     def plugin(self, kind: type[P]) -> P:
         """The plug-in of a class, whose routes use it."""
@@ -91,9 +89,9 @@ class RequestContext:
     def version_of(
         self, model_name: str, version: str | None, headers: Mapping[str, str], client: str = ""
     ) -> tuple[str, bool]:
-        """The version that answers, "" for the one in use, and whether the model's rollout has chosen it.
+        """The version that answers ("" for the one in use), and whether the model's rollout has chosen it.
 
-        `version` is the one that the client asks for, if any. The same client gets the same version; it is identified
+        `version` is the one that the client requests, if any. A client always gets the same version; it is identified
         by CLIENT_HEADER, or else by `client`.
         """
         if version is not None:

@@ -1,4 +1,4 @@
-"""What is special about each route, declared beside its endpoint, and found by path before FastAPI routes a request."""
+"""Traits of each route, declared at its endpoint, and looked up by path before FastAPI routes a request."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RouteTraits:
-    """What is special about a route."""
+    """Properties of a route that the middleware needs."""
 
     access: Access = Access.KEY
     takes_images: bool = False
@@ -64,7 +64,7 @@ def traits(
     direct: bool = False,
     constant: Response | None = None,
 ) -> Callable[[E], E]:
-    """Declare the traits of an endpoint; goes below the decorator of the router."""
+    """Declare the traits of an endpoint; apply it below the router's decorator."""
 
     def declare(endpoint: E) -> E:
         _TRAITS[endpoint] = RouteTraits(access, takes_images, polled, direct, constant)
@@ -77,7 +77,7 @@ class RouteTable:
     """The routes of some routers, by path; two routes of one path share the traits of the first."""
 
     def __init__(self, routers: Iterable[APIRouter], access: Mapping[str, Access] | None = None) -> None:
-        """Find the routes; `access` replaces what some paths declare."""
+        """Find the routes; `access` overrides the declarations of some paths."""
         access = access or {}
         self.literal: dict[str, KnownRoute] = {}
         """The routes whose path has no parameter."""

@@ -1,1 +1,1 @@
-"""The `gateway` command: it finds its commands by entry points, and has what several commands share."""
+"""The `gateway` command: it finds its commands by entry points, and has their shared code."""

@@ -1,6 +1,6 @@
 """The `gateway` command. Each command is an entry point, which names a function or a group of commands.
 
-Commands live with what they command, and are loaded when they are used: `gateway serve` loads no other.
+Commands live in the packages that they command, and are loaded when they are used: `gateway serve` loads no other.
 """
 
 import sys

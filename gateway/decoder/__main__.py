@@ -1,11 +1,10 @@
 """A decoder's process: `python -m gateway.decoder SOCKET MEMORY PARENT`.
 
-A file comes in a shared memory file, and its pixels go back in the same one. Lines of JSON go over the socket: a job of
+A file comes in a shared memory file, and its pixels return in the same one. Lines of JSON go over the socket: a job of
 `gateway.ingest.decoders.worker` one way, its `Reply` the other. The plug-in media has more jobs: an `AnimationJob`
-opens an animation, which stays open for as many `FrameJob`s as ask for its next frame, and `FindJob`s as ask whether it
-has one; a `MaskJob` makes a masked copy of a decoded image, and a `HeatMapJob` draws a map. Whatever a hostile file
-makes of this process, its parent trusts only the form of the reply, and measures the processor time by the clock of the
-process.
+opens an animation, a `FrameJob` returns its next frame, and a `FindJob` checks whether there is one; a `MaskJob` makes
+a masked copy of a decoded image, and a `HeatMapJob` draws a map. A hostile file may take over this process. So its
+parent trusts only the form of the reply, and measures the processor time by the clock of the process.
 """
 
 import contextlib
@@ -122,7 +121,7 @@ class _Decoder:
         return {"size": _output(self._memory, *_image(ppm, size)), "damaged": self._damage.damaged}
 
     def _open(self, job: dict[str, Any]) -> dict[str, Any]:
-        # A copy: the frames are written to where the file came from.
+        # A copy: the frames overwrite the file's memory.
         data = _input(self._memory, job["nbytes"]).tobytes()
         self._size = _size(job["size"])
         self._animation = OpenedAnimation(
@@ -133,7 +132,7 @@ class _Decoder:
     def _mask(self, job: dict[str, Any]) -> dict[str, Any]:
         options = job["options"]
         masking = Masking(**options["masking"])
-        # A copy: the result is written to where the image came from.
+        # A copy: the result overwrites the image's memory.
         pixels = read_ppm(_input(self._memory, job["nbytes"]).tobytes())
         copy, visible = masked_copy(pixels, masking, options["number"])
         return {"size": _output(self._memory, *_image(copy, _size(options["size"])), visible.data.cast("B"))}

@@ -13,7 +13,7 @@ WARNING = re.compile(rb"(Corrupt JPEG data|Premature end of JPEG file|Inconsiste
 
 
 class DamageDetector:
-    """Reads what is printed to stderr in a `with` block, and passes on all but libjpeg's warnings.
+    """Reads stderr during a `with` block, and passes on everything but libjpeg's warnings.
 
     `damaged` is whether there was such a warning in the last block. All threads of a process share stderr, so only one
     may print.

@@ -21,7 +21,7 @@ Buffer = bytes | NDArray[np.uint8]
 
 # OpenCV has names for a reduced scale in gray and in BGR only; with RGB's bit, gray's is one of RGB.
 _REDUCED = {8: cv2.IMREAD_REDUCED_GRAYSCALE_8, 4: cv2.IMREAD_REDUCED_GRAYSCALE_4, 2: cv2.IMREAD_REDUCED_GRAYSCALE_2}
-# What EXIF's orientation asks for, so that the image stands upright: a quarter turn, and what is mirrored after it.
+# EXIF's orientation is undone by a rotation, followed by a reflection.
 _ROTATIONS = {3: cv2.ROTATE_180, 5: cv2.ROTATE_90_CLOCKWISE, 6: cv2.ROTATE_90_CLOCKWISE,
               7: cv2.ROTATE_90_CLOCKWISE, 8: cv2.ROTATE_90_COUNTERCLOCKWISE}  # fmt: skip
 _LEFT_RIGHT, _TOP_BOTTOM = 1, 0
@@ -38,7 +38,7 @@ class Ppm:
 
     @property
     def header(self) -> bytes:
-        """What stands before the pixels."""
+        """The header before the pixels."""
         height, width = self.pixels.shape[:2]
         return b"P6\n%d %d\n255\n" % (width, height)
 
@@ -50,9 +50,9 @@ class Ppm:
 def decode(data: Buffer, info: Header, size: Size) -> Ppm:
     """Decode an inspected image.
 
-    The image is the first frame or page, upright, RGB of 8 bits, on white where it was transparent, and as large
-    as `size` asks. Raises UndecodableImage, or TooCostly where memory does not suffice.
-    Needs 3 to 11 bytes a pixel meanwhile, and is meant for a decoder's process, which may be lost.
+    The result is the first frame or page: upright, 8-bit RGB, transparent pixels on white, resized to `size`. Raises
+    UndecodableImage, or TooCostly if memory does not suffice. Needs 3 to 11 bytes a pixel meanwhile. Call it in a
+    decoder's process, which may be lost.
     """
     info = known(bytes(data), info)
     return finished(_stored(data, info, size), info, size)
@@ -69,7 +69,7 @@ def known(data: bytes, info: Header) -> Header:
 
 
 def finished(stored: Pixels, info: Header, size: Size) -> Ppm:
-    """What is made of an image as it is stored, RGB of 8 bits: upright, and as large as `size` asks.
+    """Finish an image as it is stored, 8-bit RGB: rotate it upright and resize it to `size`.
 
     For a TensorInput it is not resized: `gateway.decoder.tensors` does that.
     """
@@ -126,7 +126,7 @@ def _with_alpha(decoded: Pixels, info: Header) -> Pixels:
     if decoded.ndim == 2:
         alpha = np.full_like(decoded, np.iinfo(decoded.dtype).max)
         if info.transparent_gray is not None:
-            # OpenCV widens gray levels to the whole range of 8 bits, and leaves those of 8 and 16 bits as they are.
+            # OpenCV scales gray levels of fewer bits to 8 bits, and leaves 8 and 16 bits as they are.
             level = info.transparent_gray * (255 // (2**info.bit_depth - 1) if info.bit_depth < 8 else 1)
             alpha[decoded == level] = 0
         return cv2.merge((decoded, decoded, decoded, alpha))
@@ -145,7 +145,7 @@ def _on_white(bgra: Pixels, info: Header) -> Pixels:
             strip = cv2.convertScaleAbs(strip, alpha=255 / (2**info.bit_depth - 1))
         opacity = cv2.cvtColor(cv2.extractChannel(strip, 3), cv2.COLOR_GRAY2RGB)
         colours = cv2.cvtColor(strip, cv2.COLOR_BGRA2RGB)
-        # Premultiplied colours are never brighter than their opacity, whatever the file says.
+        # Premultiplied colours are never brighter than their opacity, even if the file contains brighter ones.
         blend = cv2.min if info.premultiplied else functools.partial(cv2.multiply, scale=1 / 255)
         rgb[top : top + rows] = cv2.add(blend(colours, opacity), cv2.bitwise_not(opacity))
     return rgb

@@ -16,7 +16,7 @@ SLICE_SECONDS = 0.02
 
 @dataclass(frozen=True, slots=True)
 class DecodedFrame:
-    """One frame: its number in the file, when it is shown, in seconds from the first one, and what it shows."""
+    """One frame: its number in the file, its time in seconds from the first one, and its pixels."""
 
     index: int
     seconds: float

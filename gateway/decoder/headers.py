@@ -31,7 +31,7 @@ def read_header(data: bytes, image_format: ImageFormat) -> Header:
             return _READERS.get(image_format, _read_by_pillow)(data, image_format)
     except (MemoryError, ImageError):
         raise
-    except Exception as exc:  # whatever a library raises for hostile bytes
+    except Exception as exc:  # libraries raise many types for hostile bytes
         raise pillow.damaged(image_format, exc) from exc
 
 
@@ -125,7 +125,7 @@ def _tiff_tags(data: bytes) -> ImageFileDirectory_v2:
 
 
 def _end_of_plain_strips(tags: ImageFileDirectory_v2) -> float:
-    """Where the pixels of uncompressed strips end, whatever length is announced; infinity for other pixels."""
+    """Where the pixels of uncompressed strips end, regardless of the announced length; infinity for other pixels."""
     if tags.get(_COMPRESSION, 1) != 1 or tags.get(_PLANAR, 1) != 1 or _values(tags, _TILE_OFFSETS):
         return math.inf
     height, offsets = int(tags[_HEIGHT]), _values(tags, _STRIP_OFFSETS)

@@ -12,7 +12,7 @@ from gateway.ingest.upload import Limits, Upload
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What the service would send to Triton, and the width and height of the upload in upright pixels."""
+    """The bytes that the service would send to Triton, and the upload's width and height in upright pixels."""
 
     payload: bytes = field(repr=False)
     width: int

@@ -10,22 +10,22 @@ from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, SEED, Masking
 _MOST_OPAQUE = 0.75
 """Opacity of the overlay at its hottest point."""
 _FULL = 0.1
-"""A difference of scores that is drawn at full strength; a map whose largest one is smaller is paler by as much."""
+"""A difference of scores that is drawn at full strength; a map with smaller ones is paler in proportion."""
 
 Mask = NDArray[np.float32]
 
 
 def read_ppm(data: bytes) -> NDArray[np.uint8]:
-    """The pixels, uint8 [height, width, 3], of what `Ppm.to_bytes` returns."""
+    """The pixels, uint8 [height, width, 3], of a result of `Ppm.to_bytes`."""
     _, size, _, pixels = data.split(b"\n", 3)
     width, height = map(int, size.split())
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
 
 def masked_copy(pixels: NDArray[np.uint8], masking: Masking, number: int) -> tuple[Ppm, Mask]:
-    """Copy `number` of an image, of which 0 is the image itself, and how visible each cell of the heat map is in it.
+    """Masked copy `number` of an image (0 is the image itself), and how visible each cell of the heat map is in it.
 
-    What is hidden has the mean colour of the image. The cells are fp32 [MAP_SIDE, MAP_SIDE], from 0 to 1.
+    Hidden pixels have the mean colour of the image. The cells are fp32 [MAP_SIDE, MAP_SIDE], from 0 to 1.
     """
     if number == 0:
         return Ppm(pixels), np.ones((MAP_SIDE, MAP_SIDE), np.float32)

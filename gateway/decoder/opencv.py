@@ -2,8 +2,8 @@
 
 import os
 
-# OpenCV reads this once, when it is loaded; the limits of a request are held before it sees a byte, this is the second
-# wall: what the largest `max_image_pixels` allows, and no more.
+# OpenCV reads this once, when it is loaded. It is a second check, for the largest `max_image_pixels` that can be set:
+# the limits of a request are checked before OpenCV gets a byte.
 os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", "1000000000")
 
 import cv2

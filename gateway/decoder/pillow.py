@@ -58,12 +58,12 @@ def read(data: bytes, info: Header) -> NDArray[np.uint8]:
             return rgb(image)
     except (MemoryError, ImageError):
         raise
-    except Exception as exc:  # whatever a plugin raises for hostile bytes
+    except Exception as exc:  # plugins raise many types for hostile bytes
         raise damaged(info.format, exc) from exc
 
 
 def opened(data: bytes, image_format: ImageFormat) -> Image.Image:
-    """The file, its first frame not decoded yet; raises what a plugin raises."""
+    """The file, its first frame not decoded yet; raises the plugin's errors."""
     # Image.open would hide the reason why a plugin refuses a file.
     plugin, _ = Image.OPEN[image_format.traits.pillow]
     return plugin(io.BytesIO(data), "")
@@ -110,13 +110,13 @@ class Animation:
                 count = count_gif_frames(data, MOST_IN_FILE) if is_gif else getattr(self._image, "n_frames", 1)
         except (MemoryError, ImageError):
             raise
-        except Exception as exc:  # whatever a plugin raises for hostile bytes
+        except Exception as exc:  # plugins raise many types for hostile bytes
             raise damaged(info.format, exc) from exc
         self.total: int = max(count, 1)
         """Number of frames, by its header."""
 
     def walk(self) -> Iterator[tuple[int, float]]:
-        """Go to each frame in turn, and yield its number and time in seconds; raises UndecodableImage."""
+        """Seek each frame in order, and yield its number and time in seconds; raises UndecodableImage."""
         seconds = 0.0
         for index in range(self.total):
             try:
@@ -127,7 +127,7 @@ class Animation:
                     self._image.load()
             except (MemoryError, UndecodableImage):
                 raise
-            except Exception as exc:  # whatever a plugin raises for hostile bytes
+            except Exception as exc:  # plugins raise many types for hostile bytes
                 raise UndecodableImage(f"Frame {index} of {self.total} cannot be decoded.") from exc
             shown = self._image.info.get("duration")
             yield index, seconds
@@ -150,7 +150,7 @@ def count_gif_frames(data: bytes, most: int) -> int:
             position = _after_blocks(data, position + 1)
         elif kind == 0x2C and position + 9 < len(data):  # image
             count += 1
-            # Behind the descriptor and its palette stands the size of the first codes.
+            # The size of the first codes follows the descriptor and its palette.
             position = _after_blocks(data, position + 10 + _palette_bytes(data[position + 8]))
     return count
 

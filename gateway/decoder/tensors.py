@@ -13,7 +13,7 @@ from gateway.ingest.resizing import TensorInput
 def to_tensor(pixels: NDArray[np.uint8], tensor: TensorInput) -> NDArray[Any]:
     """The tensor of one upright image, uint8 [height, width, 3], RGB.
 
-    The operations and their order are those of `triton_models/preprocessor/1/batches.py`, so that no value differs.
+    Has the same operations in the same order as `triton_models/preprocessor/1/batches.py`, so all values are equal.
     """
     planes = cv2.split(resample_and_crop(pixels, tensor))
     values = np.empty((3, *tensor.crop), np.uint8 if tensor.datatype == "uint8" else np.float32)

@@ -13,13 +13,13 @@ if TYPE_CHECKING:  # plug-ins that have formats are loaded by commands that clas
 
 
 class AnswerShape(ABC):
-    """A response format of POST /predict: how to write each file's result, and what is around the results."""
+    """A response format of POST /predict: how to write each file's result, and the bytes around the results."""
 
     documents: ClassVar[Any] = str
     """The response schema, a pydantic model or a union of them, for the OpenAPI page; str for text."""
     media_type: ClassVar[str] = "application/json"
     separator: ClassVar[bytes] = b","
-    """What is between two items."""
+    """Bytes between two items."""
     shows_a_lone_error: ClassVar[bool] = False
     """Whether the error of a single file is a result like others; else the response is a problem document."""
 
@@ -34,7 +34,7 @@ class AnswerShape(ABC):
 
     @abstractmethod
     def around(self, results: "Sequence[Result]", spec: "RequestSpec") -> tuple[bytes, bytes]:
-        """What is before and after the items."""
+        """The bytes before and after the items."""
 
 
 class Foreign(AnswerShape):

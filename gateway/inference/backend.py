@@ -76,7 +76,7 @@ class ModelInfo:
     precision: str | None = None
     """fp32, bf16 or fp16; None if the model does not specify it."""
     multi_label: bool = False
-    """Whether each class has a probability of its own."""
+    """Whether the probabilities of the classes are independent (sigmoid)."""
     decode: str = "exact"
     """How large JPEGs are decoded: exact, or fast if the model specifies it."""
     tensor: str | None = None
@@ -93,15 +93,15 @@ class ModelInfo:
     embedding_size: int = 0
     """Size of the embeddings in FEATURES; 0 if the model has none."""
     runtime: str | None = None
-    """What runs the network, such as onnxruntime or torchscript; None if that is unknown."""
+    """The runtime of the network, such as onnxruntime or torchscript; None if that is unknown."""
     steps: tuple[str, ...] = field(default=())
     """The models that the ensemble runs, in order."""
     limitations: tuple[str, ...] = ()
-    """What the model lacks, and what that costs: one sentence each."""
+    """Features that the model lacks, with the consequence: one sentence each."""
     after: str | None = None
-    """What the step after the network does, in words; None if there is none."""
+    """The model's post-processing, in words; None if it has none."""
     description: str | None = None
-    """What the model is, in a sentence; None if its record does not say."""
+    """One sentence about the model; None if its record has none."""
     loaded: bool = True
     """Whether any server has loaded it; if not, a request for it does."""
 
@@ -134,7 +134,7 @@ class Call:
     """For a call that must not be cancelled: return when it has ended, even after the deadline."""
     embeddings: Embeddings = Embeddings.NONE
     least_classes: int = 0
-    """How many best classes each row has in `best`, whatever the selection."""
+    """The number of best classes in each row's `best`, regardless of the selection."""
     best_effort: bool = False
     """Whether no client waits for the result: the call is sent once, to a ready server, without retries, and its result
     does not affect the health of servers and models."""
@@ -209,7 +209,7 @@ class ServerRecovery(Protocol):
 
     @property
     def status(self) -> str:
-        """What it does, or how that ended, in words."""
+        """The running repair, or the result of the last one, in words."""
         ...
 
     async def reload_failing(self) -> None:
@@ -225,13 +225,13 @@ class ModelLoader(Protocol):
     """Loads models when requests need them; the service has one only if models are loaded on demand."""
 
     async def loaded(self, model_name: str, model_version: str, deadline: Deadline, client: str = "") -> None:
-        """Return once a server has loaded a model, which may be at once; it stays loaded for a while.
+        """Return once a server has loaded a model; it stays loaded for a while.
 
-        `client` identifies who sends the request, see gateway.values.clients; "" if it is not known.
+        `client` identifies the sender, see gateway.values.clients; "" if it is not known.
 
-        A model that should be loaded but is not, such as the default one, is left to the call that needs it. Raises
-        ModelNotFound, ModelUnavailable, LoadFailed, TritonUnreachable, DeadlineExceeded, or Overloaded if too many
-        requests wait.
+        Does not wait for a model that always stays loaded, such as the default one: its calls report if it is missing.
+        Raises ModelNotFound, ModelUnavailable, LoadFailed, TritonUnreachable, DeadlineExceeded, or Overloaded if too
+        many requests wait.
         """
         ...
 
@@ -246,7 +246,7 @@ class Backend(Protocol):
 
     @property
     def loader(self) -> ModelLoader | None:
-        """What loads models when requests need them; None if models are not loaded on demand."""
+        """Loads models when requests need them; None if models are not loaded on demand."""
         ...
 
     async def start(self) -> None:
@@ -262,9 +262,9 @@ class Backend(Protocol):
         ...
 
     def needs_own_call(self, signature: bytes, model_name: str, model_version: str) -> bool:
-        """Whether an image must have a call of its own.
+        """Whether an image must have its own call.
 
-        That is so if a response cache may hold its result, whose key is the whole call, or if it may crash a process.
+        This is so if a response cache may hold its result, as the key is the whole call, or if it may crash a process.
         """
         ...
 

@@ -1,8 +1,8 @@
 """Dynamic batching: the images of all requests in few calls.
 
-An image leaves at once while a Triton server is idle. While as many calls are out as keep the servers of its model
-busy, it waits; each call that returns is followed by the next one, with images of similar size of one request or of
-many. An image that a response cache may hold has a call of its own, since the cache's key is the whole call.
+An image is sent immediately while a Triton server is idle. While the servers of its model are busy, it waits; each call
+that returns is followed by the next one, with images of similar size from one or more requests. An image that a
+response cache may hold has its own call, since the cache's key is the whole call.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class ModelQueue:
         self.calls = 0
         self.counted = 0
         self.costly = 0
-        """Calls in flight: all of them, those that keep the Triton servers busy, and those of costly images."""
+        """Calls in flight: all, the ones that keep the Triton servers busy, and the ones with costly images."""
         self.limits: CallLimits | None = None
         """The backend's limits of calls, at most LIMITS_SECONDS old at the last call; None if it does not know them."""
         self._limits_until = 0.0
@@ -71,7 +71,7 @@ class ModelQueue:
                 del self.waiting[request]
 
     def uncount(self, call: SharedCall) -> None:
-        """Do not count a call as one of those that keep the Triton servers busy; a second call does nothing."""
+        """Stop counting a call among those that keep the Triton servers busy; idempotent."""
         self.counted -= call.counted
         self.costly -= call.costly
         call.counted = call.costly = False
@@ -102,7 +102,7 @@ class ModelQueue:
         return []
 
     def _take(self, first: Request, group: BatchGroup, max_images: int, most: BatchLimits) -> list[Image]:
-        """Take images of one group, one of each request in turn, beginning with `first`, until the call is full."""
+        """Take images of one group, round-robin by request from `first` on, until the call is full."""
         turns = deque((first,))
         if len(self.waiting) > 1 and max_images > 1:
             turns.extend(
@@ -127,7 +127,7 @@ class ModelQueue:
                 request.groups[group] = images
                 turns.append(request)
             if request.groups:
-                self.waiting[request] = None  # its next turn is after those of all others
+                self.waiting[request] = None  # moved to the end of the round
         return items
 
 
@@ -187,7 +187,7 @@ class Batcher:
         while model.waiting and (images := model.next(self._backend, self._limits)):
             self._send(model, images)
         if model.limits is None and not (model.calls or model.waiting):
-            del self._models[model.name]  # clients can request names of their own making
+            del self._models[model.name]  # clients can request arbitrary names
 
     def _send(self, model: ModelQueue, images: list[Image]) -> None:
         requests: dict[Request, None] = {}
@@ -238,7 +238,7 @@ class Batcher:
         task.add_done_callback(partial(self._ended, model, call))
 
     def _ended(self, model: ModelQueue, call: SharedCall, task: "asyncio.Task[Sequence[Row]]") -> None:
-        """Send the next call, and report the results of the one that has ended."""
+        """Send the next call, and report the results of the ended one."""
         metrics.CALL_SECONDS.observe(time.perf_counter() - call.began)
         self._uncancelled.tasks.discard(task)
         call.task = None  # the traceback of a cancelled task refers to the call
@@ -284,7 +284,7 @@ class Batcher:
     def _report_error(self, request: Request, images: list[Image], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""
         spec = request.spec
-        # A version with a share is the operator's choice: if no Triton serves it, that is no fault of the client.
+        # A version with a share is the operator's choice: if no Triton serves it, the client is not at fault.
         if spec.split and (isinstance(error, ModelNotFound) or type(error) is ModelUnavailable):
             version = f"Version {spec.model_version} of {spec.model_name!r}"
             unavailable = ModelUnavailable(f"{version}, which gets a share of the requests, is not loaded.")

@@ -40,10 +40,10 @@ class ImageSource(Protocol):
         ...
 
     async def find(self) -> bool:
-        """Whether there is a further image, which `next` then returns. Raises what `Decoders.decode` raises.
+        """Whether there is another image, which `next` then returns. Raises the errors of `Decoders.decode`.
 
-        It is called before the second image and each further one, if a key's rate limits the request. The file is open,
-        and may be closed and opened again before `next`.
+        It is called before each image but the first, if a key's rate limits the request. The file is open, and may be
+        closed and opened again before `next`.
         """
         ...
 
@@ -67,12 +67,12 @@ class ExpandedUpload(Protocol):
 
     @property
     def decoders(self) -> "Decoders":
-        """What opens the file."""
+        """The decoders that open the file."""
         ...
 
     @property
     def account(self) -> Account:
-        """What the request's decoding is charged to."""
+        """The account for the request's decoding."""
         ...
 
     @property
@@ -94,16 +94,16 @@ class ExpandedUpload(Protocol):
         ...
 
     async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> bool:
-        """Queue the next image of a file, of up to `nbytes`, with what `begin` returns; False if there is none.
+        """Queue the next image of a file, of up to `nbytes`, with the report of `begin`; False if there is none.
 
-        All images but the first, which is paid with the file, are charged to the API key: this waits while its rate is
-        used up, and raises RateLimited. The image has a permit of its own, for which this waits, too.
+        The first image is paid with the file. All others are charged to the API key: this waits while its rate is used
+        up, and raises RateLimited. It also waits for the image's permit.
         """
         ...
 
 
 class Expansion(Protocol):
-    """What makes several images of each upload of one request."""
+    """Makes several images of each upload of one request."""
 
     @property
     def has_lowest_priority(self) -> bool:
@@ -112,7 +112,7 @@ class Expansion(Protocol):
 
     @property
     def native_only(self) -> str:
-        """The error if another format than the native one is asked for."""
+        """The error if another format than the native one is requested."""
         ...
 
     def applies(self, info: Header) -> bool:
@@ -120,12 +120,12 @@ class Expansion(Protocol):
         ...
 
     def single(self, report: Report) -> Report:
-        """What takes the result of an upload that is one image, or has an error."""
+        """The report for an upload that is one image, or has an error."""
         ...
 
     async def run(self, image: ExpandedUpload) -> None:
         """Make and queue the images of an upload, and report one result of the file.
 
-        Raises ImageError, DeadlineExceeded, or what ends the request.
+        Raises ImageError, DeadlineExceeded, or the error that ends the request.
         """
         ...

@@ -1,6 +1,6 @@
-"""One request on its way: its uploads become images, and the result of each goes to the request's caller.
+"""One request on its way: its uploads become images, and each result goes to the request's caller.
 
-What an image goes through is told in gateway/predict.py; which images share a call, in batching.py.
+gateway/predict.py describes the steps of an image; batching.py decides which images share a call.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ NOT_SERVED = (Overloaded, ModelUnavailable, LoadFailed, TritonUnreachable)
 """Errors that end a request whose first image has not begun: the whole request may be sent again."""
 
 DisconnectWatcher = Callable[[], Awaitable[None]]
-"""Waits until the results are no longer needed, for example since the client has disconnected; then it raises."""
+"""Waits until the results are no longer needed, for example since the client has disconnected, and then raises."""
 Take = Callable[[Result], None]
 """Takes the result of a file when it is ready; an error that it raises ends the request."""
 Step = Callable[["Image"], Awaitable[bool | None]]
-"""Does one thing with an image; True if it goes on elsewhere, and no other step is for it.
+"""Does one thing with an image; True if no other step applies to it.
 
 An ImageError, DeadlineExceeded or one of NOT_SERVED becomes the result of its file."""
 
@@ -60,8 +60,7 @@ class BatchGroup(NamedTuple):
     """Images that may share a call: similar in size and in the time to decode them.
 
     A batch is padded to its longest image. Images whose sizes share their highest bit differ by less than a factor of
-    two, so padding less than doubles the bytes, whatever sizes are mixed. For a model that takes no padding, `size` is
-    the length itself.
+    two, so padding less than doubles the bytes. For a model that takes no padding, `size` is the exact length.
     """
 
     size: int
@@ -69,11 +68,11 @@ class BatchGroup(NamedTuple):
 
 
 ALONE = BatchGroup(0, costly=False)
-"""The group of images of which each has a call of its own, beyond the calls that keep the Triton servers busy."""
+"""The group of images with one call each, in addition to the calls that keep the Triton servers busy."""
 
 
 class Image:
-    """An upload from its last byte to its result: what the steps find out about it, and what it holds.
+    """An upload from its last byte to its result: the findings of the steps, and the resources that it holds.
 
     An upload that becomes several images has a copy for each of them; see gateway.inference.expansion.
     """
@@ -112,11 +111,11 @@ class Image:
         self.report: Report = request.report if expansion is None else expansion.single(request.report)
         """Called with the image and the result."""
         self.size: Size | None = None
-        """What a decoder makes of it; None if it goes to Triton as it is."""
+        """The decoder's output size; None if the image goes to Triton as it is."""
         self.decode_seconds = 0.0
         """Expected processor time of decoding in the preprocessor."""
         self.payload = b""
-        """What is sent to Triton."""
+        """The bytes for Triton."""
         self.signature = b""
         self.timer: asyncio.TimerHandle | None = None
         self.call: SharedCall | None = None
@@ -124,7 +123,7 @@ class Image:
         self.stage: Stage | None = None
         """The stage of the request's statistics that it has entered, and leaves with its result."""
         self._has_images = False
-        """Whether the first image of the upload, which is charged with it, has been asked for."""
+        """Whether the first image of the upload, which is charged with it, was requested."""
 
     @property
     def header(self) -> Header | None:
@@ -159,7 +158,7 @@ class Image:
 
     @property
     def account(self) -> Account:
-        """What the request's decoding is charged to."""
+        """The account for the request's decoding."""
         return self.request.account
 
     @property
@@ -179,9 +178,9 @@ class Image:
         await request.spec.caller.charge(most_seconds, request.stages)
 
     async def decoded_size(self, max_side: int | None = None) -> Size:
-        """What a decoder makes of the image: the model's input if it takes tensors, or the size of its preprocessor.
+        """The decoder's output: the model's input if it takes tensors, or the size of its preprocessor.
 
-        If that is not known, the shorter side has at most `max_side` pixels, or those of the settings.
+        If that is not known, the shorter side has at most `max_side` pixels, by default the limit of the settings.
         """
         tools, spec = self.request.tools, self.request.spec
         if (tensor := self.request.tensor_input) is not None:
@@ -246,7 +245,7 @@ class SharedCall(Call):
     requests: "Collection[Request]"
     """The requests of its images."""
     counted: bool
-    """Whether it counts as one of those that keep the Triton servers busy."""
+    """Whether it counts among the calls that keep the Triton servers busy."""
     costly: bool
     task: "asyncio.Task[Sequence[Row]] | None" = field(init=False, default=None)
     """While the call is in flight; its exception's traceback refers to the call."""
@@ -261,8 +260,8 @@ class Request:
     """Reads the uploads of one request, takes each through the steps, and gives each result to `take`.
 
     Its images have their permits from `permits`. `run` works in its caller's task and interrupts the task's waits as
-    asyncio.timeout does, by a cancellation that it takes back. Other tasks are started for decoding and, if the uploads
-    are not read at once, for `disconnected`. `close` ends what is left.
+    asyncio.timeout does, by a cancellation that it takes back. Other tasks decode and, unless the uploads are read
+    without waiting, watch `disconnected`. `close` ends what is left.
     """
 
     def __init__(
@@ -296,11 +295,11 @@ class Request:
         """Whether an observer needs the file of each image."""
         self._steps = steps
         self._permits = tools.admission.permits(spec.caller.share, lowest=lowest)
-        # Further images would only wait, with permits that images of other requests could use.
+        # More images would only wait, with permits that other requests could use.
         self._most_permits = tools.batches.max_calls * tools.batches.max_images
         self._take = take
         self.images: set[Image] = set()
-        """Those that wait for a call or are in one."""
+        """Images that wait for a call or are in one."""
         self.groups: dict[BatchGroup, deque[Image]] = {}
         """The images that wait for a call; groups alternate."""
         self.calls = 0
@@ -350,7 +349,7 @@ class Request:
                 self._failure = None  # its traceback keeps the request
 
     def spawn(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Do some of the request's work in a task of its own; an exception ends the request."""
+        """Do some of the request's work in another task; an exception ends the request."""
         if self._scope is None:
             self._scope = Scope()
         self._scope.start(self._guard(work, *arguments))
@@ -407,7 +406,7 @@ class Request:
         if self.images:
             self._drop_images()
         self.closed = True
-        self._take = nothing  # an observer may keep an image, but not what its request has answered
+        self._take = nothing  # an observer may keep an image, but not the uploads of its request
         if self._permits.held:
             self._permits.close()
 
@@ -464,7 +463,7 @@ class Request:
         self._interrupt()
 
     def _interrupt(self) -> None:
-        """End what `run` waits for, if it waits."""
+        """Interrupt `run` if it waits."""
         task = self._task
         if task is not None and not self._interrupted and asyncio.current_task() is not task:
             self._interrupted = True
@@ -490,7 +489,7 @@ def _drop_tracebacks(error: BaseException | None) -> None:
 
 
 def count(spec: RequestSpec, result: Result) -> None:
-    """Count each image of a file in the statistics of the request, the metrics, and the account of the API key."""
+    """Count each image of a file in the request's statistics, the metrics, and the API key's account."""
     caller, stats = spec.caller, spec.stats
     for row in result.rows:
         error, version = row.error, row.model_version

@@ -109,7 +109,7 @@ class RequestSpec:
     model_name: str
     model_version: str
     selection: Selection | None
-    """What each image's result contains; None for the scores of every class, without labels."""
+    """The classes in each image's result; None for the scores of every class, without labels."""
     timeout_seconds: float
     request_id: str
     embeddings: Embeddings = Embeddings.NONE
@@ -117,7 +117,7 @@ class RequestSpec:
     split: bool = False
     """Whether the model's rollout has chosen the version, and not the client."""
     expansion: Expansion | None = None
-    """What makes several images of each file; None: a file is one image."""
+    """Makes several images of each file; None if a file is one image."""
     route: str = ""
     """The path of the route, such as /predict; "" if it is not known."""
     key: str = ""
@@ -128,7 +128,7 @@ class RequestSpec:
     """Whether a damaged image is an error, even if it can be decoded."""
     stats: RequestStats = field(default_factory=RequestStats)
     caller: Caller = ANYONE
-    """Whom the images are charged to."""
+    """Charged for the images."""
     paid: bool = False
     """Whether the next image is charged already."""
 
@@ -140,4 +140,4 @@ TimeoutSeconds = (
     Annotated[float, Field(allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": MIN_TIMEOUT_SECONDS})]
     | None
 )
-"""Its limits are those of gateway.inference.request_spec.timeout_within."""
+"""The limits are in gateway.inference.request_spec.timeout_within."""

@@ -1,4 +1,4 @@
-"""What a model answers for an image, the result of a file, and which of the classes a request gets."""
+"""A model's answer for an image, the result of a file, and the selection of classes."""
 
 import difflib
 from array import array
@@ -90,7 +90,7 @@ NO_PREDICTIONS = Predictions.of(())
 
 @dataclass(slots=True, eq=False)
 class Row:
-    """What a model answers for one image: predictions by falling score, none with an `error`."""
+    """A model's answer for one image: predictions by falling score, none with an `error`."""
 
     predictions: Sequence[Prediction] = NO_PREDICTIONS
     scores: NDArray[np.float32] | None = None
@@ -106,9 +106,9 @@ class Row:
     model_version: str = ""
     """The version that answered; "" if none did."""
     multi_label: bool = False
-    """Whether each class has a probability of its own."""
+    """Whether the probabilities of the classes are independent (sigmoid)."""
     drift_reference: str = ""
-    """What the answers of this version are compared with, as `gateway model drift --store` wrote it; "" for none."""
+    """The stored reference for this version's drift, from `gateway model drift --store`; "" for none."""
 
     @property
     def top_score(self) -> float | None:
@@ -124,7 +124,7 @@ class Row:
 class Result:
     """The result of one uploaded file: its name, its width and height in upright pixels, if known, and its row.
 
-    It keeps none of the image's bytes. A result of several images is a subclass, such as that of an animation.
+    It keeps none of the image's bytes. A result of several images is a subclass, such as AnimationResult.
     """
 
     index: int
@@ -166,16 +166,16 @@ class Result:
 
     @property
     def rows(self) -> Sequence[Row]:
-        """What counts as an image: its row, or those of its images."""
+        """One row for each image of the file."""
         return (self.row,)
 
     @property
     def size(self) -> tuple[int, int]:
-        """How many predictions and how many results it has in the native format: its own, and those of its images."""
+        """The numbers of predictions and of results in the native format, with all images of the file."""
         return len(self.row.predictions), 1
 
     def members(self) -> dict[str, object]:
-        """The members of the native format beside those of every result, as plain data."""
+        """Members of the native format in addition to the common ones, as plain data."""
         return {}
 
 
@@ -289,7 +289,7 @@ def _selection(top_k: int | None, threshold: float | None, default_top_k: int) -
 
 
 def label_hint(label: str, known: set[str]) -> str:
-    """What the error of an unknown label advises: the nearest labels, or where all are listed."""
+    """Advice for an unknown label: the nearest labels, or where all are listed."""
     near = " or ".join(map(repr, nearest_labels(label[:NAME_CHARACTERS], known)))
     return f"did you mean {near}?" if near else "GET /models/NAME lists the labels."
 

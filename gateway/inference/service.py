@@ -121,18 +121,18 @@ class ShadowClass:
 class Observer:
     """Sees images and their rows. A method that is not overridden costs nothing; none waits or raises.
 
-    Take what is needed of an image at once: it holds its request.
+    Copy what you need of an image immediately: a reference to it keeps its request alive.
     """
 
     best_classes: int = 0
-    """How many best classes `best` of each row has, whatever the request selects."""
+    """The number of best classes in each row's `best`, regardless of the request's selection."""
     keeps_files: bool = False
     """Whether `done` needs `image.upload.data`; if not, the file of an image that was decoded here is empty by then."""
     takes_feedback: bool = False
     """Whether clients may report true labels."""
 
     async def start(self, tools: Tools, others: "Observers") -> None:
-        """Start with the service; what a start cannot do is retried while the service runs."""
+        """Start with the service; parts of a start that fail are tried again while the service runs."""
 
     async def close(self) -> None:
         """End with the service, after its last result."""
@@ -155,7 +155,7 @@ CLOSE_SECONDS = 10.0
 class Observers:
     """All observers of a service; calls those that override a method.
 
-    What an observer raises is logged with its name and concerns no request; only a failure to start ends the service.
+    An observer's exception is logged with its name and affects no request; only a failure to start ends the service.
     """
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
@@ -183,7 +183,7 @@ class Observers:
 
 
 def _calls(observers: Sequence[Observer], method: C) -> list[C]:
-    """The calls of a method of the observers that override it; what one raises is logged."""
+    """The calls of a method of the observers that override it; their exceptions are logged."""
     name = method.__name__
 
     def guarded(observer: Observer) -> C:
@@ -231,10 +231,10 @@ class InferenceService:
 
         Raises an exception of `uploads`, `take` or `disconnected`, which ends the request; an error of one file is in
         its result. Each file has its result within `spec.timeout_seconds` of its last byte. Decoding is charged to
-        `account`, or to an account of the request's own.
+        `account`, or to a new one.
 
-        At the end, for whatever reason, all tasks of the request have ended and its permits are released, except those
-        of images in calls, and other work in `tools.uncancelled`, that have not ended yet.
+        At the end, all tasks of the request have ended and its permits are released. Exceptions are images in calls,
+        and other work in `tools.uncancelled`, that have not ended yet.
         """
         request = self.request(spec, take, account)
         try:

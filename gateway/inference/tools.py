@@ -1,4 +1,4 @@
-"""What all requests share."""
+"""Objects that all requests share."""
 
 import asyncio
 from collections.abc import Collection, Coroutine
@@ -127,7 +127,7 @@ def _settle(permits: tuple[Lease, ...], _: "asyncio.Task[Any]") -> None:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Limits of calls: `max_images` and `max_bytes` in each, and `max_calls` with images of one request at once."""
+    """Limits of calls: `max_images` and `max_bytes` in each, and `max_calls` at a time with images of one request."""
 
     max_images: int
     max_bytes: int

@@ -1,4 +1,4 @@
-"""The accepted image formats, one entry each; what a header says of an image, and what its decoding may take.
+"""The accepted image formats, one entry each; the facts in a header, and the limits of decoding.
 
 A new format also needs samples in tests/samples.py and a row in docs/reference/images.md; a decoder's package, an extra
 in pyproject.toml and constraints.txt, and its installation in the Dockerfile. Tests name the other lists of formats.
@@ -157,11 +157,11 @@ class Header:
     by_pillow: bool = False
     """Whether OpenCV would decode it wrong. Pillow also decodes images that OpenCV cannot open."""
     coefficient_bytes: int = 0
-    """Memory for the coefficients of a JPEG in several scans, beside its pixels."""
+    """Memory for the coefficients of a JPEG in several scans, in addition to its pixels."""
     scans: int = 1
     """Upper bound of a JPEG's scans."""
     animated: bool = False
-    """Whether there may be further frames."""
+    """Whether the file may have more than one frame."""
 
 
 def upright(stored_width: int, stored_height: int, orientation: int) -> tuple[int, int]:
@@ -174,11 +174,11 @@ REDUCTIONS = (8, 4, 2)
 """Factors by which libjpeg can reduce an image while it decodes it."""
 
 Size = int | Resize | TensorInput
-"""What a decoder makes of an image: as its model's preprocessor resizes, at most this many pixels on its shorter side,
-or the model's input."""
+"""A decoder's output: resized as by the model's preprocessor, at most this many pixels on the shorter side, or the
+model's input."""
 
 _BYTES_PER_PIXEL = 16
-"""Address space for a decoder of a format that has no figure of its own."""
+"""Address space for a decoder of a format without a measured figure."""
 _ANIMATION_BYTES_PER_PIXEL = 48
 """For an animation: its canvas, the previous one, the area of a frame, and the frame on white."""
 _MARGIN_BYTES = 96 * MIB
@@ -199,7 +199,7 @@ WORKER_START_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
-    """Limits of one image, whatever its size; the account of a request begins with `request_cpu_seconds`."""
+    """Limits of one image of any size; a request's account begins with `request_cpu_seconds`."""
 
     cpu_seconds: float
     memory_bytes: int

@@ -1,6 +1,6 @@
 """Recognises the format of an upload by its bytes, reads its header, and decides whether the gateway decodes it.
 
-The name and the Content-Type of an upload are never looked at.
+The name and the Content-Type of an upload are ignored.
 """
 
 import re
@@ -39,7 +39,7 @@ _FOR_DECODERS: dict[ImageFormat, Callable[[bytes], bytes]] = {
     ImageFormat.PNG: png.for_decoders,
     ImageFormat.BMP: bmp.for_decoders,
 }
-"""What decoders and the preprocessor get instead of a file of these formats, if its Header is `rewritten`."""
+"""The bytes for decoders and the preprocessor instead of a file of these formats, if its Header is `rewritten`."""
 
 # MP4 and QuickTime; Matroska and WebM; AVI.
 _VIDEO = re.compile(rb".{4}(ftyp|moov|mdat)|\x1aE\xdf\xa3|RIFF.{4}AVI ", re.DOTALL)
@@ -62,7 +62,7 @@ _OTHERS = {
 def inspect(data: bytes, limits: Limits) -> Header | ImageFormat:
     """The header of a file with its size and ending checked, or the format of a file whose header a decoder reads.
 
-    It takes microseconds, whatever the size of the image. Raises EmptyFile, UnsupportedFormat, InvalidImage,
+    It takes microseconds for any image size. Raises EmptyFile, UnsupportedFormat, InvalidImage,
     TruncatedImage or ImageTooLarge.
     """
     if not data:
@@ -133,7 +133,7 @@ def check_size(info: Header, limits: Limits) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DecodePolicy:
-    """Which images the gateway decodes itself, and the limits of what it accepts."""
+    """Which images the gateway decodes itself, and the limits of accepted images."""
 
     mode: DecodeMode
     above_pixels: int
@@ -174,9 +174,9 @@ def encoded(upload: Upload, info: Header) -> bytes:
 
 
 def bytes_needed(upload: Upload, info: Header, size: Size | None) -> int:
-    """Memory that this process needs for an image: its file or, if larger, the pixels that a decoder makes of it.
+    """Memory that this process needs for an image: its file or, if larger, its decoded pixels.
 
-    `size` is that of the decoded image, None if it is passed on. The memory of a decoder's process is bounded there.
+    `size` is the decoded size, None if the image is passed on. The memory of a decoder's process is bounded there.
     """
     return max(len(upload.data), 0 if size is None else shrunk_bytes(info, size))
 

@@ -25,7 +25,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WHITESPACE = b" \t\r\n"
 _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 _PIECE_BYTES = 2**20
-"""How much base64 is decoded between two looks at the clock; a multiple of four."""
+"""Base64 that is decoded between two readings of the clock; a multiple of four."""
 
 
 class JsonError(ValueError):
@@ -33,7 +33,7 @@ class JsonError(ValueError):
 
 
 def invalid(reason: str) -> InvalidBody:
-    """The error of a body that is not JSON, or is other JSON than it should be."""
+    """The error of a body that is not JSON, or not the expected JSON."""
     return InvalidBody(f"The JSON body is invalid: {reason}.")
 
 
@@ -108,7 +108,8 @@ def short_text(value: object, name: str) -> str:
 async def read_base64(text: str, limits: Limits, hold: Hold, left_bytes: int) -> tuple[bytes, ImageError | None]:
     """Decode an image in base64 (RFC 4648): its bytes, or b"" and what is wrong with it.
 
-    Takes both alphabets, line breaks, missing padding and a leading `data:…;base64,`. `left_bytes` are held beside it.
+    Takes both alphabets, line breaks, missing padding and a leading `data:…;base64,`. Calls `hold` with the bytes of
+    the image plus `left_bytes`.
     """
     hold(left_bytes + 3 * len(text))
     prefix, comma, digits = text.partition(",") if text.startswith("data:") else (";base64", ",", text)

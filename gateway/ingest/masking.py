@@ -57,8 +57,8 @@ class Masking:
 class HeatMap:
     """Which parts of an upright image carry a class.
 
-    `values` are fp32 [rows, columns]: the mean score of the class in the masked images in which a cell is visible, less
-    the mean of those in which it is hidden. `overlay` is a PNG, RGBA, in the image's proportions, to lay over it.
+    `values` are fp32 [rows, columns]: the mean score of the class with the cell visible, minus the mean score with it
+    hidden. `overlay` is a PNG, RGBA, in the image's proportions, to lay over it.
     """
 
     values: NDArray[np.float32]

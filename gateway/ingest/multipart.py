@@ -103,7 +103,7 @@ def names_of(headerlist: Iterable[tuple[str, str]]) -> tuple[str, str | None]:
 def _disposition(value: str) -> tuple[str, Mapping[str, str]]:
     """A Content-Disposition and its parameters; raises InvalidMultipart.
 
-    Where they follow no grammar, the file name is all that stands behind `filename=`: a name costs no file its answer.
+    Where they follow no grammar, the file name is the rest after `filename=`: no file is refused for its name.
     """
     try:
         return parse_header(value)
@@ -184,7 +184,7 @@ def _unescape(value: str) -> str:
 
 
 MAX_READ_AHEAD_BYTES = 64 * 1024
-"""A form that has at most this many bytes besides its first file is read whole before that file is yielded."""
+"""A form with at most this many bytes besides its first file is read completely before that file is yielded."""
 MAX_PARAMETERS = 100
 PIECE_BYTES = 16 * 1024
 """A piece of a file of at least this size is kept as it is until the file is complete."""
@@ -201,7 +201,7 @@ async def read_multipart(
 ) -> AsyncIterator[Upload | Parameter]:
     """Yield the files and fields of a multipart/form-data body, in order, each as soon as it is complete.
 
-    A part with a filename is a file, whatever its field is called; an empty file picker (`filename=""` and no bytes) is
+    A part with a filename is a file, under any field name; an empty file picker (`filename=""` and no bytes) is
     skipped. A file beyond `max_file_bytes` is drained and yielded with its error.
 
     At most one file is held, or all of them if `announced_bytes`, the Content-Length, leaves MAX_READ_AHEAD_BYTES or
@@ -290,9 +290,8 @@ class _Form:
         self._too_large: bool
         self._counted: bool
         self._pieces: list[bytes | bytearray] = []
-        """What has come of the part that is not complete yet: large pieces as they are, small ones together."""
+        """Received bytes of the incomplete part: large pieces as they are, small ones joined."""
         self.held_bytes = 0
-        """Bytes of the pieces."""
         self._may_have_ended = self._has_ended = False
 
     def feed(self, chunk: bytes) -> Iterator[Upload | Parameter]:

@@ -33,7 +33,7 @@ class Resize:
     fast: bool = False
 
     def size_of(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of a resized image: never more pixels than it has."""
+        """Height and width of a resized image, which never has more pixels."""
         top, left = self.ends(height, width)
         size = self.resized(height - 2 * top, width - 2 * left)
         return size if size[0] * size[1] < height * width else (height, width)
@@ -58,8 +58,8 @@ class Resize:
 class TensorInput:
     """How a decoder makes the input of a model that takes tensors: one image's part of it.
 
-    `crop` is height and width of the centre crop after the resize, whose corner is rounded by `crop_rounding`; `mean`
-    and `std` are those of red, green and blue on a scale from 0 to 1, which uint8 leaves out: its values are pixels.
+    `crop` is height and width of the centre crop after the resize, whose corner is rounded by `crop_rounding`. `mean`
+    and `std` are red, green and blue on a scale from 0 to 1; uint8 has neither: its values are pixels.
     """
 
     resize: Resize

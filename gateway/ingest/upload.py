@@ -1,4 +1,4 @@
-"""The parts of a body: files and parameters, as they were sent; their limits, and what reads further media types."""
+"""The parts of a body: files and parameters, as they were sent; their limits; readers of more media types."""
 
 import re
 from abc import ABC, abstractmethod
@@ -87,7 +87,7 @@ Form = dict[str, list[str]]
 
 
 class BodyReader(ABC):
-    """Reads the bodies of a further media type, for all routes that take images."""
+    """Reads bodies of one more media type, for all routes that take images."""
 
     parameters: ClassVar[Sequence[str]] = ()
     """Parameters that a body of POST /predict may have in addition to the route's; `remove_own` removes them."""
@@ -102,9 +102,9 @@ class BodyReader(ABC):
         """
 
     def remove_own(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
-        """Remove from the parameters of a body those that POST /predict does not have.
+        """Remove from a body's parameters the ones that POST /predict does not have.
 
-        `query` are the names of the parameters in the query. Returns a check of the removed ones, or None; it gets the
+        `query` has the names of the parameters in the query. Returns a check of the removed ones, or None; it gets the
         name of the model and whether it is multi-label, and raises InvalidParameter.
         """
         del form, query

@@ -1,12 +1,12 @@
-"""Every limit on what clients may hold at once, and the promise of docs/explanation/reliability.md that it keeps.
+"""Limits on what clients may hold, for the promises of docs/explanation/reliability.md.
 
-    Admission    memory is bounded: images, bytes and decoding in flight; others wait, and keys take turns
-    RoundRobin   no request and no client delays the others: decoders, open files and fetches alternate between them
-    Pool         who is slow loses its own request first: bytes of uploads and of responses, and streams
-    Pace         who sends too slowly is refused
+    Admission    bounds memory: images, bytes and decoding in flight; others wait, and keys take turns
+    RoundRobin   alternates decoders, open files and fetches between requests and between clients
+    Pool         evicts slow clients first: bytes of uploads and of responses, and streams
+    Pace         refuses slow senders
     Account      limits the processor time that a request takes for decoding
-    Caller       what an API key may take; without a key, ANYONE
-    Connections  a process has a bounded number, and the least useful one ends for another; each has Turns
+    Caller       limits of an API key; without a key, ANYONE
+    Connections  bounds the connections of a process: a new one displaces the least useful one; each has Turns
 
-Each counts what is held in a Bound, and gives a Lease (of the admission a Permit, of a pool a PoolLease) to release.
+A Bound counts each of them, and gives a Lease (of the admission a Permit, of a pool a PoolLease) to release.
 """

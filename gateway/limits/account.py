@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gateway.errors import TooCostly
 
 SECONDS_PER_IMAGE = 0.005
-"""Seconds that each file, and each frame with a result, adds to the account of its request."""
+"""Seconds that each file, and each frame with a result, adds to its request's account."""
 SECONDS_PER_MEGABYTE = 0.4
 """Seconds that each 1,000,000 bytes of a file add: several times the cost of photographs."""
 SECONDS_PER_MEGABYTE_OF_SLOW_CODECS = 2.0
@@ -64,7 +64,7 @@ class Account:
         self._spent += seconds
 
     def try_pay(self, seconds: float) -> bool:
-        """Charge time that will be spent elsewhere, if that much is free now."""
+        """Charge time that will be spent elsewhere, if it is free now."""
         if seconds > self._allowed - self._spent - self._reserved:
             return False
         self._spent += seconds
@@ -86,7 +86,7 @@ class Account:
         self._open += 1
         self._reserved += reserved
         lent = min(most_seconds, self._most_seconds) - reserved
-        # Half of what may be overdrawn, so that decodes that begin later get some of it as well.
+        # Half of the overdraft, so that decodes that begin later get some of it as well.
         lent = max(min(lent, (self._overdraft() - self._lent) / 2), 0.0)
         self._lent += lent
         spending = Spending(reserved + lent)
@@ -113,7 +113,7 @@ class Account:
             await waiter
 
     def _overdraft(self) -> float:
-        """Seconds that may still be spent beyond what is allowed."""
+        """Seconds that may still be spent beyond the allowance."""
         beyond = self.spent_seconds + self._reserved - self._allowed
         return self._most_seconds - max(beyond, 0.0)
 

@@ -1,4 +1,4 @@
-"""How many images, bytes of them, and decoding may be in flight and waiting at once, and how API keys share them."""
+"""Limits of images, their bytes and their decoding, in flight and waiting, and how API keys share them."""
 
 import asyncio
 import itertools
@@ -14,11 +14,11 @@ LOWEST_WEIGHT = 0.01
 
 
 class FairShare:
-    """A weight among all that wait, and the most images in flight, if there is one.
+    """A weight among all waiting images, and an optional limit of images in flight.
 
     Waiting images are numbered by start-time fair queueing (Goyal, Vin and Cheng, 1996): the images of one share follow
     each other at a distance of 1 / weight, so that shares with waiting images get permits in proportion to their
-    weights. With one share for all, the order is that of arrival.
+    weights. With one share for all, images are admitted in the order of arrival.
     """
 
     __slots__ = ("_distance", "_lowest", "_next", "bounds", "images", "waiting", "weight")
@@ -27,7 +27,7 @@ class FairShare:
         self.weight = weight
         self.images = images
         self.bounds: tuple[Bound, ...] = tuple(each for each in (images, common) if each is not None)
-        """What bounds the images in flight: of this share, and of several together (`common`)."""
+        """Limits of the images in flight: of this share, and of several together (`common`)."""
         self._lowest: FairShare | None = None
         self.waiting = 0
         """Images that wait for a permit."""
@@ -46,7 +46,7 @@ class FairShare:
         return self._lowest
 
     def start(self, now: float) -> float:
-        """Count one more waiting image; returns its place, which is not before the place `now` of the last admitted."""
+        """Count one more waiting image; returns its place, at or after the place `now` of the last admitted image."""
         place = max(self._next, now)
         self._next = place + self._distance
         self.waiting += 1
@@ -141,7 +141,7 @@ class Permit(Lease):
 
 
 class Permits:
-    """All permits of one request; those that are left when it ends are released, so that none can be lost."""
+    """All permits of one request; when it ends, the rest is released, so that none can be lost."""
 
     __slots__ = ("admission", "held", "released", "share")
 
@@ -222,7 +222,7 @@ class Admission:
         """Costly images in flight that are not decoded yet."""
         self._numbers = itertools.count()
         self._everyone = FairShare()
-        """The share of all requests without one of their own."""
+        """The common share of all requests that have no other."""
         self._place = 0.0
         """The place of the last image that was admitted from a queue."""
         self._cheap_queues: Queues = {}

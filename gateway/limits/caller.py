@@ -1,4 +1,4 @@
-"""Who sends a request, and what it may take of the service."""
+"""The sender of a request, and its limits."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,18 +18,18 @@ Stages = Mapping[str, AbstractContextManager[None]]
 
 
 class Caller:
-    """Who sends a request. This class limits nothing beyond what the service limits; those of plug-ins may."""
+    """The sender of a request. This class adds no limits to the service's; subclasses of plug-ins may."""
 
     share: "FairShare | None" = None
-    """Its part of the admission; None for the part of all that have none of their own."""
+    """Its share of the admission; None for the common share."""
     upload_bytes: "Bound | None" = None
-    """The bytes of its uploads that may wait; None for no limit but that of the service."""
+    """Limit of the bytes of its waiting uploads; None for the service's limit alone."""
 
     has_rate: bool = True
-    """Whether `charge` may wait or refuse. If so, it is called before a further image of a file is decoded."""
+    """Whether `charge` may wait or refuse. If so, it is called before each image of a file but the first is decoded."""
 
     def check_route(self, path: str, *, takes_images: bool) -> None:
-        """Raise Forbidden if it may not use a route, by its template such as /models/{name}, and what it takes."""
+        """Raise Forbidden if it may not use a route, by the route's template such as /models/{name}."""
 
     def check_model(self, name: str) -> None:
         """Raise Forbidden if it may not use a model."""
@@ -51,5 +51,5 @@ class Caller:
 
 
 ANYONE = Caller()
-"""The caller of a request without limits of its own."""
+"""The caller of a request without additional limits."""
 ANYONE.has_rate = False

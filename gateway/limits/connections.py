@@ -1,4 +1,4 @@
-"""How many connections a process has, which one ends when another client needs its slot, and turns of their work."""
+"""Limits the connections of a process, displaces one for another client, and schedules their work in turns."""
 
 import asyncio
 import math
@@ -22,12 +22,12 @@ OWN_FILES = 128
 log = structlog.get_logger("gateway")
 
 BACKLOG_SHARE, BACKLOG_MOST = 4, 4
-"""Work that did not end in its turn gets 1/BACKLOG_SHARE of the time, at most BACKLOG_MOST pieces of it at once."""
+"""Work that did not end in its turn gets 1/BACKLOG_SHARE of the time, in at most BACKLOG_MOST concurrent pieces."""
 LEAST_PAUSE_SECONDS = 0.001
 """Time between two rounds of the backlog. The loop's timers count milliseconds."""
 REFUSAL_SECONDS, FREE_SECONDS, MOST_SECONDS = 0.01, 0.2, 1.0
-"""What each refusal adds to the time that a client has to wait, how much of that is free, and the most of it: a client
-that is refused more than 100 times a second waits before its next connection is read."""
+"""The wait that each refusal adds for its client, the part of the wait that is free, and its maximum: a client that is
+refused more than 100 times a second waits before its next connection is read."""
 MAX_REFUSED = 1_024
 """Clients whose refusals are kept."""
 
@@ -35,7 +35,7 @@ Work = Callable[[], None]
 
 
 class Participant(Protocol):
-    """What has turns: a connection."""
+    """A connection, which has turns."""
 
     @property
     def client(self) -> Hashable:
@@ -44,15 +44,15 @@ class Participant(Protocol):
 
 P = TypeVar("P", bound=Participant)
 Queue = dict[Hashable, dict[P, Work]]
-"""What waits, by client; the first client is the next one."""
+"""Waiting work, by client; the first client is the next one."""
 
 
 class Turns(Generic[P]):
     """Runs at most `most` pieces of work in one iteration of the event loop, and begins none after `seconds` of it.
 
-    Work that did not end in its turn is enqueued again as backlog, which gets 1/BACKLOG_SHARE of the time: a client
-    that sends much that is costly to parse does not delay others, not even those of its address. Turns alternate
-    between clients, and those of one client between its connections.
+    Work that did not end in its turn is enqueued again as backlog, which gets 1/BACKLOG_SHARE of the time. So a client
+    that sends a lot of costly data does not delay others, not even from its own address. Turns alternate between
+    clients, and between the connections of a client.
     """
 
     def __init__(self, *, most: float = math.inf, seconds: float = math.inf) -> None:
@@ -114,7 +114,7 @@ class Turns(Generic[P]):
             _take(self._new, participant.client, participant)()
 
     def refuse(self, client: Hashable) -> None:
-        """Count a refusal of what a client sends."""
+        """Count a refusal of a client's data."""
         now = time.monotonic()
         until = max(self._refused_until.pop(client, now), now) + REFUSAL_SECONDS
         self._refused_until[client] = min(until, now + MOST_SECONDS)
@@ -166,9 +166,9 @@ def _wake(entered: "asyncio.Future[None]") -> None:
 
 
 FIRST_REQUESTS, NEXT_REQUESTS, PIPELINED_REQUESTS = 2, 4, 1
-"""How many first requests of connections, further requests, and pipelined requests (sent before the last response)
-may begin in one iteration of the event loop. Many requests of one kind then delay neither the others nor health
-checks, and clients that do not pipeline are served before those that do."""
+"""How many requests may begin in one iteration of the event loop: the first ones of their connections, later ones, and
+pipelined ones (sent before the last response). Many requests of one kind then delay neither the others nor health
+checks, and clients that do not pipeline are served first."""
 PARSE_SECONDS = 0.0005
 """Time in one iteration of the event loop after which no more connections begin to parse."""
 RESERVED = 64
@@ -181,7 +181,7 @@ COMPARED = 64
 
 
 class Member(Participant, Protocol):
-    """What `Connections` needs of a connection."""
+    """The interface of a connection for `Connections`."""
 
     transport: asyncio.Transport
     pace: Pace
@@ -191,7 +191,7 @@ class Member(Participant, Protocol):
 
 
 class Slot(IntEnum):
-    """What a connection has when it begins a request; NONE is false."""
+    """The slot of a connection that begins a request; NONE is false."""
 
     NONE = 0
     RESERVE = 1
@@ -200,13 +200,13 @@ class Slot(IntEnum):
 
 
 class Connections:
-    """The connections of one process: at most `most`, and `reserved` more for what the reserve is for.
+    """The connections of one process: at most `most`, and `reserved` more for newcomers and health requests.
 
     A newcomer beyond the limit is in the reserve until its request is known. A request for the service's health is
-    served there. Any other displaces the least useful connection, of which there is one in this order: the oldest
-    without a request; an idle one, whose last response was more than IDLE_SECONDS ago; one whose client does not read;
-    one whose pipelined request has not begun; the slowest upload or stream, if it is slower than
-    `min_upload_bytes_per_second`; the longest idle; the slowest. It is refused where every connection is at work.
+    served there. Any other request displaces the first connection of this list: the oldest without a request; an idle
+    one, whose last response was more than IDLE_SECONDS ago; one whose client does not read; one whose pipelined request
+    has not begun; the slowest upload or stream, if it is slower than `min_upload_bytes_per_second`; the longest idle;
+    the slowest. If all are at work, the request is refused.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic, *, reserved: int = RESERVED) -> None:
@@ -229,7 +229,7 @@ class Connections:
         return len(self._members)
 
     def add(self, connection: Member) -> None:
-        """Count a new connection: as a member while there is a slot, and else in the reserve, whose oldest may go."""
+        """Count a new connection: as a member while there is a slot, else in the reserve, whose oldest may go."""
         if self._bound.free > 0:
             self._join(connection)
             self._new[connection] = None
@@ -237,7 +237,7 @@ class Connections:
             self._enter_reserve(connection)
 
     def start(self, connection: Member, *, health: bool = False) -> Slot:
-        """Where a connection may begin a request: it has a slot, gets one, or needs none for `health`."""
+        """Begin a request: its connection has a slot, gets one, or needs none for `health`."""
         if connection in self._members:
             self._new.pop(connection, None)
             self._answered.pop(connection, None)
@@ -246,7 +246,7 @@ class Connections:
             return Slot.NONE  # displaced meanwhile
         del self._reserve[connection]
         if health:
-            self._reserve[connection] = None  # behind those that have sent no request yet
+            self._reserve[connection] = None  # behind the ones that have sent no request yet
             return Slot.RESERVE
         if self._bound.free < 1 and not self._displace():
             metrics.CONNECTIONS_CLOSED.labels("refused").inc()
@@ -275,7 +275,7 @@ class Connections:
             self._awaiting[connection] = None
 
     def serve(self, connection: Member) -> None:
-        """It does not wait for its client any more."""
+        """It no longer waits for its client."""
         self._awaiting.pop(connection, None)
 
     def stall(self, connection: Member) -> None:
@@ -284,17 +284,17 @@ class Connections:
             self._stalled.setdefault(connection, self._clock())
 
     def read_on(self, connection: Member) -> None:
-        """Its client has caught up."""
+        """Its client reads fast enough again."""
         self._stalled.pop(connection, None)
 
     def release(self, connection: Member) -> None:
-        """Give back the slot of a connection whose client was refused, and only has to read why."""
+        """Give back the slot of a connection whose client was refused and only reads the error."""
         if connection in self._members:
             self._leave(connection)
             self._enter_reserve(connection)
 
     def remove(self, connection: Member) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection."""
         self._reserve.pop(connection, None)
         if connection in self._members:
             self._leave(connection)
@@ -363,9 +363,9 @@ class Connections:
 
 
 def affordable_connections(most: int) -> int:
-    """`most` connections, or fewer where the process may not open that many files; raises its soft limit if it can.
+    """`most` connections, or fewer if the process may not open that many files; raises its soft limit if possible.
 
-    A connection that is accepted without a file left is reset, and so is whatever else needs a file.
+    Without a free file, an accepted connection is reset, and everything else that opens a file fails.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = most + RESERVED + OWN_FILES

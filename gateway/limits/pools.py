@@ -1,7 +1,7 @@
-"""What clients hold at once: bounds, leases of a part of them, pools, and leases for which clients take turns.
+"""Bounds of what clients hold, leases of a part of a bound, pools, and leases for which clients take turns.
 
 One rule for pools (bytes of uploads, bytes of responses, streams): when one is full, the idle client with the highest
-eviction score is evicted. If the client that asks has a higher score still, its request is refused instead.
+eviction score is evicted. If the client that needs space has a higher score still, its request is refused instead.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from gateway.values.quantities import size
 
 
 class Bound:
-    """The most of something that all clients may hold together, and how much of it they hold.
+    """A limit for all clients together, and the amount in use.
 
-    `name` is that of its setting; the gauges show both figures.
+    `name` is the setting's name; the gauges show both figures.
     """
 
     __slots__ = ("_gauge", "held", "most", "name")
@@ -55,7 +55,7 @@ def _nothing() -> None:
 
 
 class Lease:
-    """How much one client holds of some bounds, until it is released, or its context ends.
+    """The amounts of some bounds that one client holds until the lease is released, or its context ends.
 
     Uncancellable work keeps it, even if it is released meanwhile, until the work has ended. `freed` is called when it
     gives everything back. A subclass that counts otherwise sets `_kept` and `_released` itself, to False.
@@ -107,7 +107,7 @@ L = TypeVar("L", bound=Lease)
 async def admission(admitted: "asyncio.Future[L]", leave: Callable[[], None]) -> L:
     """The lease of a client that waits for one.
 
-    If the wait is cancelled, the lease is released if it was admitted at the same moment, and else `leave` is called.
+    If the wait is cancelled, the lease is released if it was already admitted, else `leave` is called.
     """
     try:
         return await admitted
@@ -126,7 +126,7 @@ Requests = dict[Hashable, deque[tuple[Sequence[int], asyncio.Future[Lease]]]]
 class RoundRobin:
     """Some bounds, of which each image holds a lease.
 
-    Waiting images are served round-robin by client, and those of a client by request: neither a request with many
+    Waiting images are served round-robin by client, and for each client by request: neither a request with many
     images nor a client with many requests delays the others.
     """
 
@@ -150,12 +150,12 @@ class RoundRobin:
         return await admission(admitted, self._admit)  # smaller images may wait behind one that gives up
 
     def offer(self, give_up: Callable[[], None]) -> None:
-        """Call `give_up`, which releases a lease, as soon as an image waits; that may be now."""
+        """Call `give_up`, which releases a lease, as soon as an image waits, possibly now."""
         self._offers[give_up] = None
         self._take_offers()
 
     def withdraw(self, give_up: Callable[[], None]) -> None:
-        """Do not call `give_up` any more."""
+        """Cancel an offer."""
         self._offers.pop(give_up, None)
 
     def _take_offers(self) -> None:
@@ -175,7 +175,7 @@ class RoundRobin:
             self._remove_first()
 
     def _remove_first(self) -> None:
-        """Remove the first waiter; its client goes behind the other clients, and its request behind the client's."""
+        """Remove the first waiter; its client and its request move to the end of the round."""
         client, requests = next(iter(self._waiting.items()))
         request, waiters = next(iter(requests.items()))
         del self._waiting[client], requests[request]
@@ -258,7 +258,7 @@ IDLE_SECONDS = 1.0
 
 
 class PoolClient(ABC):
-    """What the eviction rule needs of a client."""
+    """The eviction rule's view of a client."""
 
     @property
     @abstractmethod
@@ -271,7 +271,7 @@ class PoolClient(ABC):
 
     @abstractmethod
     def evict(self, error: Overloaded) -> None:
-        """End what this client does, with an error; it holds nothing any more."""
+        """End this client's work with an error; it then holds nothing."""
 
 
 class UploadingClient(PoolClient):

@@ -3,7 +3,7 @@
 Every image costs processor time in four stages: the gateway (HTTP, multipart, gRPC), Triton itself, the preprocessor
 (decoding and resizing) and, on a machine without a GPU, the network. The plan gives each stage as many processes as it
 needs at the rate of all cores. GPUs reduce that rate only if the network's time on them was measured. Standard library
-only: it also runs in NVIDIA's image, beside Triton.
+only: it also runs in NVIDIA's image, next to Triton.
 """
 
 import math
@@ -81,15 +81,15 @@ PROCESS_MEMORY = {
     NetworkRuntime.PREPROCESSOR: ProcessMemory(25 * MIB, 64 * MIB, 20 * MIB),
     NetworkRuntime.STATEFUL: ProcessMemory(14 * MIB, 24 * MIB, 10 * MIB),
 }
-"""What a process takes whose model was not measured when it was added. Measured with the default model on two cores."""
+"""Memory of a process whose model was not measured when it was added. Measured with the default model on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Processor time in ms of a core for one image, by stage.
 
-    The defaults are those of a JPEG of 105 kB among 32 single uploads in flight, as `python -m bench.feed` prints them,
-    and of the default network, EfficientNet-Lite0.
+    The defaults are for a JPEG of 105 kB among 32 single uploads in flight, as `python -m bench.feed` prints them,
+    and for the default network, EfficientNet-Lite0.
     """
 
     gateway_ms: float = 1.4
@@ -101,9 +101,9 @@ class Costs:
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Costs of a text such as "preprocessor_ms=2.1,gpu_network_ms=0.08"; those that it lacks have their defaults.
+        """Parse costs such as "preprocessor_ms=2.1,gpu_network_ms=0.08"; the others have their defaults.
 
-        Raises ValueError for another name, or for a time that is no number above 0.
+        Raises ValueError for another name, or for a time that is not a number above 0.
         """
         names = [each.name for each in fields(cls)]
         times = {}
@@ -120,7 +120,7 @@ class Costs:
 
     @property
     def text(self) -> str:
-        """What `read` takes: the costs that are not the defaults; "" if all are."""
+        """The inverse of `read`: the costs that are not the defaults; "" if all are."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return ",".join(f"{name}={value:g}" for name, value in found.items() if value != getattr(Costs(), name))
 
@@ -194,7 +194,7 @@ class Plan:
 
     @property
     def all_images_in_flight(self) -> int:
-        """Images in flight of all workers: those that may be in Triton at once."""
+        """Images of all workers that may be in Triton at a time."""
         return self.workers * self.images_in_flight
 
     @property

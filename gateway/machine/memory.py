@@ -1,4 +1,4 @@
-"""The memory that this process may still use: that of the machine, or less if a control group limits it."""
+"""Memory that this process may still use: of the machine, or less if a control group limits it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def _groups(cgroups: Path, own: Path) -> Iterator[Memory]:
             try:
                 limit = int((folder / limit_name).read_text())
                 used = int((folder / used_name).read_text())
-            except (OSError, ValueError):  # "max" is no number
+            except (OSError, ValueError):  # "max" is not a number
                 continue
             used -= sum(_counters(folder / "memory.stat").get(name, 0) for name in reclaimable)
             if limit < NO_LIMIT_BYTES:

@@ -63,7 +63,7 @@ class ServiceRecord:
 
 
 def running() -> Iterator[dict[str, Any]]:
-    """The records of services that run, by port; those of processes that have ended are removed."""
+    """The records of running services, by port; removes the records of ended processes."""
     for path in sorted(state_folder().glob("service-*.json")):
         record = read(path)
         if record is not None and lives(record):
@@ -98,6 +98,6 @@ def began(pid: int) -> str | None:
 
 
 def _log_file() -> str:
-    """The file that this process's log goes to; "" for a terminal or a pipe."""
+    """The file with this process's log; "" for a terminal or a pipe."""
     stream = Path("/proc/self/fd/2")
     return str(stream.resolve()) if stream.is_file() else ""

@@ -12,10 +12,11 @@ VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 def keep_freed_memory() -> bool:
-    """Keep the memory of one upload for the next one; returns whether the allocator could be told so.
+    """Keep the memory of one upload for the next one; returns whether the allocator accepted it.
 
-    By default glibc returns large buffers to the kernel at once, and each upload of some megabytes then costs hundreds
-    of page faults. Nothing changes if the operator has set one of VARIABLES, or on a system without mallopt.
+    By default glibc returns large buffers to the kernel when they are freed, and each upload of some megabytes then
+    costs hundreds of page faults. Nothing changes if the operator has set one of VARIABLES, or on a system without
+    mallopt.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None or any(name in os.environ for name in VARIABLES):

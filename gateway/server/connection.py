@@ -1,4 +1,4 @@
-"""One TCP connection from accept to close: its timer, the decision whether its socket is read, and who parses."""
+"""One TCP connection from accept to close: its timer, whether its socket is read, and its parser."""
 
 import asyncio
 import http
@@ -23,17 +23,17 @@ from gateway.values.clients import client_of
 KEEP_ALIVE_SECONDS = 75.0
 """How long a connection may be idle after a response."""
 LINGER_SECONDS = 2.0
-"""How long a refused client may go on sending: a connection that is closed with bytes unread is reset, and a reset may
-take the response away before the client has read it."""
+"""How long a refused client may continue to send. Closing a connection with unread bytes resets it, and a reset may
+discard the response before the client has read it."""
 LINGER_BYTES = 2**20
 """How much a refused client may send meanwhile."""
 TURN_SECONDS = 0.0002
 """Time after which a connection lets others parse."""
 LEAST_PIECE_BYTES, FIRST_PIECE_BYTES, MOST_PIECE_BYTES = 64, 512, 4 * 1024
-"""How much is parsed between two looks at the clock: it grows while pieces are cheap, and is halved when one takes a
-turn. Bytes of the smallest frames and chunks cost hundreds of times what those of large ones do."""
+"""Bytes that are parsed between two readings of the clock: more while pieces are cheap, half after one that takes a
+turn. A byte of the smallest frames and chunks costs hundreds of times as much as a byte of large ones."""
 STRETCH_BYTES = 64 * 1024
-"""What a client must read of what was written for it within `answer_timeout_seconds`."""
+"""Bytes that a client must read within `answer_timeout_seconds`, if as many were written."""
 _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
 
 
@@ -71,7 +71,7 @@ class SlowReaderTimeout:
 
 
 class Phase(Enum):
-    """What a connection waits for. In SERVING an ASGI task runs, in every other phase a timer."""
+    """The event that a connection waits for. In SERVING an ASGI task runs, in every other phase a timer."""
 
     REQUEST = "for the headers of a request, or for the rest of a body that the application did not read"
     IDLE = "for another request"
@@ -83,7 +83,7 @@ class Phase(Enum):
 
 
 class Needs(NamedTuple):
-    """What a protocol waits for."""
+    """The next events that a protocol waits for."""
 
     phase: Phase
     """One of REQUEST, IDLE, SERVING and OPEN."""
@@ -96,11 +96,11 @@ class Needs(NamedTuple):
 
 
 class Handler(Protocol):
-    """What parses a connection's bytes; after the handshake of a WebSocket, another one takes its place."""
+    """Parses a connection's bytes; after the handshake of a WebSocket, another handler replaces it."""
 
     @property
     def cheap_bytes(self) -> int:
-        """How many of the next bytes cost next to nothing to parse, as those of a body of announced length."""
+        """How many of the next bytes are cheap to parse, such as a body of announced length."""
 
     @property
     def runs(self) -> bool:
@@ -111,7 +111,7 @@ class Handler(Protocol):
         """Whether `feed` may be called."""
 
     def needs(self) -> Needs:
-        """What the protocol waits for at this moment."""
+        """The events that the protocol waits for now."""
         ...
 
     def feed(self, piece: memoryview) -> None:
@@ -124,7 +124,7 @@ class Handler(Protocol):
         """End the connection with this error, since another client needs its slot."""
 
     def shutdown(self) -> None:
-        """The server stops: close what is idle, and let the application finish what it has begun."""
+        """The server stops: close idle connections, and let the application finish its requests."""
 
     def lost(self) -> None:
         """The connection is closed."""
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol, WaitingClient):
 
     @property
     def is_watched(self) -> bool:
-        """Whether a timer or an ASGI task runs that will end what the connection waits for."""
+        """Whether a timer or an ASGI task ends the wait of the connection."""
         return self._timer is not None or self.handler.runs
 
     @property
@@ -218,7 +218,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.connections.remove(self)
         self.slow_reader.stop()
         self._unparsed.clear()
-        self.writable.set()  # nothing is written any more, so no task may wait for it
+        self.writable.set()  # nothing more is written, so no task may wait for it
         self._set_phase(Phase.CLOSED)
         self.handler.lost()
         del self.handler  # they refer to each other, and full garbage collections are long
@@ -266,11 +266,11 @@ class Connection(asyncio.Protocol, WaitingClient):
 
     @property
     def idle_seconds(self) -> float:
-        """For how long the client has not read what the application wrote; see WaitingClient."""
+        """For how long the client has not read the application's output; see WaitingClient."""
         return self.connections.unread_seconds(self)
 
     def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the client would not read it
-        """Close the connection at once."""
+        """Close the connection without waiting for the client."""
         self.transport.abort()
 
     def displace(self, error: Overloaded) -> None:
@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.finish()
 
     def finish(self, linger_bytes: int = LINGER_BYTES) -> None:
-        """Write nothing more, and discard what the client sends until it closes or `linger_bytes` came."""
+        """Write nothing more, and discard the client's bytes until it closes or has sent `linger_bytes`."""
         if self.is_closing:
             return
         self._unparsed.clear()
@@ -325,7 +325,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.update_reading()
 
     def close(self) -> None:
-        """Close the connection once the client has read what was written."""
+        """Close the connection once the client has read everything."""
         self.transport.close()
         self.slow_reader.start(self.transport)
         self.update_reading()
@@ -437,7 +437,7 @@ def head(status: int, headers: Sequence[Sequence[bytes]]) -> bytes:
 
 
 def error_response(error: GatewayError) -> bytes:
-    """The response to bytes that are no request, and to a request that is refused before it reaches the application."""
+    """The response to bytes that are not a request, and to a request that is refused before the application gets it."""
     headers = [(b"content-type", PROBLEM_MEDIA_TYPE.encode())]
     if isinstance(error, Overloaded):
         headers.append((b"retry-after", b"1"))

@@ -16,7 +16,7 @@ log = structlog.get_logger("gateway")
 class Draining:
     """`begun` is True from the first SIGTERM or SIGINT on.
 
-    `closes` is True then as well, and while this process leaves new connections to others: each response asks the
+    `closes` is True then as well, and while this process leaves new connections to others: each response then asks the
     client to close its connection.
     """
 
@@ -31,7 +31,7 @@ class Draining:
         self.closes = True
 
     def retire(self) -> None:
-        """Ask clients to close their connections; the service goes on, in other processes."""
+        """Ask clients to close their connections; the service continues in other processes."""
         self.closes = True
 
     def left_seconds(self, seconds: float) -> float:

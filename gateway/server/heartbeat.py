@@ -17,9 +17,8 @@ from gateway import metrics, timing
 log = structlog.get_logger("gateway")
 
 BEAT_SECONDS, REST_SECONDS, REST_CPU_SECONDS, ALONE_SECONDS = 0.01, 0.05, 0.001, 1.0
-"""Time between two beats: REST_SECONDS after one with less processor time than REST_CPU_SECONDS before it, and
-ALONE_SECONDS if no client is connected either. A pause is measured too short by this at most; a beat costs some ten
-microseconds."""
+"""Time between two beats: REST_SECONDS if less than REST_CPU_SECONDS of processor time passed before, ALONE_SECONDS if
+also no client is connected. A pause is measured too short by at most this time; a beat costs some ten microseconds."""
 WINDOW_SECONDS = 15
 """Prometheus scrapes every 15 seconds by default, so that no pause is lost between two scrapes."""
 LONG_SECONDS = 0.05
@@ -53,11 +52,10 @@ class _Logged:
 class Pauses:
     """The longest pause of the last WINDOW_SECONDS, published as a metric; long ones are logged too.
 
-    A pause above LONG_SECONDS that the loop computed through is a fault of the gateway's, and its second has a line of
-    its own. Others, above BUSY_SECONDS, are the machine's: the first one has a line, and those of the next
-    QUIET_SECONDS have one together. They are logged only while a client is connected (`connected`), since without
-    clients they have no effect.
-    `now` and pauses are in seconds of a monotonic clock.
+    A pause above LONG_SECONDS in which the loop computed all the time is the gateway's fault: its second is logged
+    alone. Other pauses, above BUSY_SECONDS, are the machine's: the first one is logged, and the following ones of
+    QUIET_SECONDS in one line. They are logged only while a client is connected (`connected`), since without clients
+    they have no effect. `now` and pauses are in seconds of a monotonic clock.
     """
 
     def __init__(self, now: float, connected: Callable[[], bool] = lambda: True) -> None:
@@ -93,7 +91,7 @@ class Pauses:
 
 
 OwnerOf = Callable[[Sequence[str]], str]
-"""The plug-in that the last of some modules belongs to, of those that do; "" if none does."""
+"""The plug-in of the last module that belongs to one; "" if none does."""
 
 
 @asynccontextmanager
@@ -102,7 +100,7 @@ async def heartbeat(
 ) -> AsyncIterator[Callable[[], None]]:
     """Measure this event loop's pauses while the block lasts.
 
-    `connected` says whether there are clients; call what the block gets when the first one connects.
+    `connected` returns whether there are clients; call the context's value when the first one connects.
     """
     beats = _Beats(connected, owner_of)
     try:
@@ -115,7 +113,7 @@ async def heartbeat(
 class _Beats:
     """Beats until it is stopped: a timer, since a task would wake the event loop twice each time.
 
-    When a beat is late, an alarm looks at what runs instead. It needs the main thread, and a signal that is not used.
+    When a beat is late, an alarm inspects the running code. It needs the main thread and an unused signal.
     """
 
     def __init__(self, connected: Callable[[], bool], owner_of: OwnerOf) -> None:

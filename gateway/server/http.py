@@ -26,7 +26,7 @@ from gateway.values.quantities import size
 log = structlog.get_logger("gateway")
 
 MAX_HEADER_BYTES, MAX_HEADERS = 64 * 1024, 100
-"""Of the headers of a request, and of a JSON header under /v2."""
+"""Limits of a request's headers, and of a JSON header under /v2."""
 MAX_BUFFERED_BYTES = 64 * 1024
 """The socket is not read while the application has more bytes of a body to take; no more requests of a connection are
 parsed while the waiting ones have more."""
@@ -59,7 +59,7 @@ class HttpCycle:
         self.task: asyncio.Task[None] | None = None
         """Runs the application."""
         self._changed = False
-        """Whether bytes of the body, or its end, came since `_receive` returned."""
+        """Whether bytes of the body, or its end, have arrived since `_receive` returned."""
         self._waiting: asyncio.Event | None = None
         """Set at the next change, while `_receive` waits for one."""
         self._body: list[bytes] = []
@@ -85,7 +85,7 @@ class HttpCycle:
         return self.task is not None and not self.task.done()
 
     def receive_body(self, data: bytes) -> None:
-        """A part of the body has come; it is discarded once the response is complete."""
+        """Take a part of the body; it is discarded once the response is complete."""
         if not self._response_complete:
             self._body.append(data)
             self.buffered_bytes += len(data)
@@ -243,24 +243,24 @@ def too_many_headers() -> HeadersTooLarge:
 MAX_HANDSHAKE_HEADERS, MAX_LINE_BYTES = 100, 8_000
 """Headers and bytes of a line in the handshake of a WebSocket, within the limits of the library that parses it."""
 MAX_PIPELINED = 16
-"""Requests of a connection that may wait for the response to one before them; then no more are parsed."""
+"""Requests of a connection that may wait for a previous response; beyond it no more are parsed."""
 MAX_LENGTH_DIGITS = 20
 """Digits of a 64-bit number. The parser takes any number of zeros before them; Python refuses thousands of digits."""
 FRAMING_SHARE = 8
 """Chunk framing may be at most 1/FRAMING_SHARE of a body. A chunk has 6 bytes of it, so chunks of 48 bytes pass."""
 DRAIN_BYTES = 32 * 2**20
-"""How much of a body that was not read is discarded once the response is sent, so that the client can read that."""
+"""Bytes of an unread body that are discarded after the response, so that the client can read the response."""
 HEALTH_PATH = "/health/"
-"""Requests for paths that begin so are served on the connections that are reserved for them."""
+"""Requests for paths with this prefix are served on reserved connections."""
 
 
 class HttpHandler:
-    """Bounds what llhttp leaves unbounded, and ignores offers of protocols but WebSockets that a plug-in serves.
+    """Enforces limits that llhttp lacks, and ignores upgrades to protocols other than the plug-ins' WebSockets.
 
     It answers 431 to headers or a URL of more than `max_header_bytes`, and to as much in the sizes, extensions and
-    trailers of a chunked body; 400 to what is not HTTP. The headers have to be complete within
-    `upload_idle_timeout_seconds` of the connection's opening, or of its first byte after a response, be that byte of
-    the next request or of a body that the application did not read.
+    trailers of a chunked body; 400 to bytes that are not HTTP. The headers have to be complete within
+    `upload_idle_timeout_seconds` of the connection's opening, or of its first byte after a response. That byte may
+    belong to the next request, or to a body that the application did not read.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -270,7 +270,7 @@ class HttpHandler:
         self._cycles: deque[HttpCycle] = deque()
         """The first is served; the others wait for it."""
         self._receiving: HttpCycle | None = None
-        """The one whose body is parsed; its response may be complete."""
+        """The request whose body is parsed; its response may be complete."""
         self._begun = True  # the first request, or the next one
         self._refusal: GatewayError | None = None
         self.parses = True
@@ -298,7 +298,7 @@ class HttpHandler:
         return Needs(Phase.SERVING, parses, parses and not growing, awaits_client=receiving is not None)
 
     def feed(self, piece: memoryview) -> None:
-        """Parse; what has come of headers that are not complete counts as well."""
+        """Parse; received bytes of incomplete headers count as well."""
         self._begun = True
         borders, body_bytes = self._borders, self._body_bytes
         try:
@@ -327,7 +327,7 @@ class HttpHandler:
         self.parses = not cycles or (fits and self._refusal is None)
 
     def expire(self) -> None:
-        """No request came in time."""
+        """No request arrived in time."""
         connection = self._connection
         if self._in_headers and connection.connections.reserves(connection):
             connection.refuse(connection.connections.full())
@@ -346,7 +346,7 @@ class HttpHandler:
             self._connection.refuse(error)
 
     def shutdown(self) -> None:
-        """Respond to the requests that have come."""
+        """Respond to the received requests."""
         self._stopping = True
         if self._cycles:
             self._cycles[-1].keep_alive = False
@@ -359,7 +359,7 @@ class HttpHandler:
         del self._parser  # they refer to each other, and full garbage collections are long
 
     def _drop_requests(self) -> None:
-        """Notify the request that is served of the disconnect, and drop those that wait."""
+        """Notify the served request of the disconnect, and drop the waiting ones."""
         if self._cycles:
             self._cycles[0].disconnect()
         self._cycles.clear()
@@ -456,7 +456,7 @@ class HttpHandler:
         return parser
 
     def _ignore_offers(self, data: memoryview, upgrade: httptools.HttpParserUpgrade) -> None:
-        """Parse on after an offer to upgrade, which is ignored, as a server may (RFC 9110, section 7.8).
+        """Continue after an offer to upgrade, which is ignored, as a server may (RFC 9110, section 7.8).
 
         The parser takes such a request for one without a body, but Java's HTTP client offers HTTP/2 with every upload.
         """
@@ -488,7 +488,7 @@ class HttpHandler:
         connection.hand_over(protocol_of, head_of(b"GET", self._url, "1.1", self._headers), rest)
 
     def _begin(self) -> None:
-        """Serve a request whose headers are complete, or have it wait for those before it."""
+        """Serve a request whose headers are complete, or let it wait for the earlier ones."""
         connection, method = self._connection, self._parser.get_method()
         scope = self._scope()
         scope["method"] = method.decode("ascii")
@@ -515,7 +515,7 @@ class HttpHandler:
             expects_continue=self._expects_continue,
             start_turns=None if first and health else start_turns,
         )
-        # What is written from now on says nothing about how the last response was read.
+        # Later writes do not show how the last response was read.
         if connection.slow_reader.timer is not None and connection.writable.is_set():
             connection.slow_reader.stop()
         self._receiving = cycle

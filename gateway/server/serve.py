@@ -1,4 +1,4 @@
-"""The API in workers that share a port: from the settings to what the workers run with."""
+"""The API in workers that share a port: computes their plan from the settings."""
 
 import errno
 import json
@@ -31,7 +31,7 @@ log = structlog.get_logger("gateway")
 
 
 class NoSpaceForWorkers(UserError):
-    """The disk is too full for what several workers share; the message names the folder."""
+    """The disk is too full for files that several workers share; the message names the folder."""
 
 
 class AddressUnusable(UserError):
@@ -79,7 +79,7 @@ def serve(settings: Settings) -> None:
 
 
 def plan_to_serve(settings: Settings) -> Plan:
-    """What the workers of `gateway serve` run with; raises NoSpaceForWorkers."""
+    """The plan for the workers of `gateway serve`; raises NoSpaceForWorkers."""
     changed = _sized(settings)
     settings = settings.model_copy(update=changed)
     lowered = _fitted(settings)
@@ -87,7 +87,7 @@ def plan_to_serve(settings: Settings) -> Plan:
 
 
 def plan_of(settings: Settings, changed: Mapping[str, object]) -> Plan:
-    """The plan of workers with these settings, of which some are `changed` from what their environment has."""
+    """The plan of workers with these settings, of which some are `changed` from their environment."""
     if settings.workers > 1:
         folder, wanted = tempfile.gettempdir(), settings.workers * METRICS_BYTES
         if (free := shutil.disk_usage(folder).free) < wanted:
@@ -127,7 +127,7 @@ def _fitted(settings: Settings) -> dict[str, Any]:
 
 
 def server_options(settings: Settings) -> dict[str, Any]:
-    """Options of uvicorn for whatever serves the API."""
+    """Options of uvicorn for each process that serves the API."""
     # Imported here: the commands that start workers need neither.
     from gateway.server.connection import Connection
     from gateway.server.http import HttpHandler

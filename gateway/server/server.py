@@ -20,17 +20,17 @@ from gateway.server.workers import BEAT, BEAT_SECONDS, CLOSING, READY, START_FAI
 from gateway.settings import Settings
 
 ACCEPTED = RESERVED // 4
-"""How many connections are accepted in one iteration of the event loop. uvloop accepts one of each listening socket:
-with a single one, a client behind a thousand that connect at once would wait for a thousand iterations. Fewer than
-RESERVED, so that a request that has come already is read before its connection has to leave the reserve."""
+"""How many connections are accepted in one iteration of the event loop. uvloop accepts one for each listening socket:
+with a single socket, a client behind a thousand concurrent connections would wait for a thousand iterations. Fewer than
+RESERVED, so that a request that has arrived is read before its connection must leave the reserve."""
 CLOSING_SECONDS = 0.1
 """Time between the kernel's last new connection and the closing of the port, in which the others are accepted."""
 IDLE_SECONDS = 1.0
-"""How long a stop waits for the next request on connections that are idle; its response closes the connection."""
+"""How long a stop waits for the next request on idle connections; its response closes the connection."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server. Its stop answers every request that has come, and so does its retirement.
+    """uvicorn's server. A stop, and a retirement, answers every received request.
 
     A worker retires (SIGUSR1) when others serve the same socket: it stops accepting, and serves its connections until
     each has had one more response or was idle for as long as connections may be.
@@ -65,7 +65,7 @@ class Server(uvicorn.Server):
             self._signalled.clear()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop at the next tick, which comes at once."""
+        """Stop at the next tick, which is due immediately."""
         super().handle_exit(sig, frame)
         self._tick_soon()
 
@@ -117,7 +117,7 @@ class Server(uvicorn.Server):
 
 
 def run(app: ASGIApp | str, settings: Settings, listener: socket.socket | None = None, pipe: int | None = None) -> None:
-    """Run an application, or what the function of this name returns, until SIGTERM or SIGINT.
+    """Run an application, or the one that the function of this name returns, until SIGTERM or SIGINT.
 
     `listener` is the socket to accept from, by default one of the configured address.
     """

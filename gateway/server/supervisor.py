@@ -2,7 +2,7 @@
 
 python -m gateway.server.supervisor LISTENER PLAN    the descriptor of a bound socket, and a Plan in JSON
 
-Standard library only: it takes 19 MB. What needs the settings runs in a process of its own, `gateway.worker`.
+Standard library only: it takes 19 MB. Code that needs the settings runs in a separate process, `gateway.worker`.
 """
 
 import contextlib

@@ -27,7 +27,7 @@ START_FAILED = 3
 """The exit code of a service that could not start, as uvicorn's."""
 
 STARTED, READY, BEAT, CLOSING = b"s", b"r", b".", b"c"
-"""What a worker writes to its pipe: it listens; it classifies images; its event loop runs; it will accept no more."""
+"""Messages of a worker on its pipe: it listens; it classifies images; its event loop runs; it will accept no more."""
 BEAT_SECONDS = 5.0
 HANG_SECONDS = 30.0
 """Longest time without a beat, after which a worker is killed and replaced."""
@@ -61,12 +61,12 @@ class Restarts:
 
 
 class Plan(NamedTuple):
-    """What workers run with, computed from the settings."""
+    """The configuration of workers, computed from the settings."""
 
     address: tuple[str, int]
     """Host and port of the API."""
     variables: Mapping[str, str]
-    """Environment variables that differ from those of this process."""
+    """Environment variables that differ from this process's."""
     workers: int
     stop_seconds: float
     """Longest time of an orderly stop."""
@@ -90,7 +90,7 @@ class Worker:
         handles = (listener.fileno(), theirs)
         command = [sys.executable, "-m", "gateway.worker", *map(str, handles), str(os.getpid())]
         try:
-            # In a session of its own: Ctrl-C on a terminal reaches the supervisor alone.
+            # A new session: Ctrl-C on a terminal reaches the supervisor alone.
             self.process = subprocess.Popen(
                 command, env=dict(variables), stdin=subprocess.DEVNULL, pass_fds=handles, start_new_session=True
             )
@@ -102,7 +102,7 @@ class Worker:
         self.started_at = self._heard_at = time.monotonic()
 
     def alive(self) -> bool:
-        """Whether it runs; reads what it has written."""
+        """Whether it runs; reads its messages."""
         with contextlib.suppress(OSError):  # nothing was written, or the pipe is closed
             while data := os.read(self._pipe, 4096):
                 self.heard.update(bytes([each]) for each in data)
@@ -114,7 +114,7 @@ class Worker:
         return time.monotonic() - self._heard_at > (HANG_SECONDS if STARTED in self.heard else START_SECONDS)
 
     def excuse(self) -> None:
-        """Count its silence anew, since nothing ran meanwhile."""
+        """Restart the time of its silence, since no process ran meanwhile."""
         self._heard_at = time.monotonic()
 
     def send(self, number: int) -> None:
@@ -152,7 +152,7 @@ class Generation:
         return all(what in each.heard for each in self.workers)
 
     def alive(self) -> list[Worker]:
-        """The workers that run; reads what each has written."""
+        """The running workers; reads their messages."""
         return [each for each in self.workers if each.alive()]
 
     def send(self, number: int) -> None:
@@ -205,12 +205,12 @@ class Workers:
         return self._serving is not None and self._serving.all_heard(READY)
 
     def start(self, plan: Plan) -> None:
-        """Start the first workers; returns at once."""
+        """Start the first workers, without waiting for them."""
         self._serving = Generation(self._listener, plan, self._secret)
         self.failure, self._restarts = None, Restarts()
 
     def reload(self, plan: Plan) -> None:
-        """Start workers with another plan beside the present ones, which `check` retires when new ones are ready."""
+        """Start workers with another plan; `check` retires the present ones when the new ones are ready."""
         assert self._serving is not None
         self.fault = None
         if plan.address != self._serving.plan.address:
@@ -224,7 +224,7 @@ class Workers:
         self._late_at = time.monotonic() + START_SECONDS
 
     def refuse(self, fault: str) -> None:
-        """Report that a reload failed; the present workers go on."""
+        """Report that a reload failed; the present workers continue."""
         if self._starting:
             self._starting.end()
             self._starting = None
@@ -302,7 +302,7 @@ class Workers:
         self._serving, self._starting, self._retiring = None, None, []
 
     def kill(self) -> None:
-        """Kill all workers at once; for signal handlers."""
+        """Kill all workers; for signal handlers."""
         for each in filter(None, (self._serving, self._starting, *self._retiring)):
             for worker in each.workers:
                 with contextlib.suppress(ProcessLookupError):
@@ -314,7 +314,7 @@ class Refused(Exception):
 
 
 class Reloads:
-    """Reloads on request: `replan` returns the new plan or raises Refused; `done` gets what failed, or None."""
+    """Reloads on request: `replan` returns the new plan or raises Refused; `done` gets a failure's reason or None."""
 
     def __init__(self, workers: Workers, replan: Callable[[], Plan], done: Callable[[str | None], None]) -> None:
         self._workers, self._replan, self._done = workers, replan, done
@@ -338,14 +338,14 @@ class Reloads:
 
 
 def hung_up(had_terminal: bool) -> bool:  # noqa: FBT001
-    """Whether SIGHUP means that this process's terminal is gone, and not that its settings are to be read again."""
+    """Whether SIGHUP means that this process's terminal is gone, and not a reload."""
     return had_terminal and not os.isatty(2)
 
 
 def die_with(supervisor: int) -> None:
-    """Have the kernel kill this process when its supervisor dies, however it dies; elsewhere do nothing.
+    """Have the kernel kill this process when its supervisor dies; does nothing on other systems than Linux.
 
-    A worker whose supervisor was killed would keep the port, and whatever is started next could not have it.
+    A worker whose supervisor was killed would keep the port, and a new service could not have it.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # It may have died before the call, and then no signal comes.
@@ -354,7 +354,7 @@ def die_with(supervisor: int) -> None:
 
 
 def accept_no_more(listener: socket.socket) -> None:
-    """Have the kernel ignore new connections of a socket, so that those it has accepted can still be served.
+    """Have the kernel ignore a socket's new connections, so that the accepted ones can still be served.
 
     A connection that waits to be accepted is reset when the last process closes the socket. Clients that connect
     meanwhile try again, and are refused then.

@@ -61,7 +61,7 @@ class Retries:
     ) -> None:
         """Return when a call that has failed with `error` may be sent again; raises `error` if it may not.
 
-        `elsewhere` is whether another Triton is ready, to which it is sent at once. Raises DeadlineExceeded.
+        `elsewhere` is whether another Triton server is ready: then the call need not wait. Raises DeadlineExceeded.
         """
         if not elsewhere and (isinstance(error, ModelUnavailable) or attempts >= MAX_ATTEMPTS):
             raise error
@@ -95,7 +95,7 @@ LIST_HINT = "GET /models lists the models."
 
 
 class PoolModels:
-    """Everything of a Backend but the classification of images; `model_name` is the default model.
+    """A Backend without the classification of images; `model_name` is the default model.
 
     With the folder of the models, `repository`, a model is loaded only if its memory is free on this machine.
     """
@@ -237,7 +237,7 @@ class TritonBackend(PoolModels):
 
     @property
     def loader(self) -> ModelLoader | None:
-        """What loads models that are requested; None if all are loaded. See Backend.loader."""
+        """Loads requested models; None if all are loaded. See Backend.loader."""
         return None
 
     @property
@@ -317,8 +317,8 @@ class TritonBackend(PoolModels):
     async def _infer_alone(self, call: Call, tried: Collection[str]) -> Row:
         """Send an image whose call ended a process once more; if it ends another one, it gets an error.
 
-        One such image is in flight at a time, after all instances of its Triton have answered a probe, so that an image
-        is not blamed for what another one did.
+        One such image is in flight at a time, after all instances of its Triton have answered a probe, so that no image
+        is blamed for the effect of another.
         """
         try:
             async with asyncio.timeout(call.deadline.left_seconds):

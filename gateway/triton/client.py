@@ -90,7 +90,7 @@ def translate(exc: InferenceServerException) -> GatewayError:
 
 
 SHORT_SECONDS = 1.0
-"""A load that took less started no processes."""
+"""A load that took less time started no processes."""
 SHARE = 0.25
 LONGEST_SECONDS = 5.0
 
@@ -104,7 +104,7 @@ METADATA_TIMEOUT_SECONDS = 5.0
 """Timeout of calls that run no model, such as metadata, index and configuration."""
 LOAD_TIMEOUT_SECONDS = 120.0
 ALL_CLASSES = 2**31 - 1
-"""A class count above that of any model: Triton returns all classes."""
+"""A class count above any model's: Triton returns all classes."""
 
 
 class TritonEndpoint(Protocol):
@@ -166,7 +166,7 @@ class TritonEndpoint(Protocol):
 
 
 async def step_configs(endpoint: TritonEndpoint, config: ModelConfig) -> list[ModelConfig]:
-    """The configurations of an ensemble's steps in order; of a model that is no ensemble, its own."""
+    """The configurations of an ensemble's steps in order; for any other model, its own."""
     return [await endpoint.config(name) for name in steps(config)] or [config]
 
 
@@ -175,7 +175,7 @@ TARGET_NAME = "grpc.ssl_target_name_override"
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What a channel needs: gRPC's credentials, and the name in Triton's certificate if it is not the address."""
+    """A channel's credentials for gRPC, and the name in Triton's certificate if it is not the address."""
 
     credentials: grpc.ChannelCredentials
     server_name: str = ""
@@ -198,7 +198,7 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     # The default backoff grows to two minutes, which would delay the return of a restarted Triton. `gateway up` starts
-    # Triton and the API beside each other.
+    # Triton and the API concurrently.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 250),
@@ -208,7 +208,7 @@ CHANNEL_OPTIONS = [
 CANCELLATION_SINCE = (2, 53)
 """The first Triton (24.12) that survives cancelled calls; older ones, such as 2.51, crash (server issue 7368)."""
 FORCE_RELOAD_PARAMETER = "renewed_by_gateway"
-"""A parameter that makes a model's configuration differ from the one before."""
+"""A parameter that makes a model's configuration differ from the previous one."""
 
 
 def channel_options(address: str) -> list[tuple[str, int]]:
@@ -260,7 +260,7 @@ class GrpcEndpoint:
         timeout_seconds = call.deadline.left_seconds
         request = codec.request(call, class_count, timeout_seconds, embeddings=embeddings)
         if len(request) > COPIED_INLINE_BYTES:
-            await TimeSlice().pause()  # gRPC makes another copy of what may be 20 MB
+            await TimeSlice().pause()  # gRPC makes another copy, of up to 20 MB
         rows, to_completion = len(call.images), call.run_to_completion
         headers = tracing.headers_of() if tracing.current() else None
         response = await self._model_infer(request, timeout_seconds, headers, run_to_completion=to_completion)
@@ -376,7 +376,7 @@ class GrpcEndpoint:
 
 
 def triton_error(exc: grpc.RpcError) -> InferenceServerException:
-    """What Triton says of a failed call."""
+    """Triton's error for a failed call."""
     return InferenceServerException(exc.details(), status=str(exc.code()))
 
 

@@ -4,7 +4,7 @@
                                                               and FEATURES fp32 [N, size] of models that give embeddings
 
 Every ensemble's config.pbtxt has the same names; nothing else couples the two. RAW_IMAGE_LENGTH and IMAGE_STATUS may be
-missing, and the only FP32 output of a repository of others may have any name: `limitations` says what that costs.
+missing, and the only FP32 output of a foreign repository may have any name: `limitations` describes the consequences.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,25 +54,25 @@ CLASSIFIER_FEATURES = "output__1"
 MODEL_PARAMETER, VERSION_PARAMETER = "model", "version"
 """Parameters of an ensemble: the name and the version that it answers for.
 
-An ensemble's steps are the same for all of its versions, so a model with several has an ensemble for each: `flowers`
-answers with the version in use, whose number its version folder has, and `flowers.v1`, `flowers.v2` with one each.
-All of them run the one `flowers_preprocessor` and the versions of the one `flowers_classifier`.
+An ensemble's steps are the same for all of its versions, so a model with several versions has an ensemble for each:
+`flowers` answers with the version in use, whose number its version folder has; `flowers.v1` and `flowers.v2` answer
+with one each. All of them run `flowers_preprocessor` and a version of `flowers_classifier`.
 """
 PRECISION_PARAMETER, MULTI_LABEL_PARAMETER = "precision", "multi_label"
-"""Parameters of an ensemble: fp32, bf16 or fp16; and `true` if each class has a probability of its own."""
+"""Parameters of an ensemble: fp32, bf16 or fp16; and `true` if the classes' probabilities are independent (sigmoid)."""
 CPU_RUNTIME_PARAMETER, TORCHSCRIPT = "cpu_runtime", "torchscript"
-"""Parameter of an ensemble: what runs its TorchScript network on a CPU in this project's backend; and its default."""
+"""Parameter of an ensemble: its TorchScript network's runtime on a CPU, in this project's backend; and the default."""
 DECODE_PARAMETER, EXACT, FAST = "decode", "exact", "fast"
 """Parameter of an ensemble, and its values: whether large JPEGs are decoded pixel by pixel, or at a reduced scale."""
 
 PROCESS_MEMORY_PARAMETER = "process_memory"
-"""Parameter of an ensemble: what a process of its network takes, as JSON, measured when it was added; see
+"""Parameter of an ensemble: the memory of a process of its network, as JSON, measured when it was added; see
 gateway.triton.footprint."""
 
 AFTER_PARAMETER = "after"
-"""Parameter of an ensemble: what the step after its network does, in words; without it the network is the last step."""
+"""Parameter of an ensemble: its post-processing step, in words; without it the network is the last step."""
 DESCRIPTION_PARAMETER = "description"
-"""Parameter of an ensemble: what the model is, in a sentence."""
+"""Parameter of an ensemble: a sentence about the model."""
 ROLLOUT_PARAMETER = "rollout"
 """Parameter of an ensemble: which versions of its model answer, as JSON; see gateway.values.rollout."""
 DRIFT_REFERENCE_PARAMETER = "drift_reference"
@@ -110,7 +110,7 @@ PADDING_PARAMETER, ZEROS = "padding", "zeros"
 
 @dataclass(frozen=True, slots=True)
 class ImageTensors:
-    """Which tensors of the contract an ensemble has, and what a call of several images may be."""
+    """The tensors of the contract that an ensemble has, and which images may share a call."""
 
     prediction: str = PREDICTION
     """The output with the scores."""
@@ -133,13 +133,13 @@ def image_tensors(config: ModelConfig) -> ImageTensors:
         lengths=lengths,
         status=any(each.name == IMAGE_STATUS for each in config.output),
         padded=lengths or padding == ZEROS,
-        # Without lengths the preprocessor sees the signature as well; it is worth that only where a cache may answer.
+        # Without lengths the preprocessor reads the signature as well, so it is added only if a cache may answer.
         signed=lengths or config.response_cache.enable,
     )
 
 
 def prediction_name(config: ModelConfig) -> str:
-    """The output with the scores: PREDICTION, or the only FP32 output with one dimension, whatever its name."""
+    """The output with the scores: PREDICTION, or the only FP32 output with one dimension."""
     vectors = [each.name for each in config.output if DataType.Name(each.data_type) == "TYPE_FP32"]
     vectors = [name for name in vectors if name != FEATURES]
     return vectors[0] if PREDICTION not in vectors and len(vectors) == 1 else PREDICTION
@@ -175,7 +175,7 @@ def breaches(config: ModelConfig) -> list[str]:
 
 
 def limitations(config: ModelConfig, last_step: ModelConfig) -> tuple[str, ...]:
-    """What an ensemble that keeps the contract lacks, and what that costs: one sentence each."""
+    """Features that an ensemble lacks although it keeps the contract, with the consequence: one sentence each."""
     tensors, file = image_tensors(config), f"{config.name}/config.pbtxt"
     found = []
     if not tensors.lengths and tensors.padded:
@@ -259,12 +259,12 @@ def rollout(config: ModelConfig) -> Rollout | None:
 
 
 def steps(config: ModelConfig) -> tuple[str, ...]:
-    """The names of an ensemble's steps in order; () of a model that is no ensemble."""
+    """The names of an ensemble's steps in order; () for any other model."""
     return tuple(step.model_name for step in config.ensemble_scheduling.step)
 
 
 def network_step(config: ModelConfig) -> str:
-    """The name of an ensemble's network: the last step, or the last but one before a step after it; "" if none."""
+    """The name of an ensemble's network: the last step, or the one before a post-processing step; "" if none."""
     names = steps(config)
     has_step_after = AFTER_PARAMETER in config.parameters
     return names[-1 - (has_step_after and len(names) > 1)] if names else ""
@@ -295,12 +295,12 @@ def sizes(config: ModelConfig) -> str:
 def has_queue_policy(config: ModelConfig) -> bool:
     """Whether a model's dynamic batcher has a policy that prevents it from forming batches ahead.
 
-    Without a policy, Triton forms batches while its instances are busy, and an instance that finishes takes one at
-    once. With a policy (a bound, a timeout, or priorities) it forms a batch only while an instance is free, and the
-    batcher is not notified when one becomes free: it checks again on the next request, or after half a second
-    (`SupportPrefetching` and `WaitForPayloadSlotAvailable` in the core's dynamic_batch_scheduler.cc). Before 2.72 a
-    queue delay beside the policy is worse: each merge of two waiting batches counts an instance less, until the model
-    is loaded again (Triton's server issue 8870, fixed by core pull request 509).
+    Without a policy, Triton forms batches while its instances are busy, and an instance that finishes takes one
+    immediately. With a policy (a bound, a timeout, or priorities) it forms a batch only while an instance is free, and
+    the batcher is not notified when one becomes free: it checks again on the next request, or after half a second
+    (`SupportPrefetching` and `WaitForPayloadSlotAvailable` in the core's dynamic_batch_scheduler.cc). Before 2.72, a
+    queue delay together with the policy is worse: each merge of two waiting batches counts an instance less, until the
+    model is loaded again (Triton's server issue 8870, fixed by core pull request 509).
     """
     batching, policy = config.dynamic_batching, config.dynamic_batching.default_queue_policy
     return bool(

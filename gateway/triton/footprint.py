@@ -1,7 +1,7 @@
-"""The memory that the processes of a model repository take: recorded when a model was added, or by the one table.
+"""Memory of the processes of a model repository: recorded when a model was added, else from PROCESS_MEMORY.
 
-Triton runs each instance of each version of a model in a process of its own. A process has memory of its own, and maps
-the libraries of its runtime, which all processes of that runtime share.
+Triton runs each instance of each version of a model in a separate process. A process has private memory, and maps the
+libraries of its runtime, which all processes of that runtime share.
 """
 
 import contextlib
@@ -38,13 +38,13 @@ TORCH, ONNX = {"pytorch", "pytorch_libtorch"}, {"onnxruntime", "onnxruntime_onnx
 
 @dataclass(frozen=True, slots=True)
 class MemoryRecord:
-    """What one process of a network takes on a CPU, measured when the network was added."""
+    """Memory of one process of a network on a CPU, measured when the network was added."""
 
     runtime: NetworkRuntime
     loaded_bytes: int
     """Private memory after the first image."""
     peak_bytes: int
-    """The most, in a batch as large as those under load."""
+    """The most, in a batch as large as under load."""
 
     @property
     def text(self) -> str:
@@ -83,19 +83,19 @@ def records(configs: Mapping[str, ModelConfig]) -> dict[str, MemoryRecord]:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """What the folder of a model shows; the defaults are for a model whose folder cannot be read."""
+    """Facts from the folder of a model; the defaults are for a model whose folder cannot be read."""
 
     versions: int = 1
     weights_bytes: int = 0
     """The largest file of a version."""
     runtime: NetworkRuntime | None = None
-    """What runs the network, if its files say so."""
+    """The runtime of the network, if its files show it."""
     has_threads: bool = False
-    """Whether a lone image has several threads, and so a second session with weights of its own."""
+    """Whether a lone image has several threads, and so a second session with another copy of the weights."""
 
     @classmethod
     def of(cls, folder: Path, config: ModelConfig) -> Self:
-        """What a folder shows, which may not be complete yet."""
+        """Read a folder, which may be incomplete."""
         files = (path for path in version_files(folder) if path.suffix != ".py")
         weights = max((path.stat().st_size for path in files), default=0)
         runtime = runtime_of(config)
@@ -142,7 +142,7 @@ class Need:
 
 
 def need(repository: Path, configs: Mapping[str, ModelConfig], *, gpus: int = 0) -> Need:
-    """What a repository's models need."""
+    """The memory that a repository's models need."""
     known = records(configs)
     return Need.of(
         footprint(name, config, Files.of(repository / name, config), known.get(name), gpus=gpus)
@@ -176,7 +176,7 @@ def check_load(name: str, repository: Path, memory: Memory | None) -> str | None
 def footprint(
     name: str, config: ModelConfig, files: Files, recorded: MemoryRecord | None = None, *, gpus: int = 0
 ) -> Footprint:
-    """The footprint of one model: as it was recorded on a CPU, or else by the table and the size of its files."""
+    """The footprint of one model: recorded on a CPU, or else from PROCESS_MEMORY and the size of its files."""
     count = processes(config, files.versions, gpus=gpus)
     if on_gpus := instances_on_gpus(config, gpus):
         # Libraries are in host memory; on the GPU are weights and activations, which take as much as on a CPU.
@@ -195,7 +195,7 @@ def footprint(
 
 
 def runs_in_onnxruntime(folder: Path) -> bool:
-    """Whether ONNX Runtime runs every version of a TorchScript network on a CPU, by the records beside them."""
+    """Whether ONNX Runtime runs every version of a TorchScript network on a CPU, by the records in its folders."""
     networks = list(folder.glob("[0-9]*/model.pt"))
     try:
         records = [json.loads(path.with_name("cpu.json").read_bytes()) for path in networks]
@@ -205,7 +205,7 @@ def runs_in_onnxruntime(folder: Path) -> bool:
 
 
 def has_threads(folder: Path) -> bool:
-    """Whether a version of a network has more than one thread for a lone image, by the records beside them."""
+    """Whether a version of a network has more than one thread for a lone image, by the records in its folders."""
     found = []
     for path in folder.glob("[0-9]*/threads.json"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
@@ -219,7 +219,7 @@ def version_files(folder: Path) -> list[Path]:
 
 
 def processes(config: ModelConfig, versions: int = 1, *, gpus: int = 0) -> int:
-    """Processes of a model that is no ensemble: one for each instance of each version that is loaded."""
+    """Processes of a model that is not an ensemble: one for each instance of each version that is loaded."""
     on_gpus = sum(instances_on_gpus(config, gpus).values())
     kinds = {
         ModelInstanceGroup.KIND_CPU,

@@ -89,7 +89,7 @@ class Workload:
 def _seconds_per_image(statistics: ModelStatisticsResponse) -> float | None:
     """Busy time of an instance for one image, over all executions of a model; None if there were none.
 
-    The statistics by batch size count each execution once; those of a model count it once for each of its requests.
+    The statistics by batch size count each execution once; the model's statistics count it once for each request.
     """
     images, nanoseconds = 0, 0
     for model in statistics.model_stats:
@@ -166,8 +166,8 @@ class Sender:
     async def send(self, call: Call) -> Sequence[Row]:
         """The answer to a call, with a row for each of its images.
 
-        The first call of a model may mix what its model does not take together, since its limits are known only then;
-        its requests are sent one after the other.
+        The limits of a model are known after its first call only. So that call may mix images that the model does not
+        take together; then its requests are sent one after the other.
         """
         if len(call.images) == 1 or (self.codec.mixes_lengths and len(call.images) <= self.codec.most_images):
             return await self._send(call)
@@ -197,7 +197,7 @@ class Sender:
             return await self._one_by_one(call, failure)
 
     async def _one_by_one(self, call: Call, failure: InferenceFailed) -> Sequence[Row]:
-        """Send the images of a failed call alone: those that fail again cannot be decoded.
+        """Send each image of a failed call alone: an image that fails again cannot be decoded.
 
         Raises `failure` if the model fails without them too. An image is sent once more even if it was alone: Triton
         may have run its first call together with another client's image.
@@ -276,14 +276,14 @@ class Remembered(Generic[T]):
         return known[0] if known else 0.0
 
     def forget(self, name: str) -> None:
-        """Read the values of a name again, also those that are being read now."""
+        """Read the values of a name again, also if they are being read now."""
         self._values = {key: known for key, known in self._values.items() if key[0] != name}
         self._reads = {key: reading for key, reading in self._reads.items() if key[0] != name}
 
 
 @dataclass(slots=True)
 class Target:
-    """The ensemble that answers for a model and a version, with what is fixed for its calls."""
+    """The ensemble that answers for a model and a version, with the constants of its calls."""
 
     ensemble: str
     version: str
@@ -313,7 +313,7 @@ class ModelCalls:
         self._health = health
         self._traits: Remembered[EnsembleTraits] = Remembered(REMEMBERED_SECONDS)
         self._targets: dict[tuple[str, str], Target] = {}
-        """What last answered for a model and a version."""
+        """The last ensemble that answered for a model and a version."""
 
     async def infer(self, call: Call) -> Sequence[Row]:
         """Classify a batch; see Backend.infer."""
@@ -335,7 +335,7 @@ class ModelCalls:
             raise
 
     async def _search(self, call: Call) -> Sequence[Row]:
-        """Send a call to the first ensemble that exists, of those that may answer for its model and version."""
+        """Send a call to the first existing ensemble that may answer for its model and version."""
         key = call.model_name, call.model_version
         missing: GatewayError | None = None
         for ensemble, version in self._ensembles(*key):
@@ -367,7 +367,7 @@ class ModelCalls:
         raise self._not_served(*key, missing)
 
     async def _send(self, call: Call, target: "Target") -> Sequence[Row]:
-        """Send a call to an ensemble, and record in `health` what becomes of it."""
+        """Send a call to an ensemble, and record its outcome in `health`."""
         ensemble, traits = target.ensemble, target.traits
         codec, selection = traits.codec, call.selection
         multi_label = codec.multi_label

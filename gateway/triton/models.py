@@ -113,7 +113,7 @@ async def read_resize(endpoint: TritonEndpoint, ensemble: str, version: str) -> 
 
 
 def _input_of(network: ModelConfig) -> tuple[int | None, int | None, str | None]:
-    """Height and width in pixels of a model's input, and its type; None for each if it is no image."""
+    """Height and width in pixels of a model's input, and its type; None for each if it is not an image."""
     image = next(iter(network.input), ModelInput())
     if len(image.dims) != 3:
         return None, None, None
@@ -132,7 +132,7 @@ T = TypeVar("T")
 
 
 class Models(ModelCalls):
-    """What one Triton serves: calls, descriptions, loading; every method raises errors of gateway.errors only."""
+    """The models of one Triton: calls, descriptions, loading; every method raises errors of gateway.errors only."""
 
     def __init__(
         self, endpoint: TritonEndpoint, health: HealthState | None = None, codecs: Codecs | None = None
@@ -155,7 +155,7 @@ class Models(ModelCalls):
         return [described[name] for name in sorted(described)]
 
     async def one(self, name: str) -> ModelInfo | None:
-        """One of `all`; None if there is no such model. Other models are not asked for."""
+        """One of `all`; None if there is no such model. Makes no calls for other models."""
         index = await self._endpoint.index()
         names = _names(index)
         info = await self._describe(name, index) if name in names else None

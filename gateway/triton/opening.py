@@ -94,10 +94,10 @@ def replica_maker(
     codecs: Codecs | None = None,
     connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
 ) -> MakeReplica:
-    """What makes the replicas of a pool, see MakeReplica.
+    """A function that makes the replicas of a pool, see MakeReplica.
 
-    `repair` reloads models that fail. `load` are the models that should be loaded, with `on_demand` besides those that
-    requests load; `codecs` are those of the models, `connect` makes the endpoint of an address.
+    `repair` reloads failing models. `load` names the models that should be loaded; with `on_demand`, requests load
+    others. `codecs` has the models' codecs; `connect` makes the endpoint of an address.
     """
 
     def make(address: str, model_changed: Callable[[str], None]) -> Replica:
@@ -176,7 +176,7 @@ def read_tls(settings: Settings, ca_file: Path) -> Tls:
         certificate = _read("triton_certificate_file", settings.triton_certificate_file)
         key = _read("triton_key_file", settings.triton_key_file)
         try:
-            # A password would be asked for on the terminal.
+            # The terminal would prompt for a password.
             context.load_cert_chain(settings.triton_certificate_file, settings.triton_key_file, password="")
         except (ssl.SSLError, ValueError) as exc:
             path = settings.triton_key_file

@@ -178,8 +178,8 @@ class TritonPool:
     def candidates(self, model_name: str, model_version: str = "") -> list[Replica]:
         """The replicas that may keep the state of a model's sequences.
 
-        They are those that are ready for the model, or those not ready if there is none, whose error is reported; and
-        those that have not been probed yet, since a gateway that has just started does not know which are ready.
+        They are ready for the model; if none is, they are the ones that are not, whose error is reported. Replicas
+        that were not probed yet are included, since a gateway that has just started does not know which are ready.
         """
         known = self.ready(model_name, model_version) or self.serving(model_name, model_version)
         return [replica for replica in self.replicas if replica in known or not replica.health.probed]

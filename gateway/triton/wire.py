@@ -1,4 +1,4 @@
-"""What goes over the wire to Triton: images, zero-padded and signed, as gRPC messages, and the answers.
+"""The messages to Triton and back: images, zero-padded and signed, as gRPC messages, and the answers.
 
 A request with images is encoded here, since protobuf's own message would copy every image three times on its way to the
 socket. In protobuf's encoding, two concatenated messages are one message with the fields of both, so the constant part
@@ -143,7 +143,7 @@ def _model_and_outputs(
 
 @lru_cache(256)
 def tensor_head(nbytes: int) -> bytes:
-    """What precedes the bytes of an input tensor in a request: its key, and its length as a varint.
+    """The bytes before an input tensor in a request: its key, and its length as a varint.
 
     A varint has seven bits per byte, lowest first; all bytes but the last have the eighth bit set.
     """
@@ -269,7 +269,7 @@ class Codec(Protocol):
 
     @property
     def multi_label(self) -> bool:
-        """Whether each class has a probability of its own."""
+        """Whether the probabilities of the classes are independent (sigmoid)."""
         ...
 
     def probe(self) -> bytes:
@@ -290,11 +290,11 @@ class Codec(Protocol):
         ...
 
     def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
-        """What the model lacks, and what that costs: one sentence each. `last_step` of a lone model is itself."""
+        """Features that the model lacks, with the consequence: one sentence each. A lone model is its `last_step`."""
         ...
 
     def completed(self, info: "ModelInfo") -> "ModelInfo":
-        """A description of the model, with what its configuration does not tell."""
+        """A description of the model, completed by data that its configuration lacks."""
         ...
 
 

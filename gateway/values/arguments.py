@@ -8,10 +8,10 @@ C = TypeVar("C", bound=Callable[..., object])
 
 
 def taking(function: C, model: C) -> C:
-    """`function`, to be called with all positional arguments of `model`, of which it gets those that it names.
+    """Wrap `function` to be called with all positional arguments of `model`; it gets the ones that it names.
 
-    So a function that was written for fewer arguments stays right when there is another one. Raises TypeError for an
-    argument that `model` does not have.
+    So a function with fewer arguments still works when an argument is added. Raises TypeError for an argument that
+    `model` does not have.
     """
     offered = [name for name in signature(model).parameters if name not in {"self", "cls"}]
     wanted = signature(function).parameters.values()

@@ -1,4 +1,4 @@
-"""What counts as one client, and the addresses of hosts."""
+"""The identity of a client, and the addresses of hosts."""
 
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""The one way to look for an extra of pyproject.toml, and to say how to install it."""
+"""Checks for an extra of pyproject.toml, and names the command that installs it."""
 
 from importlib.util import find_spec
 from pathlib import Path

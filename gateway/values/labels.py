@@ -46,7 +46,7 @@ _NAMES = re.compile(r"^names\s*:(\s|$)", re.MULTILINE)
 
 
 class LabelsError(UserError):
-    """A labels file cannot be parsed; the message names its assumed format and what is expected."""
+    """A labels file cannot be parsed; the message names its assumed format and the expected content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which versions of a model answer: what the record in its repository says, and every gateway follows."""
+"""Which versions of a model answer: the record in its repository, which every gateway follows."""
 
 import hashlib
 import random
@@ -22,7 +22,7 @@ Percent = Annotated[int, Field(ge=1, le=100)]
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """The versions of one model that answer, those that run as shadows, since when, and by whose change."""
+    """The versions of one model that answer, the shadow versions, since when, and who changed it."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 

@@ -19,7 +19,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class UnsafePath(UserError, ValueError):
-    """A name from outside that is no relative path of files; the message quotes it."""
+    """A name from outside that is not a relative path of files; the message quotes it."""
 
 
 class SafePath(str):

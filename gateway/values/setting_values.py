@@ -15,7 +15,7 @@ _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "Gi
 
 
 def if_text(parse: Callable[[str], object]) -> Callable[[object], object]:
-    """A validator that parses texts, such as those of variables, and leaves other values unchanged."""
+    """A validator that parses texts, such as environment variables, and leaves other values unchanged."""
     return lambda value: parse(value) if isinstance(value, str) else value
 
 

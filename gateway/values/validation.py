@@ -57,7 +57,7 @@ _SIZES: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def fault(error: ErrorDetails | Mapping[str, Any]) -> str:
-    """What is wrong with one value, to follow its name, without a full stop: "must be at least 1, not 0"."""
+    """The fault of one value, to follow its name, without a full stop: "must be at least 1, not 0"."""
     kind, context = error["type"], error.get("ctx", {})
     if kind in _EXPECTED:
         expected = _EXPECTED[kind]
@@ -67,7 +67,7 @@ def fault(error: ErrorDetails | Mapping[str, Any]) -> str:
         return _SIZES[kind](context)
     if kind == "missing":
         return "is missing"
-    # Errors of our own validators, and error types that no model here produces today.
+    # Errors of this project's validators, and error types that no model here produces today.
     words = str(error["msg"]).removeprefix("Value error, ")
     return re.sub(r"^(Input|Value|String|List) should (be|have)", r"must \2", words)
 

@@ -6,7 +6,7 @@ ENV_PREFIX = "GATEWAY_"
 API_KEY = "GATEWAY_API_KEY"
 """The variable with the API key that commands send. It is no setting: a service reads keys from a file."""
 FIXED_VALUES = "GATEWAY_FIXED_VALUES"
-"""The variable by which a process of the gateway passes fixed values (see Fixed) to those that it starts, as JSON."""
+"""The variable in which a process of the gateway passes fixed values (see Fixed) to its child processes, as JSON."""
 NO_SETTINGS = frozenset({API_KEY, FIXED_VALUES, "GATEWAY_DEVICES"})
 """Variables that other commands read: they may be in the file .env of a service."""
 

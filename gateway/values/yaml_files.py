@@ -12,7 +12,7 @@ MAX_DEPTH = 32
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _TRUE = frozenset({"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"})
 _FALSE = frozenset({"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"})
-# Decimal, and as long as a number that anybody means. 007, 0x1F, 1_000, 1:30 and 2001-01-01 are texts.
+# Decimal, with at most as many digits as people use. 007, 0x1F, 1_000, 1:30 and 2001-01-01 are texts.
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 _NUMBER = re.compile(r"[-+]?(?=\.?[0-9])[0-9]{0,18}(?:\.[0-9]{0,40}(?:[eE][-+]?[0-9]{1,3})?|[eE][-+]?[0-9]{1,3})")
 
@@ -32,7 +32,7 @@ def parse_yaml(text: str) -> object:
         raise YamlError(f"it has more than {MAX_CHARACTERS:,} characters")
     builder = _Builder()
     try:
-        # Events, not values: no object is made that the text does not have, and nothing calls itself.
+        # Events, not values: the parser creates no objects by tags, and does not recurse.
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             builder.take(event, type(event).__name__)
     except YamlError as exc:
@@ -46,7 +46,7 @@ def parse_yaml(text: str) -> object:
 
 
 class _Builder:
-    """Makes values of the events of a document."""
+    """Makes values from the events of a document."""
 
     def __init__(self) -> None:
         self.roots: list[object] = []

@@ -163,7 +163,6 @@ def _sizes(settings: Settings) -> str:
 
 
 def _endpoint_out(health: EndpointHealth) -> EndpointOut:
-    """Convert one Triton's health to its response schema."""
     return EndpointOut(
         triton=health.address,
         ready=health.ready,

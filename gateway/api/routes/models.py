@@ -186,7 +186,6 @@ async def unload_model(request: Request, name: str) -> None:
 
 
 def _detail(info: ModelInfo) -> ModelDetail:
-    """Convert a model's description to its response schema."""
     rollout = info.rollout or Rollout({info.version: 100} if info.version else {})
     own = {"shares", "shadow", "since", "by"}
     fields = {name: getattr(info, name) for name in ModelDetail.model_fields.keys() - own}

@@ -66,17 +66,17 @@ def _nothing() -> None:
 
 
 class Decoders:
-    """Decodes images in at most `count` child processes at once.
+    """Decodes images in at most `count` child processes.
 
-    Clients alternate, and the requests of each. The decoders hold at most `limits.memory_bytes` for all images
-    together. An image that exceeds its limit of time or memory ends its process and affects no other image: the next
-    one gets a new process.
+    Slots alternate between clients, and between the requests of a client. The decoders hold at most
+    `limits.memory_bytes` for all images together. An image that exceeds its limit of time or memory ends its process
+    and affects no other image: the next one gets a new process.
     """
 
     def __init__(self, count: int, *, limits: DecodeLimits) -> None:
         self.limits = limits
         self.account = partial(Account, limits.request_cpu_seconds, limits.cpu_seconds)
-        """Makes the account of one request."""
+        """Makes a request's account."""
         self.count = count
         self._slots = _slots(count, limits)
         self._open_slots: dict[str, RoundRobin] = {}
@@ -160,7 +160,7 @@ class Decoders:
         nbytes: int,
         began: Callable[[], None] = _nothing,
     ) -> tuple[Reply, bytes]:
-        """Run a job in a slot and within its limits; `nbytes` are those of its file.
+        """Run a job in a slot and within its limits; `nbytes` is the size of its file.
 
         `began` is called once it has its slot and its process. Raises TooCostly and WorkerLost.
         """
@@ -225,7 +225,7 @@ class Decoders:
             self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
 
     def _living(self) -> Worker | None:
-        """An idle worker, None if there is none; those that ended while idle are logged."""
+        """An idle worker, None if there is none; logs the ones that ended while idle."""
         while self._idle:
             worker = self._idle.pop()
             if worker.alive():

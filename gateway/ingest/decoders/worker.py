@@ -23,13 +23,13 @@ _KEPT_BYTES = 32 * 2**20
 _REASONS = {-signal.SIGPROF: "time", -signal.SIGKILL: "killed"}
 _MAX_LINE_BYTES, _MAX_HEADER_BYTES = 4_096, 64
 _ENDING_SECONDS, _LOOK_SECONDS = 0.5, 0.005
-"""How long a process whose socket is closed may take to end by itself, and between two looks at it."""
+"""How long a process whose socket is closed may take to end by itself, and the interval of checks."""
 
 
 class WorkerLost(Exception):
     """The process ended during a job.
 
-    `returncode` is that of subprocess; `reason` is "time" if its own timer ended it, "stuck" if the parent did,
+    `returncode` is as in subprocess; `reason` is "time" if its own timer ended it, "stuck" if the parent did,
     "killed" if the kernel did, as it does where memory runs out, else "crash".
     """
 
@@ -213,7 +213,7 @@ class Worker:
         self._kill()
 
     def _kill(self) -> None:
-        # Popen.kill would wait for a process that has ended, and its clock could not be read any more.
+        # Popen.kill would wait for a process that has ended, and its clock could no longer be read.
         if self._process.returncode is None:
             os.kill(self.pid, signal.SIGKILL)
 

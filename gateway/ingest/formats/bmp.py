@@ -12,7 +12,7 @@ _HEADER_BYTES = frozenset({_CORE_HEADER_BYTES, 40, 52, 56, 64, 108, 124})
 _UNCOMPRESSED, _RLE8, _RLE4, _BITFIELDS, _ALPHA_BITFIELDS = 0, 1, 2, 3, 6
 _ALPHA_MASK_OFFSET = 66
 _LONGEST_PADDING = 3
-"""Bytes behind a row, which begins at a multiple of four bytes."""
+"""Bytes after a row: the next one begins at a multiple of four bytes."""
 
 
 def for_decoders(data: bytes) -> bytes:
@@ -35,7 +35,7 @@ def for_decoders(data: bytes) -> bytes:
 
 
 def _points_into_header(data: bytes) -> bool:
-    """Whether the offset of the pixels is 0 or lies in the header; browsers then read the pixels behind the palette."""
+    """Whether the offset of the pixels is 0 or in the header; browsers then read the pixels after the palette."""
     if len(data) < 14 + _INFO_HEADER_BYTES:
         return False
     offset = int.from_bytes(data[10:14], "little")
@@ -68,7 +68,7 @@ def _read(data: bytes) -> Header:
         raise InvalidImage("The BMP's header contradicts itself.")
     if compression in (_RLE8, _RLE4):
         allowed: tuple[int, ...] = (8,) if compression == _RLE8 else (4,)
-        # The length of run-length coded pixels is known once they are decoded; until then that of the header counts.
+        # The length of run-length coded pixels is known once they are decoded; until then the header's counts.
         (size_of_pixels,) = struct.unpack_from("<I", data, 34)
         needed = size_of_pixels or int.from_bytes(data[2:6], "little") - pixels_offset
     elif compression in (_BITFIELDS, _ALPHA_BITFIELDS):

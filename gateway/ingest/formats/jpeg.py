@@ -36,7 +36,7 @@ class _Frame:
     width: int
     height: int
     sampling: bytes
-    """Of each component the horizontal and the vertical factor, four bits each."""
+    """For each component its horizontal and vertical factor, four bits each."""
 
     def coefficient_bytes(self) -> int:
         """Memory of libjpeg for the coefficients of an image in several scans: 16 bits each."""

@@ -1,4 +1,4 @@
-"""What several readers of headers need: the orientation in metadata, and a limit of the work, in steps.
+"""Shared by several readers of headers: the orientation in metadata, and a limit of the work, in steps.
 
 The orientation is in EXIF (CIPA DC-008, section 4.6) and in XMP (Adobe's XMP specification, part 2).
 """

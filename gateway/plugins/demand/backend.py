@@ -1,4 +1,4 @@
-"""The Backend over Tritons whose models are loaded on demand."""
+"""The Backend over Triton servers whose models are loaded on demand."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -77,7 +77,7 @@ class DemandBackend(TritonBackend):
         return await super().sequence(model_name, model_version)
 
     async def models(self) -> Sequence[ModelInfo]:
-        """Every model of the repository: those that a Triton has loaded, and the others as they were last."""
+        """Every model of the repository: loaded ones, and the others in their last known state."""
         replicas = [each for each in self._tritons.replicas if each.health.ready] or self._tritons.replicas
         found: dict[str, ModelInfo] = {}
         failure: GatewayError | None = None
@@ -99,7 +99,7 @@ class DemandBackend(TritonBackend):
         return [found[name] for name in sorted(found)]
 
     async def model(self, name: str) -> ModelInfo:
-        """One of `models`; one that was never loaded is loaded, since nothing else is known of it."""
+        """One of `models`; loads a model that was never loaded, since nothing else is known of it."""
         found = {info.name: info for info in await self.models()}
         if name in found and not found[name].loaded and name not in self._described:
             await self._load(name)

@@ -1,7 +1,7 @@
 """Loads models when requests need them, and unloads the least recently used ones, within the budget of each Triton.
 
 Nothing here is needed for a correct answer: a call whose model another gateway has just unloaded loads it again. So the
-gateways that share a Triton need no common state but what Triton knows.
+gateways of a Triton share no state except Triton's.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ from gateway.values.quantities import size
 log = structlog.get_logger("gateway")
 
 LOAD_SECONDS = 60.0
-"""Longest time that a request waits for its model; a load that takes longer goes on without it."""
+"""Longest time that a request waits for its model; a longer load continues without it."""
 KEPT_SECONDS = 5.0
-"""A model that was loaded is not unloaded for another one within this time, or two busy models would only be loaded."""
+"""A model is not unloaded for another one this soon after its load; otherwise two busy models would only be loaded."""
 DRAIN_SECONDS = 2.0
 """Longest wait for the images in flight of a model before it is unloaded; if they take longer, it stays."""
 UNLOAD_SECONDS = 10.0
@@ -56,11 +56,11 @@ RESERVED = 4
 
 
 class NoRoom(ModelUnavailable):
-    """The model does not fit beside those that stay at this moment."""
+    """The model does not fit next to the models that must stay at this moment."""
 
 
 class DemandLoader:
-    """Keeps the models of recent requests loaded; see ModelLoader. `fixed` are those that always stay loaded.
+    """Keeps the models of recent requests loaded; see ModelLoader. `fixed` models always stay loaded.
 
     A client waits for one load at a time: one that needs more models than fit delays its own requests.
     """
@@ -99,7 +99,7 @@ class DemandLoader:
         """Models that do not classify images, as a probe has shown."""
 
     async def close(self) -> None:
-        """Wait for the loads in progress, for a limited time."""
+        """Wait a limited time for the loads in progress."""
         await self._owner.close()
 
     def is_fixed(self, model_name: str) -> bool:
@@ -157,7 +157,7 @@ class DemandLoader:
         return any(replica.health.reachable for replica in holders) or len(holders) == len(self._pool.in_use) > 0
 
     async def _wait(self, unit: str, deadline: Deadline, client: str = "") -> None:
-        """Wait for the one load of a model; the load goes on without those that leave."""
+        """Wait for the one load of a model; the load continues if a waiting request leaves."""
         left_seconds, room = deadline.left_seconds, None
         with self._place(client), anyio.move_on_after(min(left_seconds, self.load_seconds)):
             async with self._turns[client] if client else asyncio.Lock():
@@ -206,14 +206,14 @@ class DemandLoader:
         if time.monotonic() < failed_until:
             return error
         if (task := self._tasks.get(unit)) is None:
-            # In a context of its own: the load does not belong to the request that asks first.
+            # A new context: the load does not belong to the request that starts it.
             task = self._tasks[unit] = self._owner.start(self._load_somewhere(unit), Context())
             task.add_done_callback(lambda _: self._tasks.pop(unit, None))
         await asyncio.wait({task})  # unlike await task, its cancellation does not cancel the task
         return task.result()
 
     def _order(self, unit: str) -> list[Replica]:
-        """The Tritons for a model, by rendezvous hashing; those that are not ready last."""
+        """The Triton servers for a model, by rendezvous hashing; the ones that are not ready come last."""
         ordered = [self._pool.in_use[address] for address in rendezvous_order(self._pool.in_use, unit)]
         return sorted(ordered, key=lambda replica: not replica.health.ready)
 
@@ -267,7 +267,7 @@ class DemandLoader:
             metrics.MODEL_LOADS.labels("requested").inc()
             series(metrics.MODEL_LOAD_SECONDS, unit).observe(seconds)
             log.info("demand_loaded", triton=replica.address, model=unit, seconds=round(seconds, 3))
-            with suppress(GatewayError):  # of what a Triton elsewhere had not loaded, the memory is known only now
+            with suppress(GatewayError):  # the memory of a model that a remote Triton had not loaded is known only now
                 async with self._index_while_deciding(replica) as index:
                     await self._make_room(replica, "", index)
 
@@ -288,7 +288,7 @@ class DemandLoader:
         error = await replica.checker.add(unit)
         if isinstance(error, ContractBroken):
             self._refused.add(unit)
-            if ours:  # any other model belongs to somebody else, whom no client of this gateway may disturb
+            if ours:  # any other model belongs to somebody else: clients of this gateway must not disturb it
                 with suppress(GatewayError):
                     await replica.models.unload(unit)
             raise _no_model_for_clients(unit)
@@ -296,7 +296,7 @@ class DemandLoader:
             raise error
 
     async def _index(self, replica: Replica) -> RepositoryIndexResponse:
-        """The index of a Triton; one that does not answer in time is away: another one may load the model."""
+        """The index of a Triton; one that does not answer in time is unreachable: another one may load the model."""
         try:
             return await self.models.read(replica)
         except DeadlineExceeded as exc:
@@ -344,7 +344,7 @@ class DemandLoader:
 
     async def _unload(self, replica: Replica, unit: str, needed_by: str) -> None:
         """Unload a model once its images in flight are done; raises NoRoom if they take too long."""
-        # First, so that no new call goes there; if it stays, the next decision or probe finds it.
+        # First, so that it gets no new call; if it stays, the next decision or probe finds it.
         self._pool.forget(replica.address, self.models.versions(unit))
         until = time.monotonic() + DRAIN_SECONDS
         while self.models.in_flight(unit):
@@ -356,7 +356,7 @@ class DemandLoader:
         metrics.MODEL_EVICTIONS.inc()
 
     async def _unload_steps(self, replica: Replica, unit: str) -> None:
-        """Unload what a failed load has left: the steps of a model that no other model needs."""
+        """Unload the remains of a failed load: the steps of a model that no other model needs."""
         ready = in_state(await replica.endpoint.index(), READY)
         for step in sorted(ready & self.models.own_steps(unit)):
             await replica.endpoint.unload(step)

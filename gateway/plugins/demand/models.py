@@ -1,4 +1,4 @@
-"""The models of some Tritons: names, steps, memory and use, by Triton's index and the repository; what to unload."""
+"""The models of some Triton servers: names, steps, memory and use, from Triton's index and the repository."""
 
 import asyncio
 import math
@@ -41,7 +41,7 @@ SIZED = "configs/sized.pbtxt"
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most memory of a Triton's models; 0 bytes of a GPU are no limit."""
+    """The memory limits of a Triton's models; 0 bytes of a GPU mean no limit."""
 
     host_bytes: int
     gpu_bytes: int = 0
@@ -51,7 +51,7 @@ class Budget:
         return self.host_bytes if place == HOST else self.gpu_bytes or math.inf
 
     def exceeded(self, amounts: Amounts) -> set[str]:
-        """Where some amounts are above the budget."""
+        """The resources whose amounts exceed the budget."""
         return {place for place, nbytes in amounts.items() if nbytes > self.most(place)}
 
 
@@ -81,7 +81,7 @@ def total(parts: Iterable[Amounts]) -> dict[str, int]:
 def to_unload(loaded: Sequence[LoadedModel], needed: Amounts, budget: Budget) -> list[str] | None:
     """The models to unload so that `needed` fits: idle ones before busy ones, the least recently used first.
 
-    None if those that may be unloaded do not suffice. A model that frees nothing where memory is short stays.
+    None if unloading all that may be unloaded does not suffice. A model stays that frees nothing where memory is short.
     """
     kept = total([needed, *(model.amounts for model in loaded)])
     chosen = []
@@ -94,7 +94,7 @@ def to_unload(loaded: Sequence[LoadedModel], needed: Amounts, budget: Budget) ->
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What the configuration of a model says, before any Triton has loaded it."""
+    """The configuration of a model before any Triton server has loaded it."""
 
     steps: tuple[str, ...]
     amounts: Amounts
@@ -164,9 +164,9 @@ class Usage:
 
 
 class Models:
-    """What the Tritons of a pool have. A model here is what clients name, with all its versions and steps.
+    """The models of the Triton servers of a pool. A model is one that clients name, with all its versions and steps.
 
-    `fixed` are those that always stay loaded.
+    `fixed` models always stay loaded.
     """
 
     def __init__(self, pool: TritonPool, descriptions: ModelDescriptions, fixed: Collection[str]) -> None:
@@ -174,7 +174,7 @@ class Models:
         self.loading: dict[str, set[str]] = defaultdict(set)
         """By Triton: the models that this process loads there now."""
         self.listed: set[str] = set()
-        """All names in the repository of the Tritons."""
+        """All names in the Triton servers' repository."""
         self._pool = pool
         self._descriptions = descriptions
         self._repository: Mapping[str, Described] | None = None
@@ -183,7 +183,7 @@ class Models:
         self._usage: dict[str, Usage] = defaultdict(Usage)
         self._loaded_at: dict[tuple[str, str], float] = {}
         self._reported: set[str] = set()
-        """Tritons that have series of metrics."""
+        """Triton servers that have series of metrics."""
 
     async def read(self, replica: Replica) -> RepositoryIndexResponse:
         """Read which models a Triton and its repository have."""
@@ -204,7 +204,7 @@ class Models:
             self._described[unit] = found
 
     def unit(self, name: str) -> str:
-        """The model to which a name belongs: that of a version's own ensemble is the model without the version."""
+        """The model to which a name belongs: for the ensemble of a version, the model without the version."""
         base, _, version = name.rpartition(".v")
         return base if version.isdecimal() and base in self.listed and pinned(base, version) == name else name
 
@@ -226,7 +226,7 @@ class Models:
         return self.unit(name) == name and not is_step and name not in known
 
     def steps(self, unit: str) -> tuple[str, ...]:
-        """The steps of a model; until they are known, those that `gateway model add` would have named."""
+        """The steps of a model; until they are known, the default names of `gateway model add`."""
         found = self._described.get(unit)
         return found.steps if found is not None else tuple(f"{unit}_{role}" for role in (PREPROCESSOR, CLASSIFIER))
 

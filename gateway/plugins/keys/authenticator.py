@@ -1,4 +1,4 @@
-"""Whose key a request has, by two files of keys."""
+"""The owner of a request's key, by two files of keys."""
 
 from typing import TYPE_CHECKING
 

@@ -44,7 +44,7 @@ def digest(key: bytes) -> str:
 
 
 class Keys:
-    """The digests of the accepted keys, by name, and the quotas of those that have one; no key itself is stored."""
+    """The digests of the accepted keys, by name, and the quotas of keys that have one; no key itself is stored."""
 
     def __init__(self, digests: Mapping[str, str], quotas: Mapping[str, Quota]) -> None:
         self.digests, self.quotas = digests, quotas
@@ -80,7 +80,7 @@ class KeyFile:
             try:
                 self._keys = read_keys(self._path, admin=self._admin)
             except KeysError as exc:
-                log.error("api_keys_unchanged", reason=str(exc))  # noqa: TRY400  # the message is enough
+                log.error("api_keys_unchanged", reason=str(exc))  # noqa: TRY400  # the message suffices
             else:
                 log.info("api_keys_read", keys=len(self._keys.digests))
         return self._keys
@@ -139,7 +139,7 @@ def add_key(path: Path, name: str, quota: Quota = NO_QUOTA) -> str:
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Remove a key from the file; raises KeysError if there is no key of that name."""
+    """Remove a key from the file; raises KeysError if no key has that name."""
     with _changing(path):
         if name not in read_keys(path).digests:
             raise KeysError(f"there is no key named {name} in {path}; gateway key list shows the existing ones")

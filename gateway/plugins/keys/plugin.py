@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ApiKeys(Plugin):
-    """Requires keys if the settings name a file of them; a key without a quota has no limits of its own."""
+    """Requires keys if the settings name a file of them; a key without a quota has no additional limits."""
 
     settings = KeySettings
     metrics = "gateway.plugins.keys.metrics"

@@ -1,4 +1,4 @@
-"""What the requests of one API key may take: the options behind a key in the key file, and of `gateway key add`.
+"""The quota of an API key: the options after the key in the key file, and of `gateway key add`.
 
 rate=100/s          images per s, min or h
 per-day=10000       images in a day of UTC

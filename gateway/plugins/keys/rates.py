@@ -1,8 +1,8 @@
-"""How many images of one key may come, counted by `limits` in this process or in a store.
+"""Rates of images by key, counted by `limits` in this process or in a store.
 
-A rate has a sliding window: two numbers for each key, the images of this window, and those of the one before, which
-count for the part of them that a window up to now would have. So N images may come at once, and N in each window over a
-longer time. A day or a month of UTC has one number.
+A rate has a sliding window. Each key has two counts: of the images in this window, and in the one before, which counts
+in proportion to its overlap with the window that ends now. So N images may come in a burst, and N in each window over a
+longer time. A day or a month of UTC has one count.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ log = structlog.get_logger("gateway")
 TIMEOUT_SECONDS = 0.25
 """Longest time of one request to the store; then this process counts."""
 RETRY_SECONDS = 1.0
-"""After a failure the store is not asked for this long."""
+"""Time after a failure during which the store gets no requests."""
 CONNECTIONS = 16
-"""Connections of one process, and so requests at once; the others wait within TIMEOUT_SECONDS."""
+"""Connections of one process, and so concurrent requests; the others wait within TIMEOUT_SECONDS."""
 PREFIX = "triton-image-gateway"
 KEPT_SECONDS = 3_600
 """A count stays this long after its period, for machines whose clocks are behind."""
@@ -95,7 +95,7 @@ class Counter:
         remaining = max(free - math.floor(before * before_seconds / rate.seconds), 0)
         if remaining:
             return Grant(admitted, remaining, 0.0)
-        # The images of the window before free one by one; those of this one begin to when it ends.
+        # The previous window's images free one by one; this window's begin to when it ends.
         next_seconds = before_seconds - free * rate.seconds / before if free > 0 else now_seconds - rate.seconds
         return Grant(admitted, 0, max(next_seconds, 0.0))
 
@@ -146,7 +146,7 @@ class Rates:
     """
 
     def __init__(self, url: str | None, now: Callable[[], float] = time.monotonic) -> None:
-        # One storage for each key: at each image, a MemoryStorage looks for what has expired in all that it has.
+        # One storage for each key: for each image, a MemoryStorage scans all of its entries for expired ones.
         self._local: defaultdict[str, Counter] = defaultdict(lambda: Counter(MemoryStorage()))
         self._store = None if url is None else Store(url)
         self._now = now

@@ -1,4 +1,4 @@
-"""What the requests of one API key may take, and have taken."""
+"""The limits and the usage of one API key's requests."""
 
 import asyncio
 import math
@@ -26,7 +26,7 @@ POLICY = "images"
 """Name of the rate in the headers RateLimit and RateLimit-Policy."""
 WINDOW_WORDS = {"s": "second", "min": "minute", "h": "hour"}
 TURNS = 4
-"""Images of one key that ask for their turn at once, in the order of arrival; further ones wait for these."""
+"""Images of one key that try to be counted at a time, in the order of arrival; later ones wait for these."""
 PAUSE_SECONDS = 0.001
 """Shortest time between two attempts for the same image."""
 
@@ -58,7 +58,7 @@ class Tenant(Caller):
 
     @property
     def max_images_in_flight(self) -> int:
-        """Images that one process lets be in flight at once."""
+        """The limit of images in flight in one process."""
         return self._images.most
 
     def check_route(self, path: str, *, takes_images: bool) -> None:  # noqa: ARG002  # see Caller
@@ -76,7 +76,7 @@ class Tenant(Caller):
             raise self._forbidden(f"the model {name[:64]!r}: its quota allows {', '.join(self.quota.models)}")
 
     async def charge(self, most_seconds: float, stages: Stages) -> None:
-        """Count an image against day, month and rate; waits for up to `most_seconds`, or raises RateLimited at once."""
+        """Count an image against day, month and rate; waits for up to `most_seconds`, else raises RateLimited."""
         if not self.has_rate:
             return
         counted: list[Window] = []
@@ -173,7 +173,7 @@ class Tenant(Caller):
 
     @property
     def remaining(self) -> int | None:
-        """Images that may pass at once, as of the last one; None without a rate or before the first one."""
+        """Images that may pass without waiting after the last one; None without a rate or before the first one."""
         return None if self._rate_state is None else self._rate_state.remaining
 
     def _forbidden(self, what: str) -> Forbidden:

@@ -42,13 +42,13 @@ class FrameResult:
 
 @dataclass(slots=True)
 class AnimationResult(Result):
-    """The result of a file in a request for frames; `predictions` are those of its first frame without an error."""
+    """The result of a file in a request for frames; `predictions` belong to its first frame without an error."""
 
     frames: tuple[FrameResult, ...] = ()
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The rows of the frames, or that of the file."""
+        """The rows of the frames; without frames, the file's row."""
         if not self.frames:
             return (self.row,)
         row = replace(self.row, scores=None, embedding=None)
@@ -56,7 +56,7 @@ class AnimationResult(Result):
 
     @property
     def size(self) -> tuple[int, int]:
-        """See Result.size: its own, and those of the frames."""
+        """See Result.size; includes the frames."""
         return len(self.predictions) + sum(len(frame.predictions) for frame in self.frames), 1 + len(self.frames)
 
     def members(self) -> dict[str, object]:
@@ -86,7 +86,7 @@ def read_frames(given: str, most: int) -> FrameSelection:
 
 
 class Frames:
-    """The frames that one request wants; see gateway.inference.expansion.Expansion."""
+    """The frames that one request selects; see gateway.inference.expansion.Expansion."""
 
     has_lowest_priority = False
     native_only = "'frames': answers for each frame are available in the native format only."
@@ -145,8 +145,8 @@ class Frames:
 class FileFrames:
     """Collects the results of a file's frames; reports the file's result once no frame is in progress.
 
-    The file's predictions are those of its first answered frame; if no frame was answered, the file has the error of
-    the first one. A file that breaks off has a last entry with the error, or no entries if no frame was read.
+    The file has the predictions of its first answered frame; if no frame was answered, it has the error of the first
+    one. A file that breaks off has a last entry with the error, or no entries if no frame was read.
     """
 
     def __init__(self, file: ExpandedUpload) -> None:
@@ -159,7 +159,7 @@ class FileFrames:
         self._all_begun = False
 
     def begin(self, index: int, seconds: float) -> Report:
-        """Register a frame; returns what takes its result."""
+        """Register a frame; returns the function for its result."""
         self._in_progress += 1
         self._last = index
 
@@ -181,7 +181,7 @@ class FileFrames:
         self._end_if_done()
 
     def _add(self, index: int, seconds: float | None, image: ExpandedUpload, result: Result) -> None:
-        """Keep a result, and one of the images: each has its pixels, and no permit any more."""
+        """Keep a result, and one of the images: each has its pixels, but no longer a permit."""
         self._frames[index] = seconds, result
         self._first = min(self._first, ((result.error is not None, index), image), key=itemgetter(0))
 

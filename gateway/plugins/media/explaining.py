@@ -1,4 +1,4 @@
-"""What an explanation asks for and returns, and the scores of its masked images until all are there."""
+"""The parameters and the result of an explanation, and the scores of its masked images as they arrive."""
 
 import asyncio
 import math
@@ -30,11 +30,11 @@ from gateway.values.variables import DecodeMode, variable
 MAX_SIDE = 384
 """Shorter side in pixels of a masked image, if the input size of its model is unknown."""
 CELLS_BYTES = 4 * MAP_SIDE**2
-"""Bytes that say how visible each cell of the heat map is in a copy."""
+"""Bytes of the visibility of the heat map's cells in one copy."""
 WORK_BYTES = 16
 """Bytes of memory for each byte of the decoded image while a copy is made: arithmetic is in fp32."""
 MAX_OVERLAY_BYTES = 4 * OVERLAY_SIDE**2 + 64 * 1024
-"""Bytes of an overlay: its pixels, and what chunks, filters and deflate add to pixels that cannot be compressed."""
+"""Bytes of an overlay: its pixels, and the overhead of chunks, filters and deflate for incompressible pixels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +196,7 @@ class Copies:
 class MaskScores:
     """The scores of one class for an image and its masked copies, as they arrive.
 
-    The image itself comes first, since the class may be its top-1 class. An error of any copy is that of the whole.
+    The image itself comes first, since the class may be its top-1 class. An error of any copy fails the explanation.
     """
 
     def __init__(self, copies: MaskedCopies) -> None:
@@ -209,7 +209,7 @@ class MaskScores:
         self.model_version = ""
 
     def begin(self) -> Report:
-        """What takes the result of the next image."""
+        """Returns the function for the result of the next image."""
         index = self._begun
         self._begun += 1
 
@@ -224,7 +224,7 @@ class MaskScores:
         return take
 
     async def wait(self, *, most_missing: int) -> NDArray[np.float32]:
-        """The scores once at most `most_missing` are missing; raises the first error of an image at once."""
+        """The scores, when at most `most_missing` are missing; raises the first error of an image immediately."""
         while self._error is None and self._missing > most_missing:
             self._changed.clear()
             await self._changed.wait()
@@ -233,7 +233,7 @@ class MaskScores:
         return self._scores
 
     def _score_of(self, result: Result) -> float:
-        """The score of the class; raises the image's error, or InferenceFailed if the score is no number."""
+        """The score of the class; raises the image's error, or InferenceFailed if the score is not a number."""
         if result.error is not None:
             raise result.error
         if result.scores is None:

@@ -15,8 +15,8 @@ from gateway.limits.account import Account
 from gateway.limits.pools import Lease, RoundRobin
 
 KEEP_SECONDS = 5.0
-"""How long an open file may wait between its frames, in all, before it makes room for another one that waits. Then it
-is opened again once its next frame is wanted: what it waits for may be the rate of its own API key."""
+"""How long an open file may wait between its frames, in total, before another waiting file takes its slot. It is opened
+again for its next frame. It may be waiting for the rate of its API key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class AnimationJob(DecoderJob):
 class FindJob(DecoderJob):
     """Move the open animation to its next frame.
 
-    The reply has whether that is `found`, or whether the animation `ends` before it; neither if it takes another job.
+    The reply says whether one is `found` or the animation `ends`; neither if the process takes another job first.
     """
 
     kind: str = "find"
@@ -46,8 +46,7 @@ class FindJob(DecoderJob):
 class FrameJob(PixelJob):
     """Decode the next frame of the open animation.
 
-    The reply has the size of the pixels, the number of the `frame` and from when on it is shown, or whether the
-    animation `ends` before another one.
+    The reply has the size of the pixels, the number of the `frame` and its start time; or whether the animation `ends`.
     """
 
     kind: str = "frame"
@@ -57,7 +56,7 @@ class FrameJob(PixelJob):
 async def animation(
     decoders: Decoders, data: bytes, info: Header, size: Size, account: Account, wanted: FrameSelection
 ) -> AsyncIterator["OpenFile"]:
-    """An inspected animation, open in a process of its own while the context lasts.
+    """An inspected animation, open in a separate process while the context lasts.
 
     Entering raises TooManyFrames, and what `Decoders.decode` raises. Open files have their own slots: as many as
     decoders, within the memory of all decoders; their frames share the slots of all images. See OpenFile.
@@ -127,7 +126,7 @@ class OpenFile:
             lease.release()
 
     async def find(self) -> bool:
-        """Whether there is a further requested frame. Raises as `decode`."""
+        """Whether there is another requested frame. Raises as `decode`."""
         while True:
             reply, _ = await self._do(FindJob())
             if reply["ends"]:

@@ -71,7 +71,7 @@ def _rows(vectors: Sequence[NDArray[np.float32] | None], size: int) -> NDArray[n
 async def encode(
     request: InferenceRequest, model_name: str, scored: Scored, labels: Sequence[str]
 ) -> tuple[list[bytes], int | None]:
-    """Encode the requested outputs; `labels` are those of the classes, by class id.
+    """Encode the requested outputs; `labels` are the classes' labels, by class id.
 
     Returns the pieces of the body, and how many bytes of JSON precede binary tensors; None if all of it is JSON.
 
@@ -116,7 +116,7 @@ def _available_outputs(request: InferenceRequest, model_name: str, scored: Score
 
 
 def _tensor(output: Output, scored: Scored, labels: Sequence[str]) -> tuple[dict[str, Any], Iterable[Row]]:
-    """A tensor without its data, and its data in rows: fp32 [classes], strings, or int32 [N] for the one of frames."""
+    """A tensor without its data, and its data in rows: fp32 [classes], strings, or int32 [N] for frame numbers."""
     count, classes = scored.scores.shape
     states = scored.sequence or ()
     if output.name == STATUS:

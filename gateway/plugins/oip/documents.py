@@ -1,4 +1,4 @@
-"""What the Open Inference Protocol names: tensors, errors, and the description of a model."""
+"""The Open Inference Protocol's terms: tensors, errors, and the description of a model."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ V2_ERRORS = ErrorFormat("/v2", V2Error, lambda error: to_json({"error": error.me
 
 
 def metadata_of(info: ModelInfo) -> dict[str, Any]:
-    """A model with its inputs and outputs; -1 in a shape is any number, and the first dimension that of images."""
+    """A model with its inputs and outputs; -1 in a shape is any number, and the first dimension counts images."""
     outputs = [
         {"name": PREDICTION, "datatype": "FP32", "shape": [-1, info.classes]},
         {"name": STATUS, "datatype": "BYTES", "shape": [-1]},

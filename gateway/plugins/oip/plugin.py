@@ -1,4 +1,4 @@
-"""The Open Inference Protocol, version 2: /v2 over HTTP, and with a port of its own over gRPC."""
+"""The Open Inference Protocol, version 2: /v2 over HTTP, and gRPC on a separate port."""
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection")
-"""What the gRPC port needs beyond the packages of the gateway."""
+"""Packages for the gRPC port in addition to the gateway's."""
 
 
 class OpenInferenceProtocol(Plugin):

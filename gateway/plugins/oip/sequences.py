@@ -1,7 +1,7 @@
-"""The sequences of images that clients drive by an id, a start and an end in their requests, as Triton's clients do.
+"""Sequences of images, which clients drive by an id, a start and an end in their requests, as Triton's clients do.
 
-The state is in Triton, and the id decides in which one. So the requests of a sequence may come over any connection, to
-any process of any gateway that uses the same Tritons.
+The state is in a Triton server, which the id selects. So the requests of a sequence may come over any connection, to
+any process of any gateway that uses the same Triton servers.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ def triton_id(sequence_id: int | str, model_name: str, key: str) -> int:
 
 
 class OpenSequences:
-    """The sequences that came through this process: at most `most` of each client.
+    """The sequences that came through this process: at most `most` for each client.
 
-    The state is in Triton, which has places for all clients together; a client could otherwise keep every place with
-    few requests. The requests of a sequence may come to several processes, and each counts those that it has seen.
+    The state is in Triton, which has places for all clients together: without this limit, a client could keep every
+    place with few requests. The requests of a sequence may come to several processes, and each counts the ones it saw.
     """
 
     def __init__(self, most: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +44,6 @@ class OpenSequences:
         self._used_at: OrderedDict[tuple[str, int], float] = OrderedDict()
         """When each sequence was used last, by client and id in Triton; those used last are at the end."""
         self._counts: Counter[str] = Counter()
-        """The sequences of each client."""
 
     async def add_images(
         self,
@@ -87,7 +86,7 @@ class OpenSequences:
                 states.append(None if values is None else await step(values))
                 start = start and values is None
             if sequence.sequence_end:
-                # The stateful model counts no image with the end (docs/adr/0017): it is a request of its own.
+                # The stateful model counts no image with the end (docs/adr/0017): the end is a separate request.
                 await step(np.zeros_like(next(values for values in scores if values is not None)), end=True)
         except SequenceUnknown:
             self._end(client, identity)
@@ -110,7 +109,7 @@ class OpenSequences:
                 del self._counts[client]
 
     def _forget_old(self) -> None:
-        """Drop the sequences that have no state any more."""
+        """Drop the sequences whose state is gone."""
         old = self._now() - FORGET_SECONDS
         while self._used_at and next(iter(self._used_at.values())) < old:
             self._end(*next(iter(self._used_at)))

@@ -1,6 +1,6 @@
 """OpenTelemetry's instrumentation of ASGI and gRPC; imported only if an endpoint is set, as it is an extra.
 
-The only global registrations are those of the gRPC instrumentation and the propagator, until `close`.
+The gRPC instrumentation and the propagator are the only global registrations, until `close`.
 """
 
 import os
@@ -63,7 +63,7 @@ class RequestSpans:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        # A pipelined request starts in the context of the one before it.
+        # A pipelined request starts in the context of the previous request.
         context.attach(context.Context())
         await (self._traced if scope.get("method") == "POST" else self._app)(scope, receive, send)
 

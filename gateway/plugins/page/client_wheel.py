@@ -57,7 +57,7 @@ class Wheel:
 
 @cache
 def client_wheel() -> Wheel:
-    """The wheel that this distribution brings; in a checkout, the one that setuptools builds now. Raises NotFound."""
+    """The wheel in this distribution; in a checkout, setuptools builds it now. Raises NotFound."""
     if brought := [*BROUGHT.glob("*.whl")]:
         return _read(brought[0])
     with TemporaryDirectory() as folder:

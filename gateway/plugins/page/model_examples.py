@@ -1,4 +1,4 @@
-"""Pictures to try that lie beside a model in Triton's repository, where the gateway can read it.
+"""Example pictures of a model, next to its files in Triton's repository, where the gateway can read it.
 
 NAME/examples.json          [{"file": "example-1.jpg", "label": "poppy"}]; the label is null where it is not known
 NAME/example-1.jpg, …       JPEG or PNG

@@ -37,7 +37,7 @@ HEADERS = {
 
 
 SHIPPED_EXAMPLES = {"cat.jpg": "tabby", "coffee.jpg": "espresso", "rocket.jpg": "missile"}
-"""Pictures among the assets, each with a class of ImageNet that tells the models to which they are offered."""
+"""Pictures among the assets, each with a class of ImageNet: models with these classes offer them."""
 IMAGENET_CLASSES = 1_000
 
 
@@ -106,7 +106,7 @@ async def example(request: Request, name: str, number: int) -> Response:
 
 
 async def _examples(request: Request, name: str) -> Sequence[Example]:
-    """The examples beside a model; raises Forbidden or ModelNotFound."""
+    """The example pictures of a model; raises Forbidden or ModelNotFound."""
     context = request_context(request)
     context.check_model(name)
     await context.service.backend.model(name)

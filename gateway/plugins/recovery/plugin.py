@@ -1,4 +1,4 @@
-"""Recovery of Tritons: reloads models that fail, and loads those that are missing."""
+"""Recovery of Triton servers: reloads failing models, and loads missing ones."""
 
 from typing import TYPE_CHECKING
 

@@ -37,7 +37,7 @@ class ModelRecovery:
 
     @property
     def status(self) -> str:
-        """What is reloaded or loaded, or how that ended, in words."""
+        """The current reload or load, or the result of the last one, in words."""
         return self._reloader.status
 
     async def reload_failing(self) -> None:
@@ -50,7 +50,7 @@ class ModelRecovery:
         sound = {step for model in state.models.values() if model.sound for step in model.steps}
         for failing in list(state.models.values()):
             if failing.failures >= state.schedule.failures and failing.steps:
-                # A step through which other models answer is not at fault, unless that holds for every step.
+                # A step through which other models answer is not at fault, unless this applies to every step.
                 own = tuple(step for step in failing.steps if step not in sound)
                 await self._reload(own or failing.steps)
 
@@ -66,7 +66,7 @@ class ModelRecovery:
         self._unloaded_since = {name: self._unloaded_since.get(name, now) for name in unloaded}
         patient = {name for name, since in self._unloaded_since.items() if now - since <= patience_seconds}
         not_listed = {each.name for each in missing if each.reason == NOT_LISTED}
-        # Models that have appeared in the repository, for example once its storage is mounted, are loaded at once.
+        # Models that have appeared in the repository, for example when its storage is mounted, are loaded immediately.
         self._reloader.reset_backoff_except({each.name for each in missing} - (self._not_listed - not_listed))
         self._not_listed = not_listed
         left_alone = self._reloading | {step.name for step in self._state.dead} | patient | not_listed
@@ -96,7 +96,7 @@ class ModelRecovery:
             seen_at = max(state.dead.get(step, NEVER) for step in wanted)
             # The request that saw the death may have been sent before another gateway's reload.
             fresh = state.recovered_at < seen_at and state.clock() - seen_at < FRESH_SECONDS
-            # A dead process keeps a client's request for 1 to 2 s, and the probes meanwhile go to those that are alive.
+            # A dead process keeps a client's request for 1 to 2 s; meanwhile live processes take the probes.
             for attempt in range(CONFIRMATIONS if fresh else 1):
                 if attempt:
                     await asyncio.sleep(CONFIRMATION_PAUSE_SECONDS)

@@ -39,7 +39,7 @@ class ReloadOutcome(Enum):
     OTHERS = auto()
     """Another gateway is reloading."""
     STALE = auto()
-    """Nothing fails any more once the lock is held."""
+    """Nothing fails any longer once the lock is held."""
 
 
 class Backoff:
@@ -103,7 +103,7 @@ class ModelReloader:
         *,
         rolling: bool = False,
     ) -> ReloadOutcome:
-        """Unload and load `steps`, and then load those of the `ensembles` over them that were in service.
+        """Unload and load `steps`, and then load the `ensembles` over them that were in service.
 
         With `rolling` nothing is unloaded: the old instances answer until the new ones are loaded.
         """
@@ -215,7 +215,7 @@ class ModelReloader:
         self.status = f"reloaded in {seconds:.1f} s"
         metrics.HEALINGS.labels("healed").inc()
         log.info("healed", triton=self._endpoint.address, seconds=round(seconds, 3))
-        # Until report_effect resets it, the backoff slows down reloads of a model that dies at once.
+        # Until report_effect resets it, the backoff slows down reloads of a model that dies immediately.
         self._reload_backoff.delay(steps)
         return ReloadOutcome.RELOADED
 

@@ -15,7 +15,7 @@ class Rollouts(Plugin):
     metrics = "gateway.plugins.rollouts.metrics"
 
     def observers(self) -> "Sequence[Observer]":
-        """What calls shadow versions."""
+        """The observer that calls shadow versions."""
         from gateway.plugins.rollouts.shadow import Shadows
 
         return (Shadows(),)

@@ -59,8 +59,8 @@ class Shadows(Observer):
     def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
         """Start calls to the shadow versions of a model, by their shares, for images with their rows.
 
-        Returns at once. Skipped as incomparable: rows without a top-1 class, and requests that select labels.
-        Images of the lowest priority, such as masked copies, are skipped as well.
+        Does not wait for them. Skips rows without a top-1 class and requests that select labels, which cannot be
+        compared, and images of the lowest priority, such as masked copies.
         """
         rollout = self._backend.rollout(spec.model_name)
         if rollout is None or not rollout.shadow:
@@ -164,9 +164,9 @@ class SpareCapacity:
 def difference(answered: Row, scores: Scores) -> tuple[bool, float]:
     """Compare an answer with another version's scores, fp32 [classes]: same top-1 class, and largest difference.
 
-    The difference is that of a probability, over the classes of the answer. If the other version's top-1 class is
-    not among them, its probability in the answer is at most the answer's lowest one; the difference counts from there.
-    Raises ContractBroken if the number of classes differs.
+    The difference is the largest one of a probability, over the classes of the answer. If the other version's top-1
+    class is not among them, its probability in the answer is at most the answer's lowest one; the difference counts
+    from there. Raises ContractBroken if the number of classes differs.
     """
     if answered.scores is not None:
         if answered.scores.shape != scores.shape:

@@ -83,7 +83,7 @@ class JsonBody(BodyReader):
             hold(left)
 
     def remove_own(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
-        """Remove `function_to_apply`, which must be what the model ends in, and the format if the query has one.
+        """Remove `function_to_apply`, which must be the model's last function, and the format if the query has one.
 
         The format that the body implies is only a default. Returns a check of the function; see BodyReader.remove_own.
         """

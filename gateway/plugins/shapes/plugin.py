@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Shapes(Plugin):
-    """JSON bodies, among them that of Hugging Face, and the response formats of other services."""
+    """JSON bodies, including Hugging Face's, and the response formats of other services."""
 
     def shapes(self) -> Mapping[str, AnswerShape]:
         """See Plugin.shapes."""

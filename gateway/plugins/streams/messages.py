@@ -41,7 +41,7 @@ def predictions_of(
 
 
 class HeldLabel:
-    """The first class of a sequence, which stays first until another one leads by a margin."""
+    """The first class of a sequence, which another class replaces only by a margin."""
 
     def __init__(self) -> None:
         self._class_id: int | None = None

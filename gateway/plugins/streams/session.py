@@ -28,15 +28,15 @@ from gateway.settings import STREAM_IDLE_SECONDS, Settings
 from gateway.timing import Deadline, TimeSlice
 
 IN_FLIGHT = 2
-"""Frames of one stream that are processed at once: one travels while the other is classified."""
+"""Concurrent frames of one stream: one is received while the other is classified."""
 FRAMES_WAITING = 2
 """Frames of one stream that may wait: with more, a camera's answers would be older."""
 MAX_END_BYTES = 64
 """Bytes of the text message that ends a stream, with spaces."""
 DROPPED_PER_SECOND, FAULTY_PER_SECOND = 200, 20
-"""Rate limits of one stream for frames that are dropped, and frames that are no usable image: after the first ones, a
-client that sends more is read more slowly. A frame that costs its client one byte costs the service several hundred
-microseconds. No camera has these rates."""
+"""Rate limits of one stream for dropped frames, and for frames that are no usable image: beyond a first burst, the
+client is read more slowly. A frame of one byte costs the service several hundred microseconds. No camera has these
+rates."""
 KEY_CHECK_SECONDS = 5.0
 """Interval in which the API key of an open stream is checked; the stream ends if the key was removed."""
 Receive = Callable[[], Awaitable[bytes | str | None]]
@@ -88,7 +88,7 @@ class StreamSession(WaitingClient):
         self._parameters = parameters
         self._selection = Selection.of(parameters, settings)
         self._spec = spec
-        """That of every frame, with statistics of its own."""
+        """The specification of every frame; each has other statistics."""
         self._model = spec.model_name, spec.model_version
         self._is_allowed = is_allowed
         self._sequence: FrameSequence | None = None
@@ -101,7 +101,7 @@ class StreamSession(WaitingClient):
         self._scope = Scope()
         self._waiting: deque[StreamFrame] = deque()
         self._pending_bytes = 0
-        """Bytes of frames that wait no more but are not admitted, or that wait to be queued."""
+        """Bytes of frames that no longer wait but are not admitted, or that wait to be queued."""
         self._changed = asyncio.Event()
         self._all_read = False
         self._slots = asyncio.Semaphore(IN_FLIGHT)
@@ -166,7 +166,7 @@ class StreamSession(WaitingClient):
             await self._service.tools.uncancelled.run(self._sequence.close())
 
     def _start(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        """Do some of the stream's work in a task of its own; an exception ends the stream."""
+        """Do some of the stream's work in a new task; an exception ends the stream."""
 
         async def guarded() -> None:
             try:
@@ -189,7 +189,7 @@ class StreamSession(WaitingClient):
                 raise Unauthorized("The API key with which this stream was opened has been removed.")
 
     def _slow_down(self, per_second: int, count: int = 1) -> None:
-        """Read later what follows messages that may come `per_second`; a second's worth of them is free."""
+        """Delay reading after messages beyond `per_second`; a burst of one second's messages is not delayed."""
         self._next_at = max(self._next_at, self._loop.time() - 1) + count / per_second
 
     async def _read(self, receive: Receive) -> None:
@@ -198,7 +198,7 @@ class StreamSession(WaitingClient):
         while True:
             if (seconds := self._next_at - self._loop.time()) > 0:
                 await asyncio.sleep(seconds)
-            await time_slice.pause_if_over()  # so that streams that have waited for the same time go on one by one
+            await time_slice.pause_if_over()  # so that streams that have waited for the same time continue one by one
             message = await self._receive(receive)
             if isinstance(message, bytes):
                 await self._enqueue(message)
@@ -266,7 +266,7 @@ class StreamSession(WaitingClient):
         self._buffer.hold(sum(len(frame.data) for frame in self._waiting) + self._pending_bytes)
 
     async def _work(self) -> None:
-        """Start the classification of frames, at most IN_FLIGHT at once."""
+        """Start the classification of frames, at most IN_FLIGHT at a time."""
         while True:
             await self._slots.acquire()
             while not self._waiting:
@@ -282,7 +282,7 @@ class StreamSession(WaitingClient):
             self._start(self._classify, frame)
 
     async def _classify(self, frame: StreamFrame) -> None:
-        """Classify one frame in a request of its own, and set its result, or the error that ends the stream."""
+        """Classify one frame in a separate request, and set its result, or the error that ends the stream."""
         data, frame.data = frame.data, b""
 
         async def upload() -> AsyncGenerator[Upload, None]:
@@ -355,7 +355,7 @@ class StreamSession(WaitingClient):
         return self._labels[version]
 
     async def _sequence_member(self, result: Result, labels: TextSequence[str]) -> dict[str, Any]:
-        """Add a frame to the sequence; returns what is told of the sequence: its classes, or the error."""
+        """Add a frame to the sequence; returns the member of the result: the sequence's classes, or the error."""
         assert result.scores is not None
         parameters = self._parameters
         try:
@@ -375,7 +375,7 @@ class StreamSession(WaitingClient):
 
 
 def _check_end(text: str) -> None:
-    """Raise InvalidParameter if a text message is not the one that ends a stream."""
+    """Raise InvalidParameter if a text message is not the end of the stream."""
     try:
         given = json_text.decode(text, max_bytes=MAX_END_BYTES)
     except JsonError:

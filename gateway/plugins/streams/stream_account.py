@@ -27,7 +27,7 @@ class StreamAccount(Account):
 
     @property
     def _spent(self) -> float:
-        """Seconds charged so far, less what the stream has regained."""
+        """Seconds charged so far, minus the regained ones."""
         now = self._now()
         self._charged = max(self._charged - (now - self._since) * STREAM_SECONDS_PER_SECOND, 0.0)
         self._since = now

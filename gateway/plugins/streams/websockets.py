@@ -23,11 +23,11 @@ CLOSE_SECONDS = 10.0
 NORMAL, INVALID_DATA, POLICY, INTERNAL, GOING_DOWN, TRY_AGAIN = 1000, 1007, 1008, 1011, 1012, 1013
 """Close codes of IANA's registry; GOING_DOWN is "Service Restart"."""
 NO_ROOM = 4503
-"""What the application sees, and not the client, when the client's messages took more memory than there is."""
+"""The close code that the application sees, and not the client, when the client's messages took too much memory."""
 
 
 class Handshake(ServerProtocol):
-    """Repeats no more than the beginning of what a client has sent."""
+    """Repeats only the beginning of a client's text."""
 
     def reject(self, status: int, text: str) -> Response:
         """The response to a handshake that fails; see ServerProtocol."""
@@ -35,13 +35,13 @@ class Handshake(ServerProtocol):
 
 
 class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
-    """Parses while no message waits for the application and the client reads what is sent to it.
+    """Parses while no message waits for the application and the client reads its messages.
 
-    The bytes of a message that is not complete, or that waits for the application, count among those of all uploads.
+    The bytes of an incomplete message, and of one that waits for the application, count among the uploads' bytes.
     """
 
     runs = True
-    """See Handler: uvicorn's timers, or the application, end what the connection waits for."""
+    """See Handler: uvicorn's timers, or the application, end the connection's waits."""
     cheap_bytes = 0
 
     def __init__(self, connection: Connection) -> None:
@@ -53,7 +53,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
         self._connection = connection
         self._buffer: PoolLease = connection.app_state["uploads"].lease(self)
         self.writable = connection.writable
-        self._partial_bytes = self._waiting_bytes = 0  # of a message that is not complete, and of those that wait
+        self._partial_bytes = self._waiting_bytes = 0  # of an incomplete message, and of the waiting ones
         self._receives = self._discards = False
 
     def _parser(self, state: State) -> ServerProtocol:
@@ -78,7 +78,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
         self._hold()
 
     def expire(self) -> None:
-        """See Handler; an open WebSocket has timers of its own."""
+        """See Handler; an open WebSocket has other timers."""
 
     def _hold(self) -> None:
         try:
@@ -104,9 +104,9 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
     async def send(self, message: Any) -> None:  # noqa: ANN401
         """See ASGI: after the connection's end, a message is dropped, with an OSError.
 
-        An answer to the handshake is dropped without: the application sees the end when it receives the next message.
+        A response to the handshake is dropped without an error: the next `receive` returns the disconnect.
         """
-        while not self.writable.is_set():  # it may be cleared again before this task goes on
+        while not self.writable.is_set():  # it may be cleared again before this task continues
             await self.writable.wait()
         if not (self.close_sent or self.transport.is_closing()):
             await super().send(message)
@@ -137,7 +137,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
             self._fail(POLICY, f"a message may have at most {MAX_FRAGMENTS:,} parts")
 
     def handle_ping(self) -> None:
-        """Answer; a ping is no part of a message."""
+        """Answer; a ping is not part of a message."""
         self._partial_bytes = sum(map(len, self.frames))
         super().handle_ping()
 
@@ -166,7 +166,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
             super().keepalive_timeout()
 
     def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the application raises it, see NO_ROOM
-        """The client's messages take more memory than there is: discard them, and let the application close."""
+        """The client's messages exceed the available memory: discard them, and let the application close."""
         self._discards = True
         if self.handshake_complete:
             self.conn = self._parser(OPEN)  # with nothing of a partial frame
@@ -176,7 +176,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
         self._connection.update_reading()
 
     def _drop(self) -> None:
-        """Hold nothing that the client has sent."""
+        """Discard everything that the client has sent."""
         self.frames = []
         self._partial_bytes = self._waiting_bytes = 0
         messages = [self.queue.get_nowait() for _ in range(self.queue.qsize())]
@@ -204,7 +204,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
         self._connection.slow_reader.start(self.transport)
 
     def shutdown(self) -> None:
-        """Let the application finish what it has begun, and close."""
+        """Let the application finish the current message, and close."""
         if self.handshake_complete and not self.close_sent:
             self.stop_keepalive()
             self.queue.put_nowait({"type": "websocket.disconnect", "code": GOING_DOWN})
@@ -212,7 +212,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
             super().shutdown()
 
     def lost(self) -> None:
-        """Release what the connection held."""
+        """Release everything."""
         self._drop()
         self._buffer.release()
         self.connection_lost(None)

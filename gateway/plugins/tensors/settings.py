@@ -25,7 +25,7 @@ Colours = Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=
 
 
 class ModelFileError(UserError):
-    """The file cannot be read, or says something that is not understood."""
+    """The file cannot be read, or has contents that are not understood."""
 
 
 class Entry(BaseModel):

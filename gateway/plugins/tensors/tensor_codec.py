@@ -25,23 +25,23 @@ T = TypeVar("T", ModelInput, ModelOutput)
 TYPES = {"fp32": "FP32", "fp16": "FP16", "uint8": "UINT8"}
 """The names of a TensorInput's types in Triton's protocol."""
 OUTPUT_TYPES = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
-"""Types of scores and embeddings in Triton's protocol, as numpy has them."""
+"""Types of scores and embeddings in Triton's protocol, as numpy types."""
 MOST_IMAGES = 64
 """Most images of a call to a model without max_batch_size whose first dimension is free."""
 NONE, SOFTMAX, SIGMOID = "none", "softmax", "sigmoid"
-"""What makes scores of a network's output: nothing, or one of these functions."""
+"""How a network's output becomes scores: unchanged, or by one of these functions."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorModel:
-    """What the gateway has to know of a model that takes tensors, beyond its configuration.
+    """The specification of a model that takes tensors, in addition to its configuration.
 
-    An empty name of a tensor stands for the only one that the configuration has; `embeddings` "" for none.
+    An empty name stands for the configuration's only tensor; `embeddings` "" for none.
     """
 
     tensor: TensorInput
     activation: str = NONE
-    """NONE, SOFTMAX or SIGMOID; with the last one each class has a probability of its own."""
+    """NONE, SOFTMAX or SIGMOID; with SIGMOID the probabilities of the classes are independent."""
     labels: tuple[str, ...] = ()
     """By class id; () if the class numbers are the labels."""
     input: str = ""
@@ -111,7 +111,7 @@ class TensorCodec:
 
     @property
     def multi_label(self) -> bool:
-        """Whether each class has a probability of its own."""
+        """Whether the probabilities of the classes are independent (sigmoid)."""
         return self.model.activation == SIGMOID
 
     def probe(self) -> bytes:
@@ -165,7 +165,7 @@ class TensorCodec:
         return answers
 
     def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
-        """What the model lacks, and what that costs."""
+        """Features that the model lacks, with the consequence."""
         found = []
         if not self.model.labels:
             found.append(f"{last_step.name} has no labels: class numbers are the labels")
@@ -177,7 +177,7 @@ class TensorCodec:
         return tuple(found)
 
     def completed(self, info: ModelInfo) -> ModelInfo:
-        """The description of the model with what its images become."""
+        """The description of the model, with the input that its images become."""
         tensor = self.model.tensor
         height, width = tensor.crop
         return replace(
@@ -210,7 +210,6 @@ class TensorCodec:
 
 @lru_cache(256)
 def _model_and_outputs(model_name: str, model_version: str, outputs: tuple[str, ...]) -> bytes:
-    """The model and the requested outputs."""
     request = ModelInferRequest(model_name=model_name, model_version=model_version)
     for name in outputs:
         request.outputs.add(name=name)

@@ -10,7 +10,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 LOOKUPS, LOOKUPS_PER_DOMAIN = 64, 4
-"""Names that one process looks up at once, and those of one domain; the others wait."""
+"""Names that one process looks up concurrently, in total and of one domain; the others wait."""
 LOOKUP_SECONDS = 5.0
 """Longest wait for a lookup."""
 
@@ -88,7 +88,7 @@ _LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 
 
 class AddressRule:
-    """Allows public addresses and those of some networks."""
+    """Allows public addresses and some networks."""
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
         self._networks = tuple(map(ip_network, networks))
@@ -112,9 +112,9 @@ def destination(address: IPAddress) -> IPAddress:
 
 
 def inside(address: IPAddress) -> list[IPv4Address]:
-    """The IPv4 addresses that an IPv6 address may lead to, by each form in which one has an IPv4 address inside.
+    """The IPv4 addresses inside an IPv6 address, by each form that embeds one.
 
-    Whether a form leads anywhere depends on the network: a tunnel or a translator may stand there.
+    The network decides whether a form leads there: it may have a tunnel or a translator.
     """
     if isinstance(address, IPv4Address):
         return []
@@ -145,10 +145,10 @@ def is_public(address: IPAddress) -> bool:
 
 
 class Resolver:
-    """The system's resolver, in threads of its own: slow names delay no other part of the service.
+    """The system's resolver, in separate threads: slow names delay no other part of the service.
 
-    A lookup cannot be cancelled, so a name whose servers never answer keeps its thread for as long as the system tries,
-    often 10 to 30 s. The names of one domain get few of the threads, and each caller waits for LOOKUP_SECONDS at most.
+    A lookup cannot be cancelled. So a name whose servers never answer keeps its thread until the system gives up, often
+    10 to 30 s. The names of one domain get few of the threads, and each caller waits for LOOKUP_SECONDS at most.
     """
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class Resolver:
 
 
 def domain_of(host: str) -> str:
-    """The last two labels of a name: what one owner can have any number of names below."""
+    """The last two labels of a name: one owner can create any number of names below them."""
     return ".".join(host.lower().rstrip(".").rsplit(".", 2)[-2:])
 
 

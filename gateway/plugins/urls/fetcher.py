@@ -39,7 +39,7 @@ from gateway.timing import TimeSlice
 OTHERS_PART = 4
 """One client may take all but 1/OTHERS_PART of the fetches of a process."""
 FETCHES_PER_REQUEST = 8
-"""Images of one request that are fetched at once, or are complete and wait for the steps that follow."""
+"""Images of one request that are being fetched, or are complete and wait for the next steps."""
 MAX_REDIRECTS = 3
 CONNECT_SECONDS = 3.0
 """Time for a connection to one address, and for its TLS handshake."""
@@ -60,7 +60,7 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 class UrlFetcher:
     """Fetches images for all requests of one process. `__call__` is the interface; see gateway.api.request_context.
 
-    An image that cannot be fetched is an upload with an error. What is being fetched counts for the upload buffer.
+    An image that cannot be fetched is an upload with an error. Fetched bytes count for the upload buffer.
     """
 
     def __init__(
@@ -80,15 +80,15 @@ class UrlFetcher:
         self._client_slots: WeakValueDictionary[str, RoundRobin] = WeakValueDictionary()
         """The slots of the clients whose requests have URLs at this moment."""
         self._resolver = resolver or Resolver()
-        # The system's certificates, or those of SSL_CERT_FILE.
+        # The system's certificates, or the file in SSL_CERT_FILE.
         self._ssl_context = ssl_context or httpcore2.default_ssl_context()
 
     async def __call__(self, images: UploadsOrUrls, *, key_bound: Bound | None, client: str) -> Uploads:
-        """Yield the uploads of a request as they are, and the images of URLs, each as soon as it is complete.
+        """Yield the uploads of a request unchanged, and the images of URLs, each as soon as it is complete.
 
-        The body is read on while images are fetched. Raises what `images` raises, RequestTooLarge if the fetched images
+        The body is read while images are fetched. Raises the errors of `images`, RequestTooLarge if the fetched images
         have more than `max_request_bytes` together, and UploadTimeout if the request waits for its images for longer
-        than `upload_timeout_seconds` in all. Everything ends with the iteration.
+        than `upload_timeout_seconds` in total. Everything ends with the iteration.
         """
         fetches: set[asyncio.Task[tuple[Upload, Download]]] = set()
         reading: asyncio.Task[Upload | UploadReference | None] | None = None
@@ -134,7 +134,7 @@ class UrlFetcher:
                             fetches.add(fetch)
 
     def _slots_of(self, client: str) -> RoundRobin:
-        """The slots that a client may have: it leaves some to others, however long its images take."""
+        """The slots that a client may have; some always remain for others."""
         slots = self._client_slots.get(client)
         if slots is None:
             most = MAX_FETCHES - MAX_FETCHES // OTHERS_PART
@@ -235,13 +235,13 @@ class UrlFetcher:
         try:
             found = _read(urljoin(str(location), target))
             self._check(found)
-        except (UrlNotAllowed, ValueError) as exc:  # what the host sends is not shown
+        except (UrlNotAllowed, ValueError) as exc:  # the host's message is not shown
             raise UrlNotAllowed("The URL redirects to another one, from which no images are fetched.") from exc
         return found
 
 
 class Download(UploadingClient):
-    """One image on its way. It is a client of the upload buffer: when that is full, the slowest one may be evicted."""
+    """One download, a client of the upload buffer: when that is full, the slowest one may be evicted."""
 
     def __init__(self, limits: Limits, min_bytes_per_second: float, uploads: Pool, request: "_Request") -> None:
         self._limits = limits
@@ -282,24 +282,23 @@ class Download(UploadingClient):
         return bytes(self._body)
 
     def discard(self) -> None:
-        """Free what has arrived, which the traceback of an error would keep until the next garbage collection."""
+        """Free the received bytes, which an error's traceback would keep until the next garbage collection."""
         self._body = bytearray()
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """What the images of one request share."""
+    """The shared state of a request's images."""
 
     leases: ExitStack
     key_bound: Bound | None
     left_bytes: int
     client: str
     slots: RoundRobin
-    """The slots of its client."""
 
 
 class _Get:
-    """One GET on a connection of its own, so that it depends on no other request."""
+    """One GET on a separate connection, so that it depends on no other request."""
 
     def __init__(self, location: Location, network: CheckedNetwork) -> None:
         self._network = network

@@ -11,7 +11,7 @@ from gateway.plugins.urls.errors import FetchFailed, UrlNotAllowed
 from gateway.timing import TimeSlice
 
 READ_BYTES = 16 * 1024
-"""Bytes of one read: those of a TLS record. What the client parses in one piece blocks the event loop for no longer."""
+"""Bytes of one read: a TLS record. It bounds how long one piece that the client parses blocks the event loop."""
 HEAD_READ_BYTES = 1024
 """Bytes of one read before the body: parsing interim responses takes longer than parsing a body of that size."""
 MAX_OVERHEAD_BYTES = 32 * 1024
@@ -55,7 +55,7 @@ class Wire(httpcore2.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> httpcore2.AsyncNetworkStream:
-        """See httpcore2; the connection goes on with TLS."""
+        """See httpcore2; the connection continues with TLS."""
         self._stream = await self._stream.start_tls(ssl_context, server_hostname, timeout)
         return self
 
@@ -105,6 +105,6 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         raise failure
 
     async def aclose(self) -> None:
-        """Close the connection; also that of a request which was cancelled in the middle of a handshake."""
+        """Close the connection, also if its request was cancelled during a handshake."""
         if self.wire is not None:
             await self.wire.aclose()

@@ -53,7 +53,7 @@ class Urls(Plugin):
         return self._fetching(runtime.uploads) if self._is_on else nullcontext()
 
     def fetchers(self) -> Sequence[Fetcher]:
-        """What fetches every URL."""
+        """The fetcher of all URLs."""
         return () if self._fetcher is None else (self._fetcher,)
 
     @asynccontextmanager

@@ -38,11 +38,11 @@ MAY_WAIT = "it was not loaded, and may need a model that failed to load: "
 class ExpectedModels:
     """Compares Triton's repository index with the models that should be served there.
 
-    Expected are the default model, those of `load` (`*`: all models in the repository when the default model is first
-    served), those that this Triton has served, and those that it has tried to load. A model that was unloaded by a
+    Expected are the default model, the models of `load` (`*`: all models in the repository when the default model is
+    first served), and models that this Triton server has served or has tried to load. A model that was unloaded by a
     request is no longer expected, unless it is the default model. Versions that `rollouts` need are also expected, but
-    not loaded: a missing one is a warning. With `on_demand`, only the default model and those of `load` are expected:
-    requests load the others.
+    not loaded: a missing one is a warning. With `on_demand`, only the default model and the models of `load` are
+    expected: requests load the others.
     """
 
     def __init__(self, default: str, *, load: Collection[str] = (), on_demand: bool = False) -> None:
@@ -53,7 +53,7 @@ class ExpectedModels:
         self.rollouts: dict[str, Rollout] = {}
         """Which versions answer, of the models that have several."""
         self._wrong: dict[str, str] = {}
-        """What is wrong with the record of a model, whose last good one applies."""
+        """The fault of each faulty record; its last valid version applies."""
         self._known: set[str] = set()
         """Models that were served or have failed to load, and were not unloaded by a request since."""
         self.kept: set[str] = set()
@@ -65,7 +65,7 @@ class ExpectedModels:
         self.missing: tuple[ModelState, ...] = ()
         """The models, or versions of models, that should be loaded, and Triton's reason why they are not."""
         self.warnings: tuple[str, ...] = ()
-        """What is wrong with `rollouts`: versions that are not served, with the remedy, and records."""
+        """Faults of `rollouts`: versions that are not served, with the remedy, and records."""
 
     def update(self, index: RepositoryIndexResponse) -> None:
         """Compare with Triton's current index."""
@@ -107,7 +107,7 @@ class ExpectedModels:
         self._lacking = {*lacking, *((each.name, each.version) for each in missing), *((name, "") for name in unserved)}
 
     def follow(self, config: ModelConfig) -> bool:
-        """Take what an ensemble's configuration says of the versions that answer; whether that is a change."""
+        """Take the versions that answer from an ensemble's configuration; whether they have changed."""
         name = config.name
         before = self.rollouts.pop(name, None)
         self._wrong.pop(name, None)
@@ -220,7 +220,7 @@ class Step(NamedTuple):
 
 
 def steps_of(config: ModelConfig) -> tuple[Step, ...]:
-    """An ensemble's steps in order; of a model that is no ensemble, the model itself."""
+    """An ensemble's steps in order; for any other model, the model itself."""
     found = (Step(step.model_name, step.model_version) for step in config.ensemble_scheduling.step)
     return tuple(found) or (Step(config.name),)
 
@@ -264,7 +264,7 @@ class ModelHealthState:
     checked: bool = False
     """Whether its configuration was checked and keeps the contract."""
     codec: Codec = CONTRACT
-    """What the checked configuration asks of requests and answers."""
+    """The format of requests and answers, from the checked configuration."""
     warnings: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
     """Its steps' instances, in words."""
@@ -322,7 +322,7 @@ class HealthState:
         self.dead: dict[Step, float] = {}
         """Steps with a dead process, and when that was last seen."""
         self.dead_standalone: set[str] = set()
-        """Models with a dead process that are no step of an ensemble, such as a stateful model."""
+        """Models with a dead process that are not a step of an ensemble, such as a stateful model."""
         self.recovering: set[str] = set()
         """Ensembles whose steps are being reloaded."""
         self.recovered_at = NEVER
@@ -462,7 +462,7 @@ class HealthState:
         self.probe_soon.set()
 
     def process_died(self, model: str) -> None:
-        """Record the death of a process whose model is no step of an ensemble."""
+        """Record the death of a process whose model is not a step of an ensemble."""
         self.dead_standalone.add(model)
         self.recovery_needed.set()
 
@@ -494,14 +494,14 @@ class HealthState:
             self.models.pop(name, None)
 
     def forget_evicted(self, ready: Collection[str]) -> None:
-        """Stop probing models on demand that are not `ready` any more: another gateway has unloaded them."""
+        """Stop probing models on demand that are no longer `ready`: another gateway has unloaded them."""
         for model in list(self.models.values()) if self.expected.on_demand else ():
             kept = model is self.default or model.name in self.recovering or self.is_affected(model)
             if model.name not in ready and not kept and not self.lacks(model.name):
                 del self.models[model.name]
 
     def forget_unloaded(self) -> None:
-        """Stop probing unloaded models; those that another gateway reloads are found again in the index."""
+        """Stop probing unloaded models; if another gateway reloads one, it is found again in the index."""
         for model in list(self.models.values()):
             unloaded = isinstance(model.error, ModelNotFound | ModelUnavailable) and not (
                 isinstance(model.error, StubDied) or model.name in self.recovering or self.is_affected(model)

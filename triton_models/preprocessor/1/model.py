@@ -1,7 +1,7 @@
 """Turns encoded images into the classifier's input: decode, resize, crop, normalise.
 
-The values equal those of torchvision's reference transforms on a PIL image: Resize → CenterCrop → ToImage → ToDtype
-→ Normalize, or of a processor of transformers, whose crop is rounded in another way. The parameters come from
+The values equal the results of torchvision's reference transforms on a PIL image: Resize → CenterCrop → ToImage →
+ToDtype → Normalize, or of a processor of transformers, whose crop is rounded in another way. The parameters come from
 config.pbtxt.
 
 on_torch.py is imported only if `resize_library` is torch or the instance is on a GPU: without torch, the process

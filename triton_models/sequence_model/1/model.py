@@ -1,4 +1,4 @@
-"""Smooths the scores of a stream of frames: each frame's scores are combined with those of the frames before it.
+"""Smooths the scores of a stream of frames: combines each frame's scores with the previous frames' scores.
 
 Triton's sequence batcher sends each frame with the id of its sequence, and flags for its start and end. Each frame has
 request parameters that select the smoothing:
@@ -152,7 +152,7 @@ def refusal(message: str) -> Any:  # noqa: ANN401  # Triton's
 
 
 def value(request: Any, name: str) -> int:  # noqa: ANN401  # Triton's
-    """The one number of a control input."""
+    """The value of a control input with one element."""
     return int(tensor(request, name).reshape(-1)[0])
 
 

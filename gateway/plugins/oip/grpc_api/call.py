@@ -1,4 +1,4 @@
-"""One call: what its client sends and reads, each within a time, and what the gateway holds of it."""
+"""One call: its client's messages and reads, each within a time limit, and the resources that it holds."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -21,7 +21,7 @@ NOT_HEADERS = frozenset(
         *("transfer-encoding", "inference-header-content-length"),
     }
 )
-"""Metadata that is not passed on: it describes the HTTP/2 request, or would contradict the one that is made of it."""
+"""Metadata that is not passed on: it describes the HTTP/2 request, or would contradict the converted request's."""
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ class Call:
     async def receive_next(self, seconds: float, stopping: "asyncio.Future[None] | None" = None) -> bytes | None:
         """The next message, None at the end of the client's messages; it is counted until `release`.
 
-        Raises UploadTimeout after `seconds`, or at once if `stopping` is done, and Overloaded. A message that comes
+        Raises UploadTimeout after `seconds`, or immediately if `stopping` is done, and Overloaded. A message that comes
         after an error or a cancellation is returned by the next call.
         """
         if self._reading is None:
@@ -95,7 +95,7 @@ class Call:
         return message
 
     def release(self, nbytes: int) -> None:
-        """A message of this length is not used any more."""
+        """A message of this length is no longer used."""
         self._upload.grow(-nbytes)
 
     async def send(self, message: bytes) -> None:
@@ -115,7 +115,7 @@ class Call:
         self._response.grow(-len(message))
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Release everything."""
         self._upload.release()
         self._response.release()
 
@@ -130,7 +130,7 @@ class Call:
 
 
 class Arrived(PoolClient):
-    """A call: idle clients make room for it, and it makes room for none."""
+    """A new call: idle clients are evicted for it, and it is never evicted."""
 
     is_idle = False
 

@@ -16,7 +16,7 @@ from gateway.plugins.oip.grpc_api.status import Failure, Metadata
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 REFLECTIONS = (grpc_reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
 WATCH_SECONDS = 1.0
-"""How often a watched status is looked at."""
+"""Interval in which a watched status is checked."""
 MAX_WATCHERS = 16
 """Calls that may watch the health; they need no API key."""
 READ_SECONDS = 2.0

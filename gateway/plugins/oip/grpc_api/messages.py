@@ -1,8 +1,8 @@
 """The messages of GRPCInferenceService as requests of `/v2`, and responses back.
 
 A tensor in `raw_input_contents` has the form of binary data below `/v2`: each image after its length. So images are
-passed on as they are, and only what describes them is translated. It is counted before Protocol Buffers makes objects
-of it, because two bytes can be a message of their own: https://protobuf.dev/programming-guides/encoding/.
+passed on as they are, and only their description is translated. It is counted before Protocol Buffers creates objects
+from it, because two bytes can be a message: https://protobuf.dev/programming-guides/encoding/.
 """
 
 import json
@@ -43,7 +43,7 @@ class InferCall:
 
 
 def model_path(name: str, version: str) -> str:
-    """The path of a model, or of one of its versions; raises ModelNotFound for what would be another path."""
+    """The path of a model, or of one of its versions; raises ModelNotFound for a name that changes the path."""
     if not name or "/" in name or "/" in version:
         raise ModelNotFound
     return f"/v2/models/{name}/versions/{version}" if version else f"/v2/models/{name}"
@@ -97,7 +97,7 @@ def infer_response(response: Response) -> pb.ModelInferResponse:
 
 
 class _Scan:
-    """Splits a ModelInferRequest into its images and what describes them, and counts both."""
+    """Splits a ModelInferRequest into its images and their description, and counts both."""
 
     def __init__(self, max_description_bytes: int, max_images: int) -> None:
         self._max_bytes = self._left_bytes = max_description_bytes

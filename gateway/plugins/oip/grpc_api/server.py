@@ -1,8 +1,8 @@
 """The gRPC server of one process, on grpc.aio: calls within limits, and a stop that waits for them.
 
-Each method is served as a stream of messages, which a call with one message each way is on the wire. So reads and
-writes happen here and have a time, and messages are bytes, which are counted before they are parsed. The limits that
-grpc has, and those that it lacks, are in docs/guides/grpc.md.
+Each method is served as a stream of messages; on the wire, a call with one message each way is the same. So reads and
+writes happen here with time limits, and messages are bytes, which are counted before they are parsed.
+docs/guides/grpc.md lists grpc's limits, and the missing ones.
 """
 
 import asyncio
@@ -33,12 +33,12 @@ MAX_PROBES = 16
 """Calls of the methods that probes use, beyond MAX_CALLS. They need no key, and a message may have megabytes."""
 PROBES = frozenset({f"/{HEALTH}/Check", f"/{SERVICE}/ServerLive"})
 MAX_UNFINISHED_CALLS = 2_048
-"""Calls that grpc keeps. Among them are those whose client does not read: their status cannot be sent, and grpc.aio
-cannot reset them, so they end with their connection."""
+"""Calls that grpc keeps, including calls whose client does not read: their status cannot be sent, and grpc.aio cannot
+reset them, so they end with their connection."""
 MAX_CONNECTIONS = 512
 LAST_CALLS_SECONDS = 600.0
 MAX_DESCRIPTION_BYTES = 64 * 1024
-"""Bytes of a message besides its largest image."""
+"""Bytes of a message in addition to its largest image."""
 OPTIONS = {
     "grpc.max_allowed_incoming_connections": MAX_CONNECTIONS,
     "grpc.max_concurrent_streams": MAX_CALLS,
@@ -63,7 +63,7 @@ STOP_SECONDS = 1.0
 """How long grpc may take to send the status of the last calls."""
 
 NOT_READ = Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "The response was not read in time.", "", ())
-"""The end of a call that is incomplete: its status is no success."""
+"""The end of an incomplete call: its status must not be success."""
 
 
 class KeysRequired(UserError):
@@ -71,7 +71,7 @@ class KeysRequired(UserError):
 
 
 class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """Serves methods by their paths, at most MAX_CALLS calls at once."""
+    """Serves methods by their paths, at most MAX_CALLS calls at a time."""
 
     def __init__(self, runtime: Runtime, methods: Mapping[str, Handler]) -> None:
         self._settings: Settings = runtime.state["settings"]
@@ -82,7 +82,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         self._calls: set[Call] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._servers: list[Any] = []
-        """The server that listens; before it those that do not, because a call has ended them, and have calls."""
+        """The listening server comes last. A call has ended the others' listening; they still have calls."""
 
     async def start(self, port: int) -> None:
         """Listen on a port."""
@@ -104,7 +104,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
     async def keep(self, port: int) -> None:
         """Start again whenever a call has ended the server.
 
-        A path that is not UTF-8 does that: grpc.aio stops to listen, and calls in progress go on.
+        A path that is not UTF-8 does that: grpc.aio stops to listen, and calls in progress continue.
         """
         while True:
             try:
@@ -131,7 +131,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         await stopping
 
     async def _end(self, server: Any) -> None:  # noqa: ANN401  # grpc has no types
-        """Release a server that does not listen any more once its calls have ended."""
+        """Release a server that no longer listens, once its calls have ended."""
         await server.stop(LAST_CALLS_SECONDS)
         self._servers.remove(server)
 

@@ -1,4 +1,4 @@
-"""The methods of GRPCInferenceService: live, ready, metadata, what tools read, infer, and a stream of inferences.
+"""The methods of GRPCInferenceService: live, ready, metadata, configuration, statistics, infer, and streamed infer.
 
 The service is the one of KServe and Triton, with Triton's stream; the methods that change Triton are unimplemented:
 https://github.com/kserve/open-inference-protocol/blob/main/specification/protocol/open_inference_grpc.proto.
@@ -44,7 +44,7 @@ ERROR_CODE = "error_code"
 """Parameter of a failed request's response in a stream: the gateway's error code."""
 
 Handler = Callable[[Call], Awaitable[Metadata]]
-"""Serves a call; returns its trailing metadata, and raises what becomes its status."""
+"""Serves a call; returns its trailing metadata, and raises the errors that become its status."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""GET /v2 and below, and the index: what the server and its models are, and what Triton's tools read of them.
+"""GET /v2 and below, and the index: descriptions of the server and its models, and Triton's extensions for tools.
 
 The extensions of Triton: https://github.com/triton-inference-server/server/tree/main/docs/protocol. Nothing is changed
 by them.
@@ -161,7 +161,7 @@ async def statistics(request: Request, name: str, version: str | None) -> Respon
 
 
 def _add(end: str, handler: Handler) -> None:
-    """Add the route of a model and the one of a version, which has the same inputs and outputs."""
+    """Add the route of a model and the route of a version; both have the same inputs and outputs."""
 
     @router.get(f"/v2/models/{{name}}{end}")
     async def of_model(request: Request, name: ModelName) -> Response:
