@@ -33,7 +33,7 @@ class ApiProcess:
         self._host = reachable(host)
 
     def start(self, plan: Plan) -> None:
-        """Start the workers of a plan and return at once."""
+        """Start the workers of a plan, without waiting for them."""
         self._workers.start(plan)
 
     def reloads(self, replan: Callable[[], Plan], done: Callable[[str | None], None]) -> Reloads:
@@ -57,7 +57,7 @@ class ApiProcess:
             raise ApiFailed(f"the API ended with code {self._workers.failure} several times; its log may say why")
 
     def readiness(self) -> tuple[bool, str]:
-        """Whether images are classified, and the reason if they are not; waits for two seconds at most."""
+        """Whether images are classified, and the reason if they are not; waits for at most two seconds."""
         if self._workers.reloading:
             return True, ""  # a wait for an answer would delay the hand-over
         try:
@@ -81,11 +81,11 @@ class ApiProcess:
                 raise ApiFailed(f"the API was not ready after {timeout_seconds:g} s; {self._late()}")
 
     def stop(self, grace_seconds: float | None = None) -> None:
-        """Stop in order; what runs after the grace period, by default that of the settings, is killed."""
+        """Stop in order; kills what still runs after the grace period, by default the settings'."""
         self._workers.stop(grace_seconds)
 
     def kill(self) -> None:
-        """Kill all workers at once, also while `stop` waits; for signal handlers."""
+        """Kill all workers, also while `stop` waits; for signal handlers."""
         self._workers.kill()
 
     def _late(self) -> str:

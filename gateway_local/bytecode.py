@@ -1,6 +1,6 @@
 """Compiles the Python of a repository's models in advance.
 
-Triton's stub writes the bytecode of model.py into the model's folder when it loads it, whatever the environment says,
+Triton's stub writes the bytecode of model.py into the model's folder when it loads it, regardless of the environment,
 and Triton takes that for a change: the next request to load the model would start all of its processes again.
 """
 

@@ -1,4 +1,4 @@
-"""Servers that run as child processes: started, asked over HTTP, waited for until they are ready, and ended."""
+"""Servers that run as child processes: start, requests over HTTP, waiting until they are ready, and end."""
 
 import contextlib
 import http.client
@@ -13,16 +13,15 @@ from gateway_local.groups import REAPER, kill_group, signal_group
 
 POLL_SECONDS = 0.05
 LAST_RESPONSES_SECONDS = 0.3
-"""Pause before a process that has finished is killed: what it has computed is on its way to the clients."""
+"""Pause before a finished process is killed: its results are still on their way to the clients."""
 MAX_RESPONSE_BYTES = 10_000
 ANSWER_SECONDS = 5.0
 
 
 class Child:
-    """A program in a process group of its own, so that Ctrl-C on the terminal does not reach it.
+    """A program in a separate process group, so that Ctrl-C on the terminal does not reach it.
 
-    The group ends with this process, however this process dies. After the program has ended, `start` may be called
-    again.
+    The group ends when this process dies. After the program has ended, `start` may be called again.
     """
 
     name = ""
@@ -56,7 +55,7 @@ class Child:
         return self.poll()
 
     def start(self) -> None:
-        """Start the process and return at once."""
+        """Start the process, without waiting for it."""
         raise NotImplementedError
 
     def ready(self) -> bool:
@@ -95,7 +94,7 @@ class Child:
         self._clean_up()
 
     def kill(self) -> None:
-        """Kill all processes at once, also while `stop` waits; for signal handlers."""
+        """Kill all processes, also while `stop` waits; for signal handlers."""
         if self._process is not None and self._process.returncode is None:
             signal_group(self._process, signal.SIGKILL)
 
@@ -115,7 +114,7 @@ class Child:
         self._stopped = False
 
     def _clean_up(self) -> None:
-        """Remove what a stopped group has left."""
+        """Remove the remains of a stopped group."""
 
 
 class Waited(Enum):
@@ -127,7 +126,7 @@ class Waited(Enum):
 
 
 def wait_ready(ready: Callable[[], bool], alive: Callable[[], bool], timeout_seconds: float) -> Waited:
-    """Poll until a server is `ready`, is no longer `alive`, or the time is up, which a slow `ready` may overrun."""
+    """Poll until a server is `ready`, is no longer `alive`, or the time is up; a slow `ready` may exceed the time."""
     deadline = time.monotonic() + timeout_seconds
     # Alive first: after the server has ended, another one may have its port.
     while alive():
@@ -142,7 +141,7 @@ def wait_ready(ready: Callable[[], bool], alive: Callable[[], bool], timeout_sec
 def get(host: str, port: int, path: str, *, timeout_seconds: float) -> tuple[int, bytes]:
     """The status and the first MAX_RESPONSE_BYTES of the response to a GET request.
 
-    Raises OSError if there is no response, or none in HTTP, and TimeoutError if it takes too long.
+    Raises OSError if there is no response in HTTP, and TimeoutError if it takes too long.
     """
     connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
     try:
@@ -156,7 +155,7 @@ def get(host: str, port: int, path: str, *, timeout_seconds: float) -> tuple[int
 
 
 def is_ok(host: str, port: int, path: str, *, timeout_seconds: float) -> bool:
-    """Whether a GET request is answered with 200."""
+    """Whether the response to a GET request is 200."""
     try:
         return get(host, port, path, timeout_seconds=timeout_seconds)[0] == HTTPStatus.OK
     except OSError:

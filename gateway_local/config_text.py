@@ -1,8 +1,8 @@
 """The text of a config.pbtxt, read and changed in place: comments, order and fields of other releases of Triton stay.
 
-gateway.triton.contract reads configurations by protobuf's own parser, for their values. It knows no positions,
-writes a message without its comments, and needs packages that NVIDIA's image does not have, where models are sized
-when Triton starts. So here is a parser with the standard library alone.
+gateway.triton.contract reads configurations by protobuf's own parser, for their values. That parser knows no positions,
+writes a message without its comments, and needs packages that NVIDIA's image lacks, where models are sized when Triton
+starts. So this parser uses the standard library alone.
 """
 
 import json
@@ -42,7 +42,7 @@ class Field:
 def parse(text: str) -> Field:
     """The fields of a message in protobuf's text format (protobuf.dev/reference/protobuf/textformat-spec).
 
-    Raises ValueError where the text is none; Triton reports its errors better.
+    Raises ValueError if the text is not such a message; Triton reports its errors better.
     """
     tokens = [match for match in _TOKEN.finditer(text) if match.lastgroup != "space"]
     message, rest = _message(tokens, 0, "")
@@ -106,7 +106,7 @@ def edited(text: str, edits: list[tuple[int, int, str]]) -> str:
 
 
 def with_parameter(text: str, key: str, value: str) -> str:
-    """A configuration in which the parameter `key` has this text; raises ValueError if it is no configuration."""
+    """A configuration in which the parameter `key` has this text; raises ValueError if it is invalid."""
     written = json.dumps(value, ensure_ascii=False)  # protobuf's text format escapes quotes as JSON does
     for parameter in parse(text).all("parameters"):
         if parameter.first("key") == key:

@@ -1,4 +1,4 @@
-"""What an image costs on this machine, as `gateway doctor --run` measured it: kept in the cache folder."""
+"""The cost of an image on this machine, as `gateway doctor --run` measured it, in the cache folder."""
 
 import hashlib
 import json

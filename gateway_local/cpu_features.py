@@ -1,4 +1,4 @@
-"""The processor of this machine, and its instructions that decide which precision is worth trying."""
+"""The processor of this machine, and its instructions that decide which precisions are worth trying."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def cpu_name(path: Path = CPUINFO) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What a measurement depends on: the processor and the number of cores that this process may use."""
+    """The machine's properties that change measurements: the processor, and how many cores this process may use."""
     return {"cpu": cpu_name(), "cores": usable_cores()}
 
 

@@ -1,4 +1,4 @@
-"""The form of a TorchScript network for ONNX Runtime beside it, by the code that Triton's backend uses."""
+"""The form for ONNX Runtime next to a TorchScript network, by the code that Triton's backend uses."""
 
 import importlib.util
 import json
@@ -28,11 +28,11 @@ _backend = backend_module("pytorch", "cpu_network")
 NETWORK: str = _backend.NETWORK
 RECORD: str = _backend.RECORD
 FILES = (NETWORK, RECORD)
-"""What is beside a model.pt."""
+"""The files next to a model.pt."""
 
 
 class CpuRuntime(StrEnum):
-    """What runs a TorchScript network on a CPU."""
+    """The runtime of a TorchScript network on a CPU."""
 
     ONNXRUNTIME = _backend.ONNXRUNTIME
     TORCHSCRIPT = _backend.TORCHSCRIPT
@@ -45,7 +45,7 @@ class CpuRuntime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CpuNetwork:
-    """The choice for one network, and what it was made from."""
+    """The choice for one network, and the measurements that it is based on."""
 
     runtime: CpuRuntime
     reason: str
@@ -53,11 +53,11 @@ class CpuNetwork:
     photographs: int = 0
     """How many photographs were compared."""
     difference: float = 0.0
-    """The largest difference of a probability from that of model.pt, over photographs and made-up images."""
+    """The largest difference of a probability from model.pt's, over photographs and made-up images."""
 
 
 def write(found: CpuNetwork, model: Path) -> None:
-    """Write the record beside a model.pt, with the checksums of the files; raises OSError.
+    """Write the record next to a model.pt, with the checksums of the files; raises OSError.
 
     If TorchScript runs it, the form for ONNX Runtime is removed.
     """
@@ -71,12 +71,12 @@ def write(found: CpuNetwork, model: Path) -> None:
 
 
 def remove(model: Path) -> None:
-    """Remove the files beside a model.pt, if they are there."""
+    """Remove the files next to a model.pt, if they are there."""
     for name in FILES:
         model.with_name(name).unlink(missing_ok=True)
 
 
 def choice(model: Path) -> tuple[CpuRuntime, str, bool]:
-    """What runs a model.pt on a CPU, why, and whether the files beside it are damaged or belong to another one."""
+    """The runtime of a model.pt on a CPU, the reason, and whether its files are damaged or belong to another one."""
     found = _backend.choose(model)
     return CpuRuntime(found.runtime), str(found.reason), bool(found.damaged)

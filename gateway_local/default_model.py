@@ -12,7 +12,7 @@ HOW_TO_CHOOSE = (
 
 
 class NoDefaultModel(UserError):
-    """The default model is not in the repository, or there is no repository; the message names what was found."""
+    """The default model is not in the repository, or there is no repository; the message names the models found."""
 
 
 def default_model(repository: Path, settings: Settings) -> str:

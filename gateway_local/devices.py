@@ -46,7 +46,7 @@ class Devices:
 def choose_devices(
     configs: Configs, say: Say, *, images_in_flight: int, gpus: Callable[[], Gpus] = find_gpus
 ) -> Devices:
-    """Options for running models on this machine's GPUs; `say` gets what the operator must know.
+    """Options for running models on this machine's GPUs; `say` gets messages for the operator.
 
     GPUs that torch cannot use are hidden from Triton, which would put KIND_AUTO models on them and not start. If a
     Python step leaves tensors on a GPU, their pool is sized for `images_in_flight`; so is the pool of pinned memory.
@@ -74,7 +74,7 @@ def choose_devices(
 def pool_bytes(configs: Configs, gpus: int, images_in_flight: int) -> dict[int, int]:
     """The least size of the pool of each GPU; {} where no Python step leaves its tensors on one.
 
-    `gpus` is the number of GPUs, `images_in_flight` the number of images that may be in Triton at once. For each step
+    `gpus` is the number of GPUs, `images_in_flight` the number of images that may be in Triton at a time. For each step
     that leaves tensors on a GPU: the batches that it and its successors process, batch × instances, and all images
     that may wait between them.
     """

@@ -1,4 +1,4 @@
-"""What an operator sees while Triton and the API start, run and stop."""
+"""Display for the operator while Triton and the API start, run and stop."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ class Display(Protocol):
         ...
 
     def log(self, line: str) -> None:
-        """Show a line of Triton's log; called on a thread of its own."""
+        """Show a line of Triton's log; called on another thread."""
         ...
 
     def waiting(self, text: str) -> AbstractContextManager[object]:
@@ -80,7 +80,7 @@ class Reminders:
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Report the step at once, and again every REMIND_SECONDS."""
+        """Report the step, and again every REMIND_SECONDS."""
         self._say(text)
         with reminding(
             REMIND_SECONDS, lambda elapsed: self._say(f"{text}: {elapsed:.0f} s so far{self._loading_text()}")
@@ -93,7 +93,7 @@ class Reminders:
 
 
 class Lines:
-    """Passes on every line as it is: for log collectors, and for `--verbose`. Triton's wide tables may be left out."""
+    """Passes on every line unchanged: for log collectors, and for `--verbose`. Triton's wide tables may be left out."""
 
     def __init__(self, say: Say | None = None, log: Say | None = None, *, tables: bool = True) -> None:
         self.say = say or (lambda text: _write(f"{STATUS_PREFIX}{visible(text)}"))
@@ -108,7 +108,7 @@ class Lines:
             self._log(line)
 
     def waiting(self, text: str) -> AbstractContextManager[object]:
-        """Report the step at once and periodically; nothing else shows that it is in progress."""
+        """Report the step now and periodically; nothing else shows that it is in progress."""
         return self._reminders.waiting(text)
 
 
@@ -130,7 +130,7 @@ class JsonLines:
             _event(level, "triton", text)
 
     def waiting(self, text: str) -> AbstractContextManager[object]:
-        """Report the step at once and periodically."""
+        """Report the step now and periodically."""
         return self._reminders.waiting(text)
 
 

@@ -1,4 +1,4 @@
-"""How many threads run the network of a lone image: timed on this machine, and recorded beside the network.
+"""How many threads run the network of a lone image: timed on this machine, and recorded next to the network.
 
 A network that gains keeps a second session, with which Triton's backend runs a batch of one while nothing else runs
 (gateway_local/backends/onnxruntime/elastic.py).
@@ -26,7 +26,7 @@ from gateway_local.paths import DEFAULT_BACKENDS
 _backend = backend_module("onnxruntime", "elastic")
 RECORD: str = _backend.RECORD
 LEAST_GAIN = 1.3
-"""What twice the threads must gain to be kept: they take more processor time in all."""
+"""The gain for which twice the threads are kept: they take more processor time in total."""
 MOST_THREADS = 4
 TIMEOUT_SECONDS = 60.0
 
@@ -64,7 +64,7 @@ def choose(seconds: Mapping[int, float]) -> Threads:
 
 
 def recorded(model: Path) -> Threads | None:
-    """The choice beside a network for this machine; None if there is none, or one of another machine."""
+    """The choice for a network on this machine; None if there is none, or only for another machine."""
     found = _backend.record(model)
     try:
         seconds = {int(threads): float(value) for threads, value in found["seconds"].items()}
@@ -75,7 +75,7 @@ def recorded(model: Path) -> Threads | None:
 
 
 def write(found: Threads, model: Path) -> None:
-    """Write the record beside a network; raises OSError."""
+    """Write the record next to a network; raises OSError."""
     document = {"threads": found.chosen, "machine": machine(), "seconds": found.seconds}
     with whole_file(model.with_name(RECORD), mode=0o644) as draft:
         draft.write_text(json.dumps(document, indent=2) + "\n")
@@ -84,7 +84,7 @@ def write(found: Threads, model: Path) -> None:
 def networks(repository: Path) -> Iterator[tuple[str, Path, ModelConfig]]:
     """The networks that may gain: name and version, file, configuration.
 
-    Left out are those that run on a GPU, and those whose configuration has several threads for every batch.
+    Without networks on a GPU, and without networks whose configuration has several threads for every batch.
     """
     for name, config in read_model_configs(repository).items():
         kind = config.backend or config.platform
@@ -124,7 +124,7 @@ def update(repository: Path, say: Say = lambda _: None) -> None:
 
 
 def _given(model: Path, config: ModelConfig) -> dict[str, Any] | None:
-    """What elastic_timing.py needs; None for a network that ONNX Runtime or OpenVINO do not run, or of unknown size."""
+    """The input of elastic_timing.py; None for a network of unknown size, or that neither library runs."""
     document = MessageToDict(config, preserving_proto_field_name=True)
     inputs = [[each["data_type"], list(map(int, each["dims"]))] for each in document["input"]]
     if any(-1 in dims or kind not in elastic_timing.TYPES for kind, dims in inputs):

@@ -2,10 +2,10 @@
 
     python elastic_timing.py, with JSON on stdin and stdout
 
-Given are `sessions`, the path of a backend's on_onnxruntime.py or on_openvino.py; `model`, the network; `config` and
-`parameters` of its configuration; `inputs`, [data type, dims of one image] of each in order; and `threads`. The answer
-has the median of each, in seconds; it is empty on a machine that is too busy to tell. Before each run there is a pause:
-threads sleep when a lone image comes. Only modules of the backend are imported, besides numpy.
+The input has `sessions`, the path of a backend's on_onnxruntime.py or on_openvino.py; `model`, the network; `config`
+and `parameters` of its configuration; `inputs`, [data type, dims of one image] of each in order; and `threads`. The
+answer has the median of each, in seconds; it is empty if the machine is too busy. Before each run there is a pause:
+threads sleep when a lone image comes. Imports only modules of the backend, and numpy.
 """
 
 import importlib
@@ -26,7 +26,7 @@ LEAST_RUNS, MOST_RUNS = 5, 21
 
 
 def main() -> None:
-    """Answer what stdin asks."""
+    """Time the networks that stdin names."""
     given = json.load(sys.stdin)
     triton = ModuleType("triton_python_backend_utils")
     triton.TritonModelException = RuntimeError  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def timed(sessions: dict[int, Any], images: list[Any], is_alone: Callable[[], bool]) -> dict[int, float]:
-    """The median time of each session, run in turns while nothing else runs; empty if that is hardly ever so."""
+    """The median time of each session, run in turns while nothing else runs; empty if the machine is too busy."""
     seconds: dict[int, list[float]] = {threads: [] for threads in sessions}
     for session in sessions.values():
         for _ in range(2):

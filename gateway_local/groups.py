@@ -1,4 +1,4 @@
-"""Process groups: what a child has started ends with it."""
+"""Process groups: the descendants of a child end with it."""
 
 import atexit
 import contextlib

@@ -1,4 +1,4 @@
-"""Addresses to listen on, and how to reach what listens there from this machine."""
+"""Addresses to listen on, and how to reach them from this machine."""
 
 import socket
 

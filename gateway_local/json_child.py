@@ -14,7 +14,7 @@ class ChildFailed(UserError):
 
 
 def ask(program: str, given: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
-    """What a program answers that runs networks; raises ChildFailed."""
+    """Run a program that runs networks, and return its answer; raises ChildFailed."""
     try:
         done = subprocess.run(
             [sys.executable, program],

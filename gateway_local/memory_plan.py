@@ -41,7 +41,7 @@ class StartPlan:
 
     settings: Settings
     sizes: Plan
-    """What counts are completed to."""
+    """The plan for counts that configurations lack."""
     changed: Mapping[str, int] = field(default_factory=dict)
     """Settings that were not set and have other values than their defaults."""
 
@@ -104,9 +104,9 @@ def machine_plan(
 
 
 def size_models(repository: Path) -> None:
-    """Complete the configurations of models that were added or changed, for a Triton that runs with this repository.
+    """Complete the configurations of added or changed models, for a Triton that runs with this repository.
 
-    Their Python is compiled, too.
+    Also compiles their Python.
 
     Raises SettingsError, or OSError where the repository is read-only.
     """
@@ -124,10 +124,10 @@ def sized_configs(repository: Path, sizes: Plan) -> dict[str, ModelConfig]:
 
 
 def models_to_start(settings: Settings, configs: Mapping[str, ModelConfig], repository: Path) -> tuple[str, ...]:
-    """The models that Triton loads when it starts: all, or with models on demand those that always stay loaded.
+    """The models that Triton loads when it starts: all, or with models on demand the ones that always stay loaded.
 
-    These are the default model and those of `load_models`, with all their versions. The stateful models of streams are
-    left out: the first stream loads them.
+    These are the default model and `load_models`, with all their versions. They exclude the stateful models of streams:
+    the first stream loads them.
     """
     if settings.models_memory_bytes:
         named = (settings.model, *settings.load_models)

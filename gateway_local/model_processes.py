@@ -1,4 +1,4 @@
-"""The processes of a running service: their processor time, and the memory that they have of their own."""
+"""The processes of a running service: their processor time and private memory."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ class ServiceProcess(NamedTuple):
 
 
 def processes(session: int, proc: Path = PROC) -> Iterator[ServiceProcess]:
-    """The processes of a session: those of a Triton, or of the API, by the number of its first process."""
+    """The processes of a session, of Triton or of the API, by the number of its first process."""
     for folder in proc.glob("[0-9]*"):
         try:
             # After the name in parentheses (proc_pid_stat(5)): the session is field 6, times are fields 14 and 15.

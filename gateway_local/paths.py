@@ -1,6 +1,6 @@
 """Where the models and the sample image are: in a checkout, or in an installed wheel.
 
-a checkout     triton_models/, docs/examples/ beside gateway_local/
+a checkout     triton_models/, docs/examples/ next to gateway_local/
 a wheel        gateway_local/shipped/ with copies of them; models that change are kept in the user's data folder
 """
 
@@ -30,13 +30,13 @@ def data_models() -> Path:
 
 
 def default_cache_dir() -> Path:
-    """The folder for what can be fetched again: `triton-image-gateway` in $XDG_CACHE_HOME or ~/.cache."""
+    """The folder for files that can be fetched again: `triton-image-gateway` in $XDG_CACHE_HOME or ~/.cache."""
     root = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(root) if Path(root).is_absolute() else Path.home() / ".cache") / "triton-image-gateway"
 
 
 def default_model_repository(here: Path | None = None, package: Path = _PACKAGE) -> Path:
-    """./triton_models if that is a model repository, else the checkout's, else the one in the user's data folder."""
+    """./triton_models if that is a model repository, else the checkout's, else the user's data folder."""
     own = (here or Path.cwd()) / MODELS
     if any(own.glob("*/config.pbtxt")):
         return own.resolve()

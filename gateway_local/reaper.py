@@ -1,4 +1,4 @@
-"""Kill process groups when the process that started them dies, however it dies.
+"""Kill process groups when the process that started them dies.
 
     python -I -S reaper.py
 

@@ -27,15 +27,15 @@ LOG_PREFIX = "triton | "
 LOOPBACK = "127.0.0.1"
 KEPT_LOG_LINES = 1_000
 
-# Each process of a model has a region of its own, which is allocated at its start and grows as calls need it.
+# Each process of a model has a separate region, which is allocated at its start and grows as calls need it.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  # where POSIX shared memory lives on Linux
 SHM_BYTES = 16 * MIB
 SHM_GROWTH_BYTES = 16 * MIB
 
 EXIT_TIMEOUT_SECONDS = 5
 FINISHED = "Found 0 live models"
-"""What Triton logs during its exit when all models are unloaded, each after its last inference. Its line "Found 0 model
-versions that have in-flight inferences" comes while models are still computing."""
+"""Triton logs one of these during its exit when all models are unloaded, each after its last inference. Its line "Found
+0 model versions that have in-flight inferences" comes while models are still computing."""
 RESPONSE_TIMEOUT_SECONDS = 2.0
 
 
@@ -65,10 +65,10 @@ class EmbeddedTriton(Child):
     """A Triton server that belongs to this process and dies with it.
 
     Every port may be 0: a free one is then taken. `cache_bytes` is the size of the response cache, 0 for none.
-    `load_models` are loaded with the models that they need; `environment` is added to its own; `sizes` are the
-    counts of models whose configuration has none, by default those for this machine's cores. `on_log` gets
-    each line of Triton's log, prefixed, on a thread of its own. After the process has ended, `start` may be called
-    again and keeps the ports.
+    `load_models` are loaded with the models that they need; `environment` is added to Triton's. `sizes` has the
+    counts of models whose configuration has none, by default for this machine's cores. `on_log` gets each line of
+    Triton's log, prefixed, on another thread. After the process has ended, `start` may be called again and keeps the
+    ports.
     """
 
     name = "Triton"
@@ -120,7 +120,7 @@ class EmbeddedTriton(Child):
         return f"http://{authority(self.host, self.http_port)}"
 
     def start(self) -> None:
-        """Start the process and return at once; raises PortTaken or TritonRuntimeError."""
+        """Start the process, without waiting for it; raises PortTaken or TritonRuntimeError."""
         if self.alive:
             raise TritonRuntimeError(f"this Triton is already running, as process {self.pid}")
         if not self.model_repository.is_dir():
@@ -198,7 +198,7 @@ class EmbeddedTriton(Child):
         return False
 
     def has_finished(self) -> bool:
-        """See Child. What it does then takes seconds."""
+        """See Child; the remaining work takes seconds."""
         return self._finished.is_set()
 
     def _is_ok(self, path: str) -> bool:

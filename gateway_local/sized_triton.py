@@ -19,7 +19,7 @@ from gateway.machine.memory import memory_limit
 from gateway_local.sizing import ARGUMENT, SizedRepository
 
 CORES_VARIABLE = "GATEWAY_CORES"
-"""Cores to size for, such as those that a pod requests; without it, or with 0, those of the container."""
+"""Cores to size for, such as a pod's requests; without it, or with 0, the container's."""
 ALONE_VARIABLE, COSTS_VARIABLE = "GATEWAY_TRITON_ALONE", "GATEWAY_COSTS"
 """Whether no gateway shares the cores; and what an image costs, as `gateway doctor --run` prints it."""
 DEVICES_VARIABLE = "GATEWAY_DEVICES"

@@ -1,9 +1,8 @@
 """Instance counts and batch sizes for this machine, in configurations that Triton reads instead of config.pbtxt.
 
 A config.pbtxt without a `count`, a `preferred_batch_size` or a `max_queue_delay_microseconds` leaves them to the plan
-of gateway/machine/capacity.py; those that are written stay. The completed text is configs/sized.pbtxt beside
-config.pbtxt, and Triton reads it if it is started with --model-config-name=sized. Standard library only: NVIDIA's
-image has no more.
+of gateway/machine/capacity.py; written values stay. The completed text is configs/sized.pbtxt next to config.pbtxt, and
+Triton reads it if it is started with --model-config-name=sized. Standard library only: NVIDIA's image has no more.
 """
 
 import math
@@ -22,20 +21,19 @@ ARGUMENT = f"--model-config-name={NAME}"
 """Triton's option: configs/sized.pbtxt instead of config.pbtxt for models that have one."""
 FOLDER = "configs"
 PARAMETER = "sized_for"  # gateway.triton.contract.SIZED_FOR, which needs protobuf
-"""The parameter of a completed configuration that says what its numbers were computed from."""
+"""The parameter of a completed configuration with the inputs of its numbers."""
 RAW_IMAGE = "RAW_IMAGE"
 TORCHSCRIPT, ONNX = "pytorch_libtorch", "onnxruntime_onnx"
 CPU_NETWORK = "cpu.onnx"  # gateway_local.cpu_network.NETWORK
 """The form of a TorchScript network that ONNX Runtime runs on a CPU, in a version's folder."""
 FUSER = "ENABLE_TENSOR_FUSER"
-"""Parameter of NVIDIA's libtorch backend. TorchScript's fuser compiles kernels for each batch size at the second call
-with it, while clients wait, and a queue forms every size up to max_batch_size. Without it there is nothing to compile.
-"""
+"""Parameter of NVIDIA's libtorch backend. TorchScript's fuser compiles kernels at the second call with a batch size,
+while clients wait, and a queue forms every size up to max_batch_size. Without the fuser nothing is compiled."""
 _HEAD = "# Written from ../config.pbtxt when Triton was started; change that file.\n"
 
 
 def roles(configs: Mapping[str, Field]) -> dict[str, bool]:
-    """The steps of the ensembles that take RAW_IMAGE, by name; true for those that read it, the preprocessors."""
+    """The steps of the ensembles that take RAW_IMAGE, by name; true for preprocessors, which read it."""
     found: dict[str, bool] = {}
     for config in configs.values():
         if RAW_IMAGE not in {each.value.strip("\"'") for each in config.all("input", "name")}:
@@ -114,7 +112,7 @@ def _count(chosen: Plan, *, preprocessor: bool, on_gpu: bool) -> int:
 
 
 def completed_texts(repository: Path, chosen: Plan) -> dict[str, str]:
-    """The configurations that the plan completes, by model; without those that are complete or cannot be read."""
+    """The configurations that the plan completes, by model; without complete or unreadable ones."""
     files = read(repository)
     found = {}
     for name, preprocessor in roles({name: config for name, (_, config) in files.items()}).items():
@@ -140,7 +138,7 @@ def read(repository: Path) -> dict[str, tuple[str, Field]]:
 
 
 def write(repository: Path, chosen: Plan) -> None:
-    """Write the completed configurations of a repository, and remove those that are no longer needed.
+    """Write the completed configurations of a repository, and remove the ones that are no longer needed.
 
     Raises OSError where the repository is read-only.
     """
@@ -158,7 +156,7 @@ def write(repository: Path, chosen: Plan) -> None:
 
 
 def link(source: Path, target: Path) -> None:
-    """Make or update a repository of links to another one, whose folders for configurations are its own."""
+    """Make or update a repository of links to another one, with separate folders for configurations."""
     models = {path.name: path for path in source.iterdir() if path.is_dir()}
     for folder in target.iterdir():
         if folder.name not in models:
@@ -190,7 +188,7 @@ class SizedRepository:
         self._seen: object = None
 
     def update(self) -> None:
-        """Complete what has changed since the last call: models that were added, configurations that were edited."""
+        """Complete all changes since the last call: added models, edited configurations."""
         try:
             self._update()
         except OSError:

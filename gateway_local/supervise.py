@@ -54,9 +54,9 @@ def main() -> None:
 
 
 def run(table: Table) -> None:
-    """Start what the table has, keep it running, and stop it on SIGINT or SIGTERM.
+    """Start the processes of the table, keep them running, and stop them on SIGINT or SIGTERM.
 
-    SIGHUP replaces the API's workers; a second signal to stop ends everything at once. Raises TritonRuntimeError,
+    SIGHUP replaces the API's workers; a second signal to stop kills everything. Raises TritonRuntimeError,
     ApiFailed or GivenUp.
     """
     display = table.shown.display()
@@ -87,7 +87,7 @@ def _run_with_api(
         return values._replace(variables={**values.variables, "GATEWAY_TRITON_URL": triton.url})
 
     def start_api() -> None:
-        # Beside Triton, whose address is known once its process runs.
+        # Concurrently with Triton, whose address is known once its process runs.
         children.append(api)
         api.start(plan(given.plan))
 

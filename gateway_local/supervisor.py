@@ -92,7 +92,7 @@ class Supervisor:
 
 
 class Readiness:
-    """Reports when images cannot be classified any more, and when they can be again; call `check` periodically.
+    """Reports when images can no longer be classified, and when they can be again; call `check` periodically.
 
     `probe` returns whether a recent inference succeeded, and the reason if it did not.
     """

@@ -1,4 +1,4 @@
-"""What the supervisor of `gateway up` is given: its processes as data, and how to show them."""
+"""The input of `gateway up`'s supervisor: its processes as data, and how to show them."""
 
 import os
 import pickle
@@ -33,7 +33,7 @@ class Api:
     """The API of a service."""
 
     plan: Plan
-    """What its workers run with, but for Triton's address."""
+    """The plan of its workers, except Triton's address."""
     listener: int
     """The descriptor of its socket."""
     model: str
@@ -42,7 +42,7 @@ class Api:
     record: Mapping[str, object]
     """Fields of the service's record."""
     ready: Sequence[str]
-    """What to do with the service, line by line."""
+    """Hints about the service, line by line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What runs the networks of a repository on this CPU, and what `gateway model tune` measured them on."""
+"""The runtime of a repository's networks on this CPU, and the machine on which `gateway model tune` measured it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ ORIGIN = "origin.json"
 
 
 def runtimes(repository: Path, model: str, *, gpus: int) -> list[str]:
-    """A line about what runs the TorchScript of `model` on this CPU and why, and a warning for each damaged record."""
+    """A line about the runtime of `model`'s TorchScript on this CPU and the reason; a warning per damaged record."""
     if gpus:
         return []
     configs = read_model_configs(repository)

@@ -41,7 +41,7 @@ class UpFailed(UserError):
 
 
 def up(settings: Settings, model_repository: Path, *, shown: Shown, display: Display, triton_port: int = 0) -> None:
-    """Prepare what Triton and the API need, and become the process that starts them and keeps them running.
+    """Prepare Triton and the API, and become the process that starts them and keeps them running.
 
     `display`, of the kind `shown`, gets the progress; `triton_port` is for gRPC, 0 takes a free one. Raises
     AddressUnusable, NoDefaultModel, UpFailed or TritonRuntimeError.
@@ -89,13 +89,13 @@ def _of_triton(settings: Settings) -> dict[str, str]:
 
 
 def api_plan(settings: Settings, changed: Mapping[str, object]) -> Plan:
-    """What workers with these settings run with; `changed` has those that their environment has not."""
+    """The plan of workers with these settings; `changed` has the settings that their environment lacks."""
     ports = {port.setting: port.number for port in hooks(settings).ports(settings)}
     return plan_of(settings, {"port": settings.port, "model": settings.model, **ports, **changed})
 
 
 def print_plan(given: str) -> None:
-    """Print the plan for the settings as they are now, or why there is none, in JSON; `given` is that of `up`."""
+    """Print the plan for the current settings, or why there is none, in JSON; `given` comes from `up`."""
     known = json.loads(given)
     answer: object
     try:
@@ -191,7 +191,7 @@ def _prepare(settings: Settings, model_repository: Path, display: Display) -> Tr
         display.say(f"Triton was fetched in {time.monotonic() - began:.1f} s")
     classifier = model_repository / CLASSIFIER
     if classifier.is_dir() and not any(classifier.glob("*/model.*")):
-        # In a process of its own: the memory of torch would count as used when that of Triton is planned.
+        # In a separate process: the memory of torch would count as used when Triton's is planned.
         words = ["model", "add", "default", f"--model-repository={model_repository}"]
         began = time.monotonic()
         with display.waiting("preparing the default model"):

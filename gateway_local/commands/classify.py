@@ -243,7 +243,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def _line_at_intervals() -> Callable[["Meter"], None]:
-    """What prints the progress, at most every SECONDS_BETWEEN_LINES."""
+    """The function that prints the progress, at most every SECONDS_BETWEEN_LINES."""
     last = time.monotonic()
 
     def show(meter: "Meter") -> None:

@@ -20,7 +20,7 @@ from gateway_local.commands.capture import VideoFrame
 OPEN_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
 ANSWER_SECONDS = 120.0
-"""Maximum time without the result of a frame, whatever else the service sends."""
+"""Maximum time without the result of a frame, even if the service sends other messages."""
 MAX_MESSAGE_BYTES = 2**20
 """Maximum bytes of one message of the service."""
 MAX_FAULT_CHARACTERS = 500
@@ -158,7 +158,7 @@ def _best(answer: dict[str, Any]) -> tuple[str, float]:
 
 
 def _reason_of(closed: ConnectionClosed) -> str:
-    """Why a connection was closed, by either side."""
+    """The reason why either side closed a connection."""
     for close in (closed.rcvd, closed.sent):
         if close is not None:
             return f"{close.reason or 'no reason'} ({close.code})"

@@ -126,7 +126,7 @@ def running_on(port: int, repository: Path) -> Record | None:
 
 
 def next_steps(settings: Settings, record: Record, query: str = "") -> tuple[str, ...]:
-    """What to do with a service that runs in the background, in five lines."""
+    """The next steps for a service in the background, in five lines."""
     from gateway_local.up import program, request
 
     url = url_of(record)
@@ -153,7 +153,7 @@ def the_service(port: int | None) -> Record:
 
 
 def _send(record: Record, number: int) -> None:
-    """Signal a service; another process that has got its id since is not signalled."""
+    """Signal a service, unless another process has got its id since."""
     handle = os.pidfd_open(record["pid"])
     try:
         if not lives(record):
@@ -173,7 +173,7 @@ def _record_of(port: int) -> Record | None:
 
 
 def _wait(condition: Callable[[], Any], seconds: float, late: str) -> Any:  # noqa: ANN401  # what it returns
-    """The value of a condition once it holds; raises UserError after the time."""
+    """Wait until a condition holds, and return its value; raises UserError after the time."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:

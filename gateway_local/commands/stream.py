@@ -89,7 +89,7 @@ def _rows(answers: Iterable["FrameAnswer"], write: Callable[[dict[str, Any]], No
 
 
 def _writer(out: Path, names: Sequence[str], stack: ExitStack) -> Callable[[dict[str, Any]], None]:
-    """Return a function that writes each row at once."""
+    """Return a function that writes and flushes each row."""
     file = stack.enter_context(out.open("w", encoding="utf-8", newline=""))
     is_csv = out.suffix == ".csv"
     if is_csv:

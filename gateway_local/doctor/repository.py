@@ -80,7 +80,7 @@ def _names(repository: Path, name: str, config: ModelConfig) -> Iterator[str]:
 
 
 def _files(repository: Path, name: str, config: ModelConfig) -> Iterator[str]:
-    """What a model lacks: a version, or the file of one."""
+    """The missing parts of a model: a version, or the file of a version."""
     versions = [folder for folder in (repository / name).iterdir() if folder.is_dir() and folder.name.isdigit()]
     if not versions:
         yield f"{name} has no version, a folder such as {name}/1"
@@ -119,7 +119,7 @@ def contract(configs: Configs, model: str, codecs: Codecs) -> Finding:
 
 
 def sizes(configs: Configs, chosen: Plan) -> Finding:
-    """What the plan for this machine is, and which models have counts of their own."""
+    """The plan for this machine, and the models whose counts are set in config.pbtxt."""
     written = [
         f"{name}: its {CONFIG} has a count of its own"
         for name in sorted({step for config in configs.values() for step in steps(config)} & configs.keys())

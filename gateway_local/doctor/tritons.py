@@ -1,4 +1,4 @@
-"""Checks of the Tritons that GATEWAY_TRITON_URL names: whether they answer, and the known faults of their version."""
+"""Checks of the Triton servers in GATEWAY_TRITON_URL: whether they answer, and the known faults of their version."""
 
 from gateway.errors import ContractBroken, GatewayError, ModelNotFound
 from gateway.findings import Finding, fail, ok, warn
@@ -33,7 +33,7 @@ FAULTS = (
     ((2, 71), "has known vulnerabilities, CVE-2026-24207 and others; keep it on a private network (fixed in 26.07)"),
     ((2, 75), "can crash in its dynamic batcher, because of a use after free (fixed in 26.11)"),
 )
-"""What is wrong with every Triton older than a version, with the release of NVIDIA's image."""
+"""Faults of every Triton older than a version, with the release of NVIDIA's image."""
 
 
 async def tritons(settings: Settings) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""A Triton without Docker: its parts, its environment and what it needs of Python."""
+"""A Triton without Docker: its parts, its environment and its requirements of Python."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ class TritonRuntime:
     library_path: tuple[Path, ...]
 
     def environment(self) -> dict[str, str]:
-        """The variables that networks may have, with what the server and its Python stubs need to find."""
+        """The variables that networks may have, and the paths that the server and its Python stubs need."""
         library_path = [*map(str, self.library_path), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         # The stub embeds an isolated Python, which ignores PYTHONPATH and PYTHONHOME. It takes the first python3 in
         # PATH for its own executable, and so finds the virtual environment and the standard library.
@@ -57,7 +57,7 @@ class TritonRuntime:
 def find_libpython() -> Path:
     """The running Python's shared library; raises LibpythonMissing with ways to get one."""
     name = f"libpython{python_version()}.so.1.0"
-    # The interpreter's own folder first: the one that it was built in may be in another user's home.
+    # The interpreter's own folder first: it may have been built in another user's home.
     folders = [f"{sys.base_prefix}/lib", sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LIBPL")]
     multiarch = sysconfig.get_config_var("MULTIARCH")
     if multiarch:

@@ -2,7 +2,7 @@
 
 Only the wheel's binaries are used: not its Python API, nor its dependencies, which hold numpy below 2.
 
-    CACHE/triton-0.7.0/                 what the wheel holds, checked against its hash
+CACHE/triton-0.7.0/                 the wheel's files, checked against its hash
     CACHE/backends-cp311-1a2b3c4d5e6f/  a backend directory for one Python version and one set of ../backends
 """
 
@@ -46,7 +46,7 @@ def ensure_runtime(cache_dir: Path, say: Say, *, backends: Path = DEFAULT_BACKEN
     """Fetch Triton into `cache_dir` unless it is there, and compose its backend directory.
 
     `backends` holds Python-based backends, a folder each, that are added to Triton's own; `say` gets a sentence for
-    each step that takes time. Several processes may call this at once. Raises TritonRuntimeError.
+    each step that takes time. Several processes may call this concurrently. Raises TritonRuntimeError.
     """
     cache_dir = cache_dir.expanduser().resolve()
     check_platform()
@@ -131,7 +131,7 @@ def _missing_from(wheel: Path) -> list[str]:
 
 
 def _pip_install(target: Path, destination: Path) -> None:
-    """Install the wheel into a draft of what will be in `destination`; raises RuntimeFetchFailed."""
+    """Install the wheel into a draft of `destination`; raises RuntimeFetchFailed."""
     requirement = f"nvidia-pytriton=={WHEEL_VERSION} --hash=sha256:{WHEEL_SHA256}\n"
     with tempfile.NamedTemporaryFile("w", suffix=".txt", prefix="triton-") as requirements:
         requirements.write(requirement)
@@ -179,7 +179,7 @@ def _ensure_backends(cache_dir: Path, wheel: Path, own: Path, libpython: Path) -
             copy = draft / source.relative_to(own)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, copy)
-        # The stub of 3.13 asks for libpython by the name that the wheel's packager gave to a copy of its own.
+        # The stub of 3.13 asks for libpython by the name that the wheel's packager gave to a copy.
         (draft / "lib").mkdir()
         (draft / "lib" / libpython.name).symlink_to(libpython)
         for bundled in (wheel / "nvidia_pytriton.libs").glob(f"libpython3-*.{sys.version_info.minor}.so.1.0"):

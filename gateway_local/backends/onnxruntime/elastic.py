@@ -1,6 +1,6 @@
 """Runs a lone image on several threads while nothing else runs on the machine, and batches on one.
 
-threads.json    beside the network: how many threads, as `gateway_local/elastic.py` timed them on this machine
+threads.json    next to the network: how many threads, as `gateway_local/elastic.py` timed them on this machine
 
 ../pytorch/ has a link to this file: Triton's stub adds only one backend's folder to sys.path. Only the standard library
 is used: the commands load the same file.
@@ -17,12 +17,12 @@ from typing import Any
 RECORD = "threads.json"
 LOADAVG = Path("/proc/loadavg")
 LOOKS, PAUSE_SECONDS = 4, 40e-6
-"""How often to look whether nothing else can run, and the pause between two looks: what has passed the image on to this
-process is still ending its work."""
+"""Interval of checks whether nothing else can run, and the pause between them: the process that has passed the image on
+may still be ending its work."""
 
 
 def record(model: Path) -> dict[str, Any]:
-    """The record beside a network; empty if there is none that can be read."""
+    """The record of a network; empty if there is no readable one."""
     with contextlib.suppress(OSError, ValueError):
         found = json.loads(model.with_name(RECORD).read_bytes())
         return found if isinstance(found, dict) else {}

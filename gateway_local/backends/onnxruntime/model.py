@@ -16,7 +16,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-# Modules beside this file: Triton's stub adds its folder to sys.path.
+# Modules in this folder, which Triton's stub adds to sys.path.
 from elastic import opened
 from onnx_execution import Execution
 
@@ -61,8 +61,7 @@ def session_of(path: Path, config: dict[str, Any], parameters: dict[str, str], a
     `described` of a session is that library, `inputs` and `outputs` are its tensors' names, and `run(outputs, feed)`
     returns the outputs of a batch as arrays that the session does not use again.
     """
-    # Imported here, so that a process loads one of the libraries: modules beside this file, whose folder Triton's stub
-    # adds to sys.path.
+    # Imported here, so that a process loads one of the libraries. Triton's stub adds this folder to sys.path.
     library, sessions, package = "ONNX Runtime", "on_onnxruntime", "onnxruntime"
     accelerator = cpu_accelerator(config) if args["model_instance_kind"] != "GPU" else None
     if accelerator is not None:

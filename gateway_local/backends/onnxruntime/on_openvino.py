@@ -24,7 +24,7 @@ class Session:
             raise pb_utils.TritonModelException(
                 f"the accelerator openvino has the precision {wanted!r}: use {' or '.join(PRECISIONS)}"
             )
-        # By its name, since OpenVINO would otherwise choose a reader by what the file contains.
+        # By its name, since OpenVINO would otherwise choose a reader by the file's content.
         frontend = openvino.frontend.FrontEndManager().load_by_framework("onnx")
         compiled = openvino.Core().compile_model(
             frontend.convert(frontend.load(str(path))),
@@ -42,7 +42,7 @@ class Session:
         self._request = compiled.create_infer_request()
         used = compiled.get_property("INFERENCE_PRECISION_HINT").to_string()
         self.described = f"OpenVINO {openvino.__version__.partition('-')[0]} in {used}"
-        # A tensor also has the names of those that it was merged with, such as a cast's to its own type.
+        # A tensor also has the names of tensors that it was merged with, such as a cast to its own type.
         self.inputs = [name for tensor in compiled.inputs for name in tensor.names]
         self.outputs = [name for tensor in compiled.outputs for name in tensor.names]
 

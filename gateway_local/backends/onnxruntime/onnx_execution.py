@@ -19,8 +19,8 @@ STICKY = {46, 214, 219, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 7
 LOST_GPU = 74
 """Exit code of a process that can no longer use its GPU (EX_IOERR of sysexits.h)."""
 USED_CAPSULE = b"used_dltensor"
-"""DLPack's name of a capsule whose tensor was taken over. Triton gives it another name, about which numpy's destructor
-of the capsule would print an error."""
+"""DLPack's name of a capsule whose tensor was taken over. Triton gives it another name, for which numpy's destructor of
+the capsule would print an error."""
 
 
 class Execution:
@@ -33,7 +33,7 @@ class Execution:
         """Run the requests as one batch; if that fails, one by one, so that each gets its own response or error."""
         try:
             return self._run(requests)
-        except Exception as exc:  # Triton must get one response for each request, whatever the error
+        except Exception as exc:  # Triton must get one response for each request, for any error
             end_if_gpu_is_lost(exc)
             if len(requests) > 1:
                 return [self.execute([request])[0] for request in requests]
@@ -58,7 +58,7 @@ class Execution:
 
 
 def end_if_gpu_is_lost(exc: Exception) -> None:
-    """End this process if the error means that nothing will run on its GPU any more.
+    """End this process if the error means that its GPU is no longer usable.
 
     After some errors, such as a device-side assert or a GPU that fell off the bus, a process cannot use its CUDA
     context again: it would fail every request, while Triton reports it as ready. The gateway recovers from a process

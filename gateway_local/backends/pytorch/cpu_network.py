@@ -1,7 +1,7 @@
 """Which runtime runs a TorchScript network on a CPU, as recorded when the network was added.
 
 model.pt    the network, which libtorch runs on a GPU
-cpu.onnx    the same network for ONNX Runtime, if its answers agree with those of model.pt
+cpu.onnx    the same network for ONNX Runtime, if its answers agree with model.pt's
 cpu.json    the record: the runtime, the reason, and the SHA-256 of both files
 
 Only the standard library is used: `gateway up` and Triton's backend load the same file (docs/adr/0047).
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 NETWORK, RECORD = "cpu.onnx", "cpu.json"
-"""Names of the files beside model.pt."""
+"""Names of the files next to model.pt."""
 ONNXRUNTIME, TORCHSCRIPT = "onnxruntime", "torchscript"
 MAX_RECORD_BYTES = 2**16
 

@@ -5,7 +5,7 @@ model repository serves here and under the real backend. config.pbtxt has the sa
 position, instance kinds, versions, and these parameters of https://github.com/triton-inference-server/pytorch_backend:
 INTRA_OP_THREAD_COUNT, INTER_OP_THREAD_COUNT, DISABLE_OPTIMIZED_EXECUTION, INFERENCE_MODE.
 
-On a CPU, ONNX Runtime runs a TorchScript network that has a cpu.onnx beside it (docs/adr/0047); the last two
+On a CPU, ONNX Runtime runs a TorchScript network that has a cpu.onnx next to it (docs/adr/0047); the last two
 parameters have no effect then. Such a process does not import torch: it starts sooner and needs less memory.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-# Modules beside this file: Triton's stub adds its folder to sys.path.
+# Modules in this folder, which Triton's stub adds to sys.path.
 from cpu_network import NETWORK, ONNXRUNTIME, Choice, choose
 from elastic import opened
 from positions import by_position

@@ -14,7 +14,7 @@ gc.disable()
 import torch  # noqa: E402
 import triton_python_backend_utils as pb_utils  # noqa: E402
 
-# Modules beside this file: Triton's stub adds its folder to sys.path.
+# Modules in this folder, which Triton's stub adds to sys.path.
 from positions import by_position  # noqa: E402
 from torch import Tensor  # noqa: E402
 
@@ -58,7 +58,7 @@ class Instance:
         """Run the requests as one batch; if that fails, one by one, so that each gets its own response or error."""
         try:
             return self._run(requests)
-        except Exception as exc:  # Triton must get one response for each request, whatever the error
+        except Exception as exc:  # Triton must get one response for each request, for any error
             end_if_gpu_is_lost(self.device)
             if len(requests) > 1:
                 return [self.execute([request])[0] for request in requests]
@@ -110,7 +110,7 @@ def device_of(args: dict[str, str]) -> torch.device:
 
 
 def end_if_gpu_is_lost(device: torch.device) -> None:
-    """End this process if nothing runs on its GPU any more.
+    """End this process if its GPU is no longer usable.
 
     After some errors, such as a device-side assert or a GPU that fell off the bus, a process cannot use its CUDA
     context again: it would fail every request, while Triton reports it as ready. The gateway recovers from a process
