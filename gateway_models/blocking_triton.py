@@ -28,7 +28,7 @@ from gateway.triton.health.state import READY
 TIMEOUT_SECONDS = 120.0
 LOAD_TIMEOUT_SECONDS = 600.0
 NOT_CONNECTED = ("failed to connect to all addresses", "DNS resolution failed")
-"""Parts of gRPC's own messages; UNAVAILABLE alone may also be an answer of Triton's."""
+"""Parts of gRPC's own messages; Triton may answer UNAVAILABLE as well."""
 
 
 def pad(payloads: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
@@ -85,7 +85,7 @@ class BlockingTriton:
         return self._ask_images(preprocessor, images, PREPROCESSED_IMAGE)
 
     def infer_zeros(self, model: str, config: ModelConfig, batch_size: int) -> None:
-        """Have a model compute one batch of zeros, which are its only input; the answer is dropped."""
+        """Have a model compute one batch of zeros, its only input; the answer is dropped."""
         (tensor,) = config.input
         datatype = DataType.Name(tensor.data_type).removeprefix("TYPE_")
         shape = [batch_size, *(max(1, int(dim)) for dim in tensor.dims)]

@@ -1,1 +1,1 @@
-"""Commands about models and the prediction log, and those that may add or prove a model: `gateway up` and `doctor`."""
+"""Commands about models and the prediction log, and commands that may add or prove a model: `up` and `doctor`."""

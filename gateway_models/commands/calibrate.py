@@ -103,7 +103,7 @@ def calibrate(
 
 
 def _report(found: "Calibrated") -> None:
-    """Print each measure before and after, with intervals of 95 %, and what was fitted."""
+    """Print each measure before and after, with intervals of 95 %, and the fitted temperature."""
     from gateway_models.repository.summary import Report
 
     sides = (found.before, found.after)

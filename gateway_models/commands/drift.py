@@ -1,4 +1,4 @@
-"""`gateway model drift`: whether what a model gets and answers is still distributed as in a reference."""
+"""`gateway model drift`: whether a model's inputs and answers are still distributed as in a reference."""
 
 import json
 from dataclasses import asdict
@@ -147,7 +147,7 @@ def _store(
     address: str | None,
     repository: Path,
 ) -> None:
-    """Store the sample of a folder, or of the last days of the log, with a version: by default the one in use."""
+    """Store the sample of a folder, or of the last days of the log, with a version, by default the one in use."""
     from gateway_models.repository.manage import entry_with_version
 
     entry = entry_with_version(repository, name, version)

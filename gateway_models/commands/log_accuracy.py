@@ -1,4 +1,4 @@
-"""`gateway model evaluate NAME --log URL`: what it prints."""
+"""The output of `gateway model evaluate NAME --log URL`."""
 
 import json
 

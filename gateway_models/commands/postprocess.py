@@ -1,4 +1,4 @@
-"""`gateway model postprocess`: a new version of a model, with a step after its network."""
+"""`gateway model postprocess`: a new version of a model, with post-processing of its network's scores."""
 
 from pathlib import Path
 from typing import Annotated

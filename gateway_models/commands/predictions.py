@@ -1,4 +1,4 @@
-"""`gateway predictions …`: export what the prediction log has, bring back labels, and delete images from it."""
+"""`gateway predictions …`: export logged results, import their labels, and delete images from the log."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -36,7 +36,7 @@ HelpAll = Annotated[
 
 
 def takes_spec(command: Callable[..., None], *, optional: bool = False) -> Callable[..., None]:
-    """Decorate a command `(spec, …)`: its options are those of ModelSpec, and of its own other parameters.
+    """Decorate a command `(spec, …)`: its options are ModelSpec's, and the command's other parameters.
 
     With `optional`, the spec of a command without SOURCE is None.
     """

@@ -70,7 +70,7 @@ def up(
             return
     if detach:
         check_address(settings)
-        # What the options say is in the environment.
+        # The environment has the values of the options.
         words = ["up", f"--model-repository={model_repository}", f"--triton-port={triton_port}", "--verbose"]
         emit(*next_steps(settings, detached(settings.port, words)))
         return

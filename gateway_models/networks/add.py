@@ -45,7 +45,7 @@ OWN_FORMATS = {"onnx": Format.ONNX, "function": Format.FUNCTION}
 OWN_PROCESSORS = ("huggingface", "timm")
 """Kinds of sources whose libraries have code that prepares images."""
 RUNS_CODE = ("exported", "torchscript", "function")
-"""Kinds of sources whose code runs with --trust."""
+"""Kinds of sources whose code is executed with --trust."""
 
 
 def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
@@ -168,7 +168,7 @@ def _version_like(spec: ModelSpec, old: Entry, repository: Path) -> int | None:
 
 
 def _described(spec: ModelSpec) -> tuple[object, ...]:
-    """What the answers of a version depend on; a source with a checksum may have another path."""
+    """The parts of a spec that decide a version's answers; a source with a checksum may have another path."""
     source = None if spec.sha256 and not spec.weights else spec.source
     options = (spec.preprocessing, spec.precision, spec.tensor, spec.format, spec.features, spec.input, spec.output)
     # Whether a function takes embeddings is known once it has been tried.
@@ -177,13 +177,13 @@ def _described(spec: ModelSpec) -> tuple[object, ...]:
 
 
 def completed(source: Source, old: Entry | None) -> ModelSpec:
-    """The spec of a source with what it, the existing versions or the defaults add; raises UserError."""
+    """The spec of a source, completed from the source, existing versions and defaults; raises UserError."""
     spec = with_shared(source.spec, old) if old else source.spec
     becomes_onnx = source.framework or (spec.features and source.kind != "function")
     own = Format.ONNX if becomes_onnx else OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
     written_as = spec.format or own
     check_written(own, written_as, spec)
-    # Without its own, a new version has the preprocessing of the others.
+    # By default, a new version has the preprocessing of the others.
     like_others = spec.preprocessing is None and spec.like is None and source.preprocessing is None
     others = old if like_others else None
     preprocessing = find_preprocessing(source, others.preprocessing if others else spec.preprocessing)
@@ -215,7 +215,7 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
 
 
 def with_labels(source: Source, repository: Path, report: Report) -> Source:
-    """The source with the labels of its file, if that has to be loaded for them."""
+    """The source with the labels of its file, which may have to be loaded for them."""
     if not source.framework or not source.framework.has_labels:
         return source
     job = Job(source.spec, source.kind, 0, repository, Task.LABELS)

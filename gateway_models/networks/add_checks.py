@@ -46,7 +46,7 @@ def check_zero_shot(source: Source) -> None:
 
 
 def check_step_trust(step: AfterStep | None, *, trust: bool) -> None:
-    """Raise SourceError where a step after the network is code, and the user did not allow that it runs."""
+    """Raise SourceError if the post-processing step is code, and the user did not allow that it runs."""
     if isinstance(step, FunctionStep) and not trust:
         raise _is_code(step.source)
 
@@ -134,7 +134,7 @@ def default_tensor(written_as: Format) -> ImageTensor:
 
 
 def with_shared(given: ModelSpec, old: Entry) -> ModelSpec:
-    """The spec of a new version with what the versions of a model share; EntryError where its options contradict that.
+    """The spec of a new version with the fields that versions share; EntryError where its options contradict them.
 
     They share one configuration of each step: how Triton runs it, its tensors, and the kind of scores.
     """

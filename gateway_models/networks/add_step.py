@@ -1,4 +1,4 @@
-"""A new version of a model: the network of an existing one, with a step after it."""
+"""A new version of a model: the network of an existing one, with a post-processing step."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,8 +28,8 @@ def add_step(
 ) -> tuple[Entry, int]:
     """Add a version that runs the network of version `base`, None for the one in use, and then the step.
 
-    A calibration of the base stays, unless the step has its own. Returns the entry and the number of the new version,
-    which is not put into use. Raises UserError; the repository is then unchanged.
+    Keeps a calibration of the base, unless the step has another one. Returns the entry and the number of the new
+    version, which is not put into use. Raises UserError; the repository is then unchanged.
     """
     old = entry_with_version(repository, name, base)
     base = base or old.in_use
@@ -57,7 +57,7 @@ def add_step(
 
 
 def _on_top_of(below: AfterStep | None, step: AfterStep, version: str) -> AfterStep:
-    """The step with the calibration of the step that it replaces; raises StepError where one of them is a function."""
+    """The step with the calibration of the step that it replaces; raises StepError if one of them is a function."""
     if below is None:
         return step
     if isinstance(below, FunctionStep) or isinstance(step, FunctionStep):

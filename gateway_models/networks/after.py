@@ -1,4 +1,4 @@
-"""Prepares the step after a network: completes what the user described, writes its folder, and tries it."""
+"""Prepares a post-processing step: completes the user's description, writes its folder, and tries it."""
 
 import json
 import traceback
@@ -28,7 +28,7 @@ PROBE_ROWS = 3
 
 @dataclass(frozen=True, slots=True)
 class NetworkOutputs:
-    """What a step is given: the network's labels, the size of its embeddings (0: none), and its kind of scores."""
+    """The input of a step: the network's labels, the size of its embeddings (0: none), and its kind of scores."""
 
     labels: Sequence[str]
     embedding_size: int
@@ -85,7 +85,7 @@ def completed_step(
 
 
 def outputs_of(spec: ModelSpec, outcome: Outcome, labels: Sequence[str]) -> NetworkOutputs:
-    """What the network of a version gives."""
+    """The outputs of a version's network."""
     return NetworkOutputs(labels, outcome.embedding_size, spec.multi_label)
 
 

@@ -89,7 +89,7 @@ class _Keras(nn.Module):
         self._output = output
 
     def forward(self, images: Tensor) -> Tensor:
-        # Without training=False, augmentation layers change the images.
+        # With training=True, augmentation layers would change the images.
         return chosen(self._models[0](images, training=False), self._output)
 
 
@@ -124,7 +124,7 @@ def _pipeline(load: Callable[[], Any], elsewhere: str) -> Network:
         warnings.simplefilter("always")
         try:
             pipeline = load()
-        except Exception as exc:  # whatever its code raises
+        except Exception as exc:  # its code may raise anything
             raise ModelFileError(
                 f"scikit-learn {sklearn.__version__} cannot load it: {type(exc).__name__}: {_first(exc)}.{elsewhere}"
             ) from exc

@@ -1,4 +1,4 @@
-"""Chooses what runs a TorchScript network on a CPU: ONNX Runtime, if the network as ONNX has the same answers."""
+"""Chooses the runtime of a TorchScript network on a CPU: ONNX Runtime, if the network as ONNX has the same answers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ ROUNDING = 1e-6
 
 
 def with_cpu_form(job: Job, outcome: Outcome, report: Report) -> Outcome:
-    """Write cpu.json and maybe cpu.onnx beside the TorchScript that a job has written; other formats have neither.
+    """Write cpu.json and maybe cpu.onnx next to the TorchScript of a job; other formats have neither.
 
     Raises SourceError if the spec asks for ONNX Runtime and it cannot run the network with the same answers.
     """
@@ -67,9 +67,9 @@ def do_cpu_form(job: Job) -> CpuNetwork:
 
 
 def convert(model: Path, prepared: Preprocessing, tensor: ImageTensor) -> CpuNetwork:
-    """Write cpu.onnx beside a model.pt in fp32 and compare both, on photographs and on made-up images.
+    """Write cpu.onnx next to a model.pt in fp32 and compare both, on photographs and on made-up images.
 
-    The result names TorchScript if it cannot be converted or the answers differ: then the file counts for nothing.
+    The result names TorchScript if it cannot be converted or the answers differ: then the file is not used.
     """
     threads = torch.get_num_threads()
     # With more, torch slows down severely on a machine that is busy.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 DEFAULT_MEMORY = MemoryRecord(NetworkRuntime.ONNX, 77 * MIB, 217 * MIB)
-"""What a process of EfficientNet-Lite0 takes, as `gateway model add` measures it: the shipped files have it."""
+"""Memory of a process of EfficientNet-Lite0, as `gateway model add` measures it: the shipped files have it."""
 RECIPE_VERSION = 5
 """Part of every stamp: raised when a recipe's output changes."""
 STAMP = "stamp.json"
@@ -170,7 +170,7 @@ def export(recipe: Recipe, repository: Path, report: Report) -> Path:
 
 
 def _set_cpu_runtime(path: Path, runtime: CpuRuntime) -> None:
-    """Write the parameter that says what runs the network into the ensemble's configuration, if there is one."""
+    """Write the parameter with the network's runtime into the ensemble's configuration, if there is one."""
     if not path.is_file():
         return
     text = path.read_text()

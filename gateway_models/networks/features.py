@@ -1,4 +1,4 @@
-"""What embeddings must be, and how far two of an image are apart; `onnx_features` finds them in a network."""
+"""Requirements and differences of embeddings; `onnx_features` finds them in a network."""
 
 from collections.abc import Callable, Sequence
 
@@ -37,7 +37,7 @@ def check_embeddings(run: Callable[[Tensor], tuple[Tensor, Tensor]], side: int, 
 def embedding_difference(served: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     """The largest difference of embeddings: 1 minus the smallest cosine of an image's two embeddings.
 
-    A zero vector has no direction: it is as another one whose length is at most `NO_LENGTH` of the longest.
+    A zero vector has no direction: it equals another vector whose length is at most `NO_LENGTH` of the longest.
     """
     one, other = torch.cat(list(served)).double(), torch.cat(list(expected)).double()
     lengths = torch.stack((one.norm(dim=1), other.norm(dim=1)))

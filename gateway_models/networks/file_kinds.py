@@ -55,7 +55,7 @@ EXPORT = (
     "torch.export.save(torch.export.export(model.eval(), (torch.rand(2, 3, 224, 224),), "
     "dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)), 'model.pt2')"
 )
-"""What a message advises: without deprecated calls, and with nothing but torch. Tests run it."""
+"""The advice of a message: without deprecated calls, and with torch alone. Tests run it."""
 UNTRUSTED_PROGRAM = (
     "torch.export.load can execute code that a file contains. If the file is yours, or its author may run code here, "
     "with your rights, add --trust; or add the network as ONNX"
@@ -63,7 +63,7 @@ UNTRUSTED_PROGRAM = (
 
 
 Content = FileKind | Framework
-"""What a file is: of torch, ONNX or TensorRT, or of another framework."""
+"""The kind of a file: of torch, ONNX or TensorRT, or of another framework."""
 
 
 def kind_of(path: Path) -> Content:
@@ -141,7 +141,7 @@ def _kind_of_legacy(file: BinaryIO) -> Content:
 
 
 def _names(data: bytes) -> set[str]:
-    """The modules that a pickle names, as module.name; of a damaged one, those of its readable part."""
+    """The modules that a pickle names, as module.name; of a damaged one, the modules of its readable part."""
     found: set[str] = set()
     recent: list[str] = []
     with contextlib.suppress(ValueError, EOFError, IndexError):
@@ -162,6 +162,6 @@ def _kind_of_pickle(data: bytes) -> Content:
     if any(module.startswith("torch.nn.modules") for module in modules):
         return FileKind.PICKLED_MODULE
     if any(module.startswith(("torch._utils", "torch.storage")) for module in modules):
-        # A checkpoint may also have other objects of the training: loading only the weights refuses what could run.
+        # A checkpoint may also have other objects of the training; loading only the weights refuses code.
         return FileKind.STATE_DICT
     return FileKind.PICKLE

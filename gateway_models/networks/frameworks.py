@@ -42,7 +42,7 @@ class Framework:
 
     @property
     def value(self) -> str:
-        """What the file is, in the words of a message."""
+        """The kind of the file, in the words of a message."""
         return self.content
 
     def missing(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ _SKLEARN_IMAGES = (
 )
 _SKLEARN = "serve it as it is, by a Python function that loads {path}: docs/guides/model-sources.md has one"
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"BZh", b"\xfd7zXZ", b"\x5d\0\0")
-"""First bytes of what joblib compresses by gzip, zlib, bz2, xz or lzma: loading it shows whether it is a pipeline."""
+"""First bytes of joblib's files compressed by gzip, zlib, bz2, xz or lzma: loading shows whether it is a pipeline."""
 FRAMEWORKS = (
     Framework(
         key="yolo",

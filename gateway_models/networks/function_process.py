@@ -1,9 +1,9 @@
-"""Runs an original that is code, or of another framework, in its own process: served answers are compared with it.
+"""Runs an original that is code, or of another framework, in a separate process: served answers are compared with it.
 
 python -m gateway_models.networks.function_process FOLDER
 
-FOLDER has a function as FunctionSource.stage writes it, network.json with a NetworkCall, or a step after a network.
-Each line of stdin is the path of an .npy file with images fp32 [N, 3, H, W], for a step with the rows that it takes.
+FOLDER has a function as FunctionSource.stage writes it, network.json with a NetworkCall, or a post-processing step.
+Each line of stdin is the path of an .npy file with images fp32 [N, 3, H, W], or for a step with the rows that it takes.
 The scores, fp32 [N, classes], are written to that path with the suffix .out.npy.
 Each line of stdout is a JSON object with the error, or "" for success.
 """
@@ -86,7 +86,7 @@ class OriginalProcess:
             self._process.stdin.write(f"{path}\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            pass  # what it wrote before is read below
+            pass  # its output is read below
         answer = self._process.stdout.readline()
         if not answer:
             raise WorkFailed(f"the process that runs {self._name} ended with code {self._process.wait()}")
@@ -102,7 +102,7 @@ def function_process(source: FunctionSource, *, input: str) -> OriginalProcess: 
 
 
 def network_process(call: NetworkCall) -> OriginalProcess:
-    """The process of a network that its own framework runs."""
+    """The process of a network that another framework runs."""
     text = _NETWORK_CALL.dump_json(call)
     return OriginalProcess(Path(call.spec.source).name, lambda folder: _write(folder / NETWORK, text))
 

@@ -30,7 +30,7 @@ TOKENIZER = [
     "merges.txt",
     "spiece.model",
 ]
-"""What the text tower of a zero-shot model needs, too."""
+"""More files, for the text tower of a zero-shot model."""
 ZERO_SHOT = ("CLIPModel", "SiglipModel")
 """Architectures of transformers with an image tower and a text tower in one space."""
 EXTRA = install("converters")
@@ -51,12 +51,12 @@ LOADS = frozenset(
 """Arguments of timm.create_model that make it read other files than the folder's weights."""
 MULTI_LABEL = "multi_label_classification"
 UNNAMED = re.compile(r"LABEL_\d+")
-"""What transformers calls classes that were given no names."""
+"""The names that transformers gives to unnamed classes."""
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class HubError(UserError):
-    """A folder or a name is no classifier that can be served; the message names the reason and what to do."""
+    """A folder or a name is not a classifier that can be served; the message names the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

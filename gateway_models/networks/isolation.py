@@ -27,7 +27,7 @@ Report = Callable[[str], None]
 
 
 class Task(StrEnum):
-    """What a job does, and its answer."""
+    """The task of a job, and the type of its answer."""
 
     NETWORK = "network"
     """Tests a network and writes it into the folder: Outcome."""
@@ -36,7 +36,7 @@ class Task(StrEnum):
     CPU_FORM = "cpu form"
     """Converts the model.pt in the folder for ONNX Runtime: CpuNetwork."""
     STEP = "step"
-    """Tries the step after a network in the folder: bool, whether it takes embeddings."""
+    """Tries the post-processing step in the folder: bool, whether it takes embeddings."""
 
 
 class WorkFailed(UserError):
@@ -45,7 +45,7 @@ class WorkFailed(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The network of a completed spec, and what is done with it in `folder`.
+    """The network of a completed spec, and the work to do with it in `folder`.
 
     `kind` is the kind of model_source.Source; `labels` is the number of labels.
     """

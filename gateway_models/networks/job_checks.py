@@ -49,7 +49,7 @@ def check_pixels(job: Job, wanted: str) -> None:
 
 
 def probed(job: Job, run: Callable[[Tensor], Any]) -> Findings:
-    """What a network's output is, on made-up images as the preprocessor gives them; raises ModelFileError."""
+    """Determine a network's output on made-up images as the preprocessor gives them; raises ModelFileError."""
     findings = probe_network(run, job.side, pixels=job.pixels)
     if job.kind in GIVE_LOGITS and findings.ending is Ending.SIGMOID:
         return replace(findings, ending=Ending.LOGITS)  # small ones, as from an untrained network
@@ -114,7 +114,7 @@ def outcome_of(
 
 
 def _instead(job: Job, written_as: Format) -> str:
-    """What to do where a written network gives other answers than the original."""
+    """Advice if a written network gives other answers than the original."""
     if job.spec.precision is not Precision.FP32:
         return "keep it in fp32"
     if job.kind in {"onnx", "function"}:

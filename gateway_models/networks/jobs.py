@@ -30,9 +30,9 @@ from gateway_models.repository.spec import Format
 
 GIB = 2**30
 SPARE_BYTES = 8 * GIB
-"""Address space for any network, beyond what the libraries have mapped."""
+"""Address space for any network, in addition to the mapped libraries."""
 PER_SOURCE_BYTE = 12
-"""Further address space per byte of the source: weights as loaded, traced, frozen and read again, with activations."""
+"""More address space per byte of the source: weights as loaded, traced, frozen and read again, with activations."""
 WRITTEN_PER_SOURCE_BYTE = 4
 SPARE_WRITTEN_BYTES = GIB
 BLOCK_BYTES = 512

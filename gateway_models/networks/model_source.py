@@ -48,7 +48,7 @@ class Source:
 
     `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe, function or the key of a
     framework; `like` names the torchvision weights whose preprocessing it was trained with. `labels` and
-    `preprocessing` are those that the source contains, and `sentence` its first one about itself.
+    `preprocessing` come from the source, as does `sentence`, the first one of its description.
     """
 
     spec: ModelSpec
@@ -257,7 +257,7 @@ def _label_lines(path: Path) -> tuple[str, ...]:
 
 
 def labels_of(entry: Entry, repository: Path, version: int) -> tuple[str, ...]:
-    """The labels of a version's classes, of the step after its network if that has its own; raises LabelsError."""
+    """The labels of a version's classes, after its post-processing if that changes them; raises LabelsError."""
     return _label_lines(entry.labels_file(repository, version))
 
 

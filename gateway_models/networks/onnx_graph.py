@@ -42,7 +42,7 @@ _SAME_VALUES = frozenset(
 )
 """Operators that leave the values of images as they are, or mix neighbours."""
 INNER = "network/"
-"""Prefix of the tensors of a model itself in a finished one."""
+"""Prefix of the model's own tensors in a finished model."""
 ARRANGED = "gateway/arranged"
 """Prefix of the nodes that convert `input__0` to a model's input format."""
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -149,10 +149,10 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
 
 
 def check_scale(model: Any, spec: ModelSpec) -> None:  # noqa: ANN401
-    """Raise ModelFileError where a model's own scaling of its images makes nearly nothing of what it gets.
+    """Raise ModelFileError if a model's own scaling of its images reduces them to nearly nothing.
 
-    Its first operators are followed as long as they multiply and add, as Rescaling and Normalization of Keras do.
-    `--input` insists.
+    Follows its first operators as long as they multiply and add, as Rescaling and Normalization of Keras do.
+    `--input` overrides this check.
     """
     onnx, _ = import_onnx()
     constants = constants_of(model)
@@ -306,7 +306,7 @@ def from_module(
                     output_names=["answers"],
                     dynamic_axes={name: {0: BATCH} for name in ("images", "answers")},
                     opset_version=OPSET,
-                    # This exporter also takes TorchScript and needs no further package.
+                    # This exporter also takes TorchScript and needs no other package.
                     dynamo=False,
                 )
         except Exception as exc:  # the exporter's errors have no common base class

@@ -52,9 +52,9 @@ def do_framework(job: Job, framework: Framework) -> Outcome:
 def serve_onnx(
     job: Job, file: Path, original: Callable[[Tensor], Tensor] | None = None, known: Form | None = None
 ) -> Outcome:
-    """The same of an ONNX `file`, whose answers are compared with those of the `original` that it was made from.
+    """Like `do_onnx`, for an ONNX `file`, whose answers are compared with its `original`'s.
 
-    `known` is its input format, by default the one that the spec names.
+    `known` is its input format, by default the spec's.
     """
     model = onnx_graph.load_onnx(file)
     # A framework's network has chosen the output itself.

@@ -1,4 +1,4 @@
-"""What an ONNX file says of its labels and images in its metadata, as Ultralytics and Custom Vision write it."""
+"""Labels and image sizes in the metadata of an ONNX file, as Ultralytics and Custom Vision write them."""
 
 import ast
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ CLASSIFY = "classify"
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a file says of itself; () and None where it does not."""
+    """The description in a file's metadata; () and None for missing parts."""
 
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
@@ -30,7 +30,7 @@ def described(path: Path) -> Described:
     onnx, _ = import_onnx()
     try:
         model = onnx.load(path, load_external_data=False)
-    except Exception:  # of protobuf: the job that loads it reports what is wrong
+    except Exception:  # of protobuf: the job that loads it reports the fault
         return Described()
     found = {"description": model.doc_string, **{each.key: each.value for each in model.metadata_props}}
     if found.get(PIXEL_FORMAT, "").startswith("Bgr"):

@@ -74,7 +74,7 @@ def original_probabilities(version: Version) -> Callable[[Tensor], Tensor]:
 def original_answers(version: Version) -> Answers:
     """The original of a version as a function of images, with softmax or sigmoid appended if it has none.
 
-    The step after the network is part of it. Raises EntryError if the original is missing or has changed, and
+    This includes the post-processing step. Raises EntryError if the original is missing or has changed, and
     ModelFileError.
     """
     network = network_answers(version)
@@ -90,7 +90,7 @@ def original_answers(version: Version) -> Answers:
 
 
 def network_answers(version: Version) -> Answers:
-    """As `original_answers`, without the step after the network."""
+    """As `original_answers`, without the post-processing step."""
     spec, outcome = version.spec, version.outcome
     activate = activation(Ending(outcome.ending), multi_label=spec.multi_label)
     run: Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]
@@ -163,7 +163,7 @@ def _function(version: Version) -> Callable[[Tensor], Tensor]:
 
 
 def step_process(version: Version) -> OriginalProcess:
-    """The process of the step after a version's network: rows of scores and embeddings → scores."""
+    """The process of a version's post-processing step: rows of scores and embeddings → scores."""
     spec, outcome = version.spec, version.outcome
     assert spec.after is not None
     # Only the number of labels matters: the members of own classes are resolved already.

@@ -1,4 +1,4 @@
-"""Photographs of the page as a network's input: what its answers are tried and compared on."""
+"""Photographs of the page as a network's input, to try and compare its answers."""
 
 from collections.abc import Callable, Iterator
 from importlib.resources import files

@@ -89,7 +89,7 @@ def timm_network(architecture: str, weights: Path, classes: int | None) -> nn.Mo
 
 
 def processor(spec: ModelSpec) -> Processor:
-    """What prepares the pictures of a spec: its library's own code, or what the user said; raises ModelFileError."""
+    """The preparation of pictures for a spec: its library's own code, or the user's options; raises ModelFileError."""
     with _folder_of_transformers(spec) as folder:
         if folder:
             return _of_transformers(folder)

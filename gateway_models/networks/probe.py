@@ -117,7 +117,7 @@ def _check_total(rows: Tensor) -> None:
 
 
 def activation_name(ending: Ending, *, multi_label: bool) -> str:
-    """What makes probabilities of a network's output, a key of ACTIVATIONS; ModelFileError if both contradict."""
+    """The key in ACTIVATIONS that makes probabilities of a network's output; ModelFileError if both contradict."""
     if multi_label:
         if ending in {Ending.SOFTMAX, Ending.LOG_SOFTMAX}:
             raise ModelFileError(

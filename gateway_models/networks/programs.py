@@ -79,7 +79,7 @@ def _size(tensor: Tensor, dimension: int) -> int:
 def load_program(path: Path) -> nn.Module:
     """Load a .pt2 file onto the CPU, which may execute code in it; raises ExportError if torch cannot read it."""
     try:
-        # A file, not its path: torch leaves open what it cannot read.
+        # A file, not its path: torch leaves open a file that it cannot read.
         with without_deprecations(), path.open("rb") as file:
             return Program(torch.export.load(file).module())
     except Exception as exc:  # zip, JSON and torch have no common base class

@@ -1,4 +1,4 @@
-"""Measures the memory of a network in the process that serves it, when it is added; the record goes with the model."""
+"""Measures the memory of a network in its serving process when it is added; the record is kept with the model."""
 
 from dataclasses import replace
 
@@ -21,9 +21,9 @@ BACKENDS = {Format.TORCHSCRIPT: "pytorch", Format.ONNX: "onnxruntime"}
 
 
 def with_memory(job: Job, outcome: Outcome, report: Report) -> Outcome:
-    """The outcome of a job with the memory that a process needs which serves its network on a CPU.
+    """The outcome of a job with the memory of a process that serves its network on a CPU.
 
-    A network that cannot be measured, such as one for GPUs alone, has no record; the table of runtimes counts for it.
+    A network that cannot be measured, such as one for GPUs alone, has no record; then PROCESS_MEMORY applies.
     """
     entry = Entry(job.spec.name, {1: Version(job.spec, outcome)})
     config = text_format.Parse(render(entry)[entry.classifier], ModelConfig())

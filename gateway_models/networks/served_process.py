@@ -1,8 +1,8 @@
 """Measures the memory of a network as it is served: python served_process.py, with JSON on stdin and stdout.
 
-It runs the Python-based backend that Triton's stub would run, with a stand-in for Triton's module. Given are `code`,
-the backend's model.py; `folder`, the folder of the network; `config`, the model's configuration as JSON; and `images`,
-the size of the largest batch. The answer has the memory of this process without mapped files, in bytes:
+It runs the Python-based backend that Triton's stub would run, with a stand-in for Triton's module. The input has
+`code`, the backend's model.py; `folder`, the folder of the network; `config`, the model's configuration as JSON; and
+`images`, the size of the largest batch. The answer has the memory of this process without mapped files, in bytes:
 `loaded_bytes` after a batch of one image, and `peak_bytes` after a batch of `images`.
 
 It imports nothing of the project, since that would count as well. Only the standard library and numpy are imported,
@@ -25,7 +25,7 @@ TYPES = {"TYPE_FP32": np.float32, "TYPE_UINT8": np.uint8, "TYPE_FP16": np.float1
 
 
 class Tensor:
-    """What the backends need of Triton's Tensor."""
+    """The part of Triton's Tensor that the backends use."""
 
     def __init__(self, name: str, value: Any) -> None:  # noqa: ANN401  # an array, or a capsule of DLPack
         self._name, self._value = name, value
@@ -59,7 +59,7 @@ class Tensor:
 
 
 class InferenceResponse:
-    """What the backends need of Triton's InferenceResponse."""
+    """The part of Triton's InferenceResponse that the backends use."""
 
     def __init__(self, output_tensors: Sequence[Tensor] = (), error: Exception | None = None) -> None:
         self.outputs, self.error = output_tensors, error
@@ -86,7 +86,7 @@ def triton_module(folder: str) -> ModuleType:
 
 
 def measure(code: Path, folder: str, config: dict[str, Any], images: int) -> dict[str, int]:
-    """The memory of this process once it has loaded the network, and at most; raises what the backend raises."""
+    """The memory of this process after it has loaded the network, and at most; raises the backend's errors."""
     sys.path.insert(0, str(code.parent))
     sys.modules["triton_python_backend_utils"] = triton_module(folder)
     spec = importlib.util.spec_from_file_location("model", code)

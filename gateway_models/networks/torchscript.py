@@ -18,7 +18,7 @@ TOLERANCE = 1e-4
 """The largest allowed difference between exported and eager probabilities: float32 sums in another order."""
 
 NAMESPACES = frozenset({"aten", "prim", "prims", "quantized", "torchvision"})
-"""Namespaces of operators that compute; the operators of others may do anything."""
+"""Namespaces of operators that only compute; operators of others may do anything."""
 FILES = frozenset({"aten::from_file", "aten::save"})
 TRACE_OR_TRUST = (
     "None of its code was executed. Save it by torch.jit.trace(model.eval(), example).save(…), without such code; or, "
@@ -116,7 +116,7 @@ def without_deprecations() -> Iterator[None]:
         # torch deprecates TorchScript, but Triton's libtorch backend loads nothing else.
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        # Comparing answers finds what a trace has bound to its example.
+        # Comparing answers finds constants that a trace has taken from its example.
         warnings.simplefilter("ignore", TracerWarning)
         warnings.filterwarnings("ignore", "Constant folding|no signature found", UserWarning)
         yield

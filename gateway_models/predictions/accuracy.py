@@ -1,4 +1,4 @@
-"""How often the model was right, by what clients reported: over time, by version and by class, with intervals."""
+"""Accuracy by clients' feedback: over time, by version and by class, with intervals."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
@@ -11,7 +11,7 @@ from gateway_models.predictions.shares import Proportion
 
 @dataclass(frozen=True, slots=True)
 class ClassAccuracy:
-    """One class: the share of its images that were recognised, and of the answers with it that were right."""
+    """One class: its recall and its precision."""
 
     label: str
     recall: Proportion
@@ -20,11 +20,11 @@ class ClassAccuracy:
 
 @dataclass(frozen=True, slots=True)
 class LogAccuracy:
-    """The accuracy on all labelled results, on those that were logged at random, and on those also labelled at random.
+    """The accuracy on three sets: all labelled results, results logged at random, and these also labelled at random.
 
-    Rules prefer uncertain results, so the accuracy on all of them is lower than that of the service. Users report wrong
-    answers more often than right ones, so that the accuracy on the results that were logged at random is too low as
-    well. `drawn` has no such preference: both the rows and the images to label were chosen at random.
+    Rules prefer uncertain results, so the accuracy on all of them is lower than the service's. Users report wrong
+    answers more often than right ones, so the accuracy on the results that were logged at random is too low as well.
+    `drawn` has no such preference: both the rows and the images to label were chosen at random.
     """
 
     all: Proportion

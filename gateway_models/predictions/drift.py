@@ -37,7 +37,7 @@ MOST_IMAGES = 1_000
 LEAST_IMAGES = 50
 """Images of which a property must be known on each side; without such a property there is no comparison."""
 LEAST_DISTANCE = 0.1
-"""A smaller distance of any kind is no alarm, however certain: with enough images, every difference is certain."""
+"""A smaller distance of any kind raises no alarm: with enough images, every difference is certain."""
 CONFIDENCE = 0.95
 RESAMPLES = 999
 PIXELS, FORMAT = "pixels", "format"

@@ -1,4 +1,4 @@
-"""POST /feedback: what is really in an image of an earlier request, for the prediction log."""
+"""POST /feedback: the true label of an image of an earlier request, for the prediction log."""
 
 import asyncio
 from http import HTTPStatus

@@ -17,7 +17,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(slots=True)
 class Forgotten:
-    """What was deleted."""
+    """The numbers of deleted items."""
 
     rows: int = 0
     feedback: int = 0
@@ -50,7 +50,7 @@ def forget(log: LogReader, sha256: str) -> Forgotten:
 def _remove(log: LogReader, path: str, choose: Callable[[pa.Table], list[bool]]) -> list[tuple[str, int]]:
     """Replace a file by one without the chosen rows, and return their requests; [] if it was deleted meanwhile."""
     try:
-        # All columns, also those of a newer version.
+        # All columns, including unknown ones of a newer version.
         table = pq.ParquetFile(pa.BufferReader(log.store.read(path))).read()
     except FileNotFoundError:
         return []

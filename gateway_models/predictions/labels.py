@@ -44,7 +44,7 @@ class ExportSelection:
     uncertain: int | None = None
     """This many images whose two best scores differ least."""
     drawn: int | None = None
-    """This many images at random, whatever their answers and whatever users reported; none that was drawn before."""
+    """This many images at random, independent of answers and of users' reports; none that was drawn before."""
 
 
 def choose(log: LogReader, wanted: ExportSelection) -> list[Row]:

@@ -44,7 +44,7 @@ def image_path(day: str, sha256: str, image_format: str) -> str:
 
 
 def stored_image(path: str) -> SafePath:
-    """The path of an image as a row has it; raises UnsafePath if it is no path below images/."""
+    """The path of an image as a row has it; raises UnsafePath if it is not a path below images/."""
     safe = SafePath(path)
     if safe.top != IMAGES:
         raise UnsafePath(f"{path!r} is not below {IMAGES}/")

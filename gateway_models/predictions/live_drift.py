@@ -1,6 +1,6 @@
-"""Drift in metrics: how the answers of a version are distributed, beside a reference that is stored with the model.
+"""Drift in metrics: the distribution of a version's answers, compared with a reference that is stored with the model.
 
-`gateway model drift --store` writes the reference into the parameters of the model's ensemble, from where it reaches
+`gateway model drift --store` writes the reference into the parameters of the model's ensemble. From there it reaches
 every gateway with the answers. Prometheus adds up the gateways and computes the population stability index.
 """
 

@@ -38,7 +38,7 @@ class PredictionLog(Plugin):
         return (feedback_route.router(self.log),)
 
     def observers(self) -> "Sequence[Observer]":
-        """What logs results."""
+        """The observer that logs results."""
         return () if self.log is None else (self.log,)
 
 

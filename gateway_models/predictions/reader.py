@@ -1,4 +1,4 @@
-"""Reads a log: the one reader that all commands use."""
+"""Reads a log, for all commands."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -18,19 +18,19 @@ from gateway_models.predictions.store import LogUnavailable, Store
 
 Row = dict[str, Any]
 MAX_ROWS = 1_000_000
-"""Rows of one file, and of all results that are in memory at once, which take some 2 GB."""
+"""Limit of the rows of one file, and of all results in memory, which take some 2 GB."""
 REQUIRED = frozenset({"time", "request_id", "index", "model", "reasons", "sha256"})
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """A logged result with what a client knows of it; `label` is None if the client only knows that it is wrong."""
+    """A logged result with a client's feedback; `label` is None if the client only knows that it is wrong."""
 
     row: Row
     label: str | None
     class_id: int | None
     is_drawn: bool = False
-    """Whether the image was chosen at random to be labelled, whatever its answer and whatever users reported."""
+    """Whether the image was chosen at random to be labelled, independent of its answer and of users' reports."""
 
     @property
     def is_correct(self) -> bool:
@@ -60,7 +60,7 @@ class LogReader:
     ) -> Iterator[pa.Table]:
         """Yield the rows file by file, so that a log larger than the memory can be read.
 
-        `since` is included and `until` is not; `columns` are those of `schema.PREDICTIONS`, all by default.
+        `since` is included and `until` is not; `columns` are a part of `schema.PREDICTIONS`, all by default.
         """
         folder = ROWS if model is None else model_folder(model)
         yield from self._tables(folder, PREDICTIONS, since, until, columns)
@@ -180,7 +180,7 @@ def _check_count(rows: int) -> None:
 
 
 def _check(table: pa.Table) -> None:
-    """Raise ValueError where a row lacks what each writer gives, or has no valid time or text."""
+    """Raise ValueError if a row lacks a required column, or has no valid time or text."""
     table.validate(full=True)  # also whether texts are UTF-8
     for name in REQUIRED & set(table.column_names):
         if table[name].null_count:
@@ -194,5 +194,5 @@ def _check(table: pa.Table) -> None:
 
 
 def key_of(row: Row) -> tuple[str, int, str]:
-    """What identifies an image: its request, its position there, and the model."""
+    """The key of an image: its request, its position there, and the model."""
     return row["request_id"], row["index"], row["model"]

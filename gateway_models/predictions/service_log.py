@@ -1,4 +1,4 @@
-"""The prediction log inside the service: which results become rows, and what is in a row."""
+"""The prediction log inside the service: selects results, and makes rows of them."""
 
 import hashlib
 import math
@@ -30,13 +30,13 @@ from gateway_models.predictions.settings import PredictionLogSettings
 from gateway_models.predictions.writer import LogRow, Writer
 
 LOGGED_CLASSES = 5
-"""The log keeps the scores of this many best classes, whatever the client selects, so that rows can be compared."""
+"""The log keeps the scores of this many best classes, for any selection of the client, so that rows can be compared."""
 ROW_BYTES = 1_024
-"""What a row without its image counts in the queue."""
+"""Size in the queue of a row without its image."""
 
 
 class ServiceLog(Observer):
-    """Chooses results at random and by rules, and queues them for the writer; what does not fit is dropped."""
+    """Chooses results at random and by rules, and queues them for the writer; drops them if the queue is full."""
 
     best_classes = LOGGED_CLASSES
     keeps_files = True
@@ -57,7 +57,7 @@ class ServiceLog(Observer):
         self._writer.start()
 
     async def close(self) -> None:
-        """Write what is in the queue, within a limited time."""
+        """Write the queue within a limited time."""
         if self._writer is not None:
             await self._writer.close()
 
@@ -81,7 +81,7 @@ class ServiceLog(Observer):
             self._add(image, row, reasons, share)
 
     def disagreed(self, image: Image, row: Row, shadow: ShadowClass) -> None:
-        """Log a result that a shadow version contradicts, beside the row that was logged with the answer."""
+        """Log a result that a shadow version contradicts, in addition to the row with the answer."""
         if DISAGREEMENT in self._rules:
             self._add(image, row, [DISAGREEMENT], self._share(image.spec.model_name), shadow)
 
@@ -117,7 +117,7 @@ class ServiceLog(Observer):
         def columns() -> dict[str, object]:
             return {**known, **_of_row(row), "sha256": hashlib.sha256(data).hexdigest()}
 
-        # What is not an image, or not known to be one, is not stored.
+        # Files that are not images, or not known to be, are not stored.
         stored = data if self._settings.log_predictions_images and image.header is not None else b""
         self._writer.add(LogRow(model_folder(model), _now(), columns, ROW_BYTES + len(data), stored))
 

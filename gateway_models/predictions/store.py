@@ -1,4 +1,4 @@
-"""Where the files of a log are: a folder, or a bucket by fsspec. Each file appears whole or not at all."""
+"""The place of a log's files: a folder, or a bucket by fsspec. Each file appears whole or not at all."""
 
 from contextlib import suppress
 from importlib.util import find_spec

@@ -47,7 +47,7 @@ class LogRow:
     """In microseconds since 1970."""
     columns: Callable[[], dict[str, Any]]
     nbytes: int
-    """What the row holds until it is written."""
+    """Bytes that the row holds until it is written."""
     image: bytes = b""
     """The uploaded file, if it is to be stored."""
 
@@ -90,7 +90,7 @@ class Writer:
         return True
 
     async def close(self) -> None:
-        """Write what is in the queue, within CLOSING_SECONDS; the rest is dropped."""
+        """Write the queue within CLOSING_SECONDS; the rest is dropped."""
         self._closing.set()
         self._queue.put(None)
         if self._thread.is_alive():
@@ -213,7 +213,7 @@ def _tables(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Ta
 def shorten(log: Path, keep_days: int, keep_bytes: int, today: date) -> None:
     """Delete days older than `keep_days`, then the oldest ones until at most `keep_bytes` are left; 0: no limit.
 
-    Today is never deleted. Several writers may do so at once.
+    Today is never deleted. Several writers may do this concurrently.
     """
     days: defaultdict[date, list[Path]] = defaultdict(list)
     for pattern in ("rows/*/day=*", "feedback/day=*", "images/day=*"):

@@ -17,7 +17,7 @@ LEAST_IMAGES = 20
 LEAST = float(np.finfo(np.float32).tiny)
 """As in templates/after/declared.py, which applies what is fitted here."""
 TEMPERATURES = (0.05, 20.0)
-"""The least and the highest temperature: beyond them, the scores hardly depend on it any more."""
+"""The least and the highest temperature: beyond them, the scores hardly depend on it."""
 Array = NDArray[np.float64]
 
 
@@ -59,7 +59,7 @@ class ScoredImages:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What was fitted, and how the images that were held out look before and after."""
+    """The fitted temperature, and the calibration of the held-out images before and after."""
 
     temperature: float
     fitted_on: int
@@ -76,7 +76,7 @@ class Calibrated:
 
 
 def check_calibration(entry: Entry, version: int) -> None:
-    """Raise NotCalibrated where the scores of a version are not those of one class out of the network's."""
+    """Raise NotCalibrated if a version's scores are not for one class out of the network's."""
     if entry.multi_label:
         raise NotCalibrated(f"{entry.name} is multi-label, and calibrate is for models with one class for each image")
     if step := entry.versions[version].spec.after:

@@ -96,7 +96,7 @@ class Compared:
 
     @property
     def chance(self) -> float:
-        """The two-sided p-value of McNemar's exact test: of such a difference in accuracy if neither version is better.
+        """The two-sided p-value of McNemar's exact test, under the hypothesis that neither version is better.
 
         Images that both have right, or neither, carry no information. Each of the others is a coin toss (Q. McNemar,
         Psychometrika 12, 1947).

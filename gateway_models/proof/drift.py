@@ -1,4 +1,4 @@
-"""`gateway model drift`: the reference of a comparison, from a folder of images, and what is stored of it."""
+"""`gateway model drift`: the reference of a comparison, from a folder of images, and its stored form."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ def chosen_samples(folder: Path, most: int = MOST_IMAGES) -> list[Sample]:
 def described(
     results: Iterable[SampleAnswers | NotCompared], *, multi_label: bool
 ) -> Iterator[Mapping[str, object] | NotCompared]:
-    """The properties that the log would have of each image, from the answers of `predict_each`."""
+    """The properties that the log would have for each image, from the answers of `predict_each`."""
     limits = Limits.from_settings(load_settings())
     for answers in results:
         if isinstance(answers, NotCompared):

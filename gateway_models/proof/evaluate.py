@@ -65,7 +65,7 @@ class Evaluation:
         return len(self.answers) / self.seconds if self.seconds else 0.0
 
     def top(self, k: int) -> float:
-        """The share of images with a true class among the k likeliest."""
+        """The share of images with a true class among the top k."""
         best = (set(np.argsort(each.probabilities)[::-1][:k].tolist()) for each in self.answers)
         hits = sum(bool(answer.sample.classes & found) for answer, found in zip(self.answers, best, strict=True))
         return hits / max(1, len(self.answers))

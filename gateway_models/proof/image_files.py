@@ -73,7 +73,7 @@ def resize_for(entry: Entry, decode: Decode | None = None) -> Resize | None:
 
 
 def reader(resize: Resize | None = None) -> Callable[[Path], bytes | NotCompared]:
-    """A function from a file to what the gateway sends to Triton, with this process's GATEWAY_ settings."""
+    """A function from a file to the gateway's bytes for Triton, with this process's GATEWAY_ settings."""
     policy = DecodePolicy.from_settings(load_settings())
 
     def read(path: Path) -> bytes | NotCompared:

@@ -9,8 +9,8 @@ Both ways have three stages, and the difference between their answers is the sum
     resize = original(preprocessor(PIL's pixels)) - original(its own preprocessing of PIL's pixels)
     model  = served(the file) - original(preprocessor(the file))
 
-The original's own preprocessing is the code of transformers or timm where the model's source has it, and else
-torchvision's transforms with the values that the user gave.
+The original's own preprocessing is the code of transformers or timm if the model's source has it, else torchvision's
+transforms with the user's values.
 
 Embeddings are compared with the original's by their cosine.
 """

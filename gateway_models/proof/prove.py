@@ -169,7 +169,7 @@ def prove(
 
 
 def steps_of(repository: Path, model: str) -> tuple[list[str], list[str]]:
-    """The preprocessors of an ensemble, and its network with the steps after it."""
+    """The preprocessors of an ensemble, and its network with the post-processing steps."""
     configs = {name: config for name, (_, config) in read(repository).items()}
     found = roles({model: configs[model]}) if model in configs else {}
     preprocessors = [name for name, is_preprocessor in found.items() if is_preprocessor]
@@ -243,7 +243,7 @@ def _costs(spent: dict[str, float], preprocessors: list[str], networks: list[str
     gateway_ms, preprocessor_ms = milliseconds(API), milliseconds(*preprocessors)
     if gpu_ms is None:
         return Costs(gateway_ms, milliseconds(TRITON), preprocessor_ms, milliseconds(*networks))
-    # What a network on a GPU takes of the cores is Triton's own time with NVIDIA's backends; a core's was not measured.
+    # For a network on a GPU, only Triton's own time with NVIDIA's backends counts; a core's was not measured.
     triton_ms = milliseconds(TRITON, *networks)
     return Costs(gateway_ms, triton_ms, preprocessor_ms, gpu_network_ms=round(gpu_ms, 4))
 

@@ -1,4 +1,4 @@
-"""What `gateway model verify|evaluate|compare` print."""
+"""The output of `gateway model verify|evaluate|compare`."""
 
 from collections.abc import Sequence
 from importlib.metadata import version

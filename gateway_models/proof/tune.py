@@ -37,7 +37,7 @@ REASON_WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a variant did under load, and the largest difference of a probability from the original's.
+    """The results of a variant under load, and the largest difference of a probability from the original's.
 
     `same_top1` is the share of images with the original's top-1 class. If the variant could not be built or served,
     `reason` is the error and the numbers are 0.
@@ -64,7 +64,7 @@ class Measured:
         return not self.reason and self.difference <= tolerance
 
     def joined(self, other: "Measured") -> "Measured":
-        """Both turns of a variant together; the one that failed, if one did."""
+        """Both turns of a variant together, or the failed one."""
         if self.reason or other.reason:
             return self if self.reason else other
         return replace(self, images=self.images + other.images, seconds=self.seconds + other.seconds)
@@ -106,7 +106,7 @@ class Tuner:
 
         A machine that becomes slower or faster meanwhile then favours none of them.
         """
-        # The present variant is tried even if it may not be chosen, for comparison.
+        # The present variant is tried for comparison, even if it may not be chosen.
         variants = [each for number, each in enumerate(self.variants) if not number or each.runtime in self.runtimes]
         self.report(f"measuring there and back: {'; '.join(each.described() for each in variants)}")
         first = {variant: self.measure(variant) for variant in variants}
@@ -129,10 +129,10 @@ class Tuner:
         old_file = self.entry.model_file(self.repository, number)
         outcome = network.versions[1].outcome
         if chosen.serving.openvino:
-            # OpenVINO has seen none of the made-up images.
+            # OpenVINO was not tried on the made-up images.
             difference = next(each.difference for each in self.measured if each.variant == chosen)
             outcome = replace(outcome, difference=difference)
-        # All versions that run this network, each with its own step after it.
+        # All versions that run this network, each with its post-processing step.
         versions = {
             each: replace(
                 version,
@@ -160,7 +160,7 @@ class Tuner:
         return entry
 
     def record(self, chosen: Variant | None) -> None:
-        """Write what was measured, and on which machine, beside the tuned entry."""
+        """Write the measurements and the machine next to the tuned entry."""
         table = [
             {**asdict(each), "images_per_second": each.images_per_second, "chosen": each.variant == chosen}
             for each in self.measured
@@ -169,7 +169,7 @@ class Tuner:
         (self.repository / self.entry.name / TUNING).write_text(json.dumps(document, indent=2) + "\n")
 
     def measure(self, variant: Variant) -> Measured:
-        """A variant's answers, and what it did under load; without figures if it could not be served."""
+        """A variant's answers and its results under load; without figures if it could not be served."""
         if reason := variant.missing():
             return Measured(variant, reason=reason)
         try:
@@ -179,10 +179,10 @@ class Tuner:
                 return Measured(variant, reason=reason)
             entry = network.changed(serving=variant.serving)
             rewrite(entry, self._scratch)
-            self._client.load(entry.name)  # Triton loads the steps with it
+            self._client.load(entry.name)  # Triton also loads the ensemble's steps
             try:
                 difference, same_top1 = self._differences(entry)
-                # The first images warm it up, and tell how many are needed.
+                # The first images warm it up, and show how many are needed.
                 count = int(self._run(entry, CALLERS * BATCH).images_per_second * self.seconds / 2)
                 run = self._run(entry, max(CALLERS * BATCH, count))
                 return Measured(variant, len(run.answers), run.seconds, difference, same_top1)
@@ -195,7 +195,7 @@ class Tuner:
         key = _key(variant)
         if key not in self._networks:
             version = self.entry.versions[self.entry.in_use]
-            # What was trusted when it was added still is: the original's digest is unchanged.
+            # A source that was trusted when it was added still is: the original's digest is unchanged.
             spec = replace(
                 version.spec,
                 name="-".join(filter(None, key)),
@@ -227,7 +227,7 @@ class Tuner:
         return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)
 
     def _run(self, entry: Entry, count: int, *, batch: int = BATCH) -> Evaluation:
-        """The answers to `count` images, the files in turn, as the gateway would send them."""
+        """The answers to `count` images, cycling through the files, as the gateway would send them."""
         samples = [Sample(self.files[number % len(self.files)], frozenset()) for number in range(count)]
         answers = predict_each((entry.name,), self._client.address, samples, resize_for(entry), batch=batch)
         return Evaluation.of(answers, entry.classes, multi_label=entry.multi_label)
@@ -243,7 +243,7 @@ def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: flo
     rows = []
     for each in sorted(measured, key=lambda each: each.images_per_second, reverse=True):
         if each.reason:
-            # Errors are shortened, but not the command that installs what is missing: it has to be copied.
+            # Errors are shortened, but not the command that installs missing packages: it has to be copied.
             whole = each.variant.missing() == each.reason
             reason = each.reason if whole else shorten(each.reason, REASON_WIDTH, placeholder=" …")
             rows.append((each.variant.described(), *"---", reason))

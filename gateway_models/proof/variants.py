@@ -23,7 +23,7 @@ class NetworkRuntime(StrEnum):
 
 
 PACKAGES = {NetworkRuntime.ONNX: ("onnx", "onnxruntime"), NetworkRuntime.OPENVINO: ("onnx", "onnxruntime", "openvino")}
-"""What a runtime needs beside the installed packages, to write a network and to run it."""
+"""More packages that a runtime needs to write a network and to run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Variant:
 
     @property
     def runtime(self) -> NetworkRuntime:
-        """What runs the network."""
+        """The runtime of the network."""
         if self.serving.openvino:
             return NetworkRuntime.OPENVINO
         return NetworkRuntime.ONNX if self.has_cpu_form else NetworkRuntime(self.format.value)
 
     def missing(self) -> str:
-        """How to install what this variant needs; empty if nothing is missing."""
+        """How to install the packages that this variant lacks; empty if nothing is missing."""
         lacking = [package for package in PACKAGES.get(self.runtime, ()) if find_spec(package) is None]
         if not lacking:
             return ""
@@ -85,7 +85,7 @@ def variants_of(entry: Entry) -> list[Variant]:
         # On a CPU, TorchScript in fp32 has a form for ONNX Runtime: ONNX as the format would be as fast.
         ways += [(Format.ONNX, fp32, None)] if entry.format is Format.ONNX else []
         ways += [(Format.ONNX, fp32, OpenVino.FP32)]
-        # Only probabilities are compared, and bf16 would make embeddings differ from those that users have stored.
+        # Only probabilities are compared, and with bf16 embeddings would differ from the ones that users have stored.
         if has_bf16() and not entry.embedding_size and find_spec("openvino") is not None:
             ways += [(Format.ONNX, fp32, OpenVino.BF16)]
         # Versions share this setting, and only the one in use is written again.

@@ -1,7 +1,7 @@
-"""The step after a network: calibrated scores and own classes, declared in YAML, or a Python function of the user's.
+"""Post-processing of a network: calibrated scores and own classes, declared in YAML, or the user's Python function.
 
-A step belongs to a version of a model. It is a Triton model of its own, a folder beside the others, and the last step
-of the version's ensemble. `templates/after/declared.py` computes a declared one in Triton, and
+A post-processing step belongs to a version of a model. It is a separate Triton model in the same repository, and the
+last step of the version's ensemble. `templates/after/declared.py` computes a declared one in Triton, and
 `gateway_models.networks.after` completes and tries it.
 """
 
@@ -26,7 +26,7 @@ KEYS = ("temperature", "bias", "classes", "other", "threshold")
 
 
 class StepError(UserError):
-    """A step after the network cannot be used; the message names the file, the entry and what to do."""
+    """A post-processing step cannot be used; the message names the file, the entry and what to do."""
 
 
 def _label(value: object) -> str:
@@ -60,7 +60,7 @@ class OwnClass:
 class DeclaredStep:
     """Changes of the network's scores, in this order: calibration, own classes, `other` below a threshold.
 
-    `labels` are those of its classes if they are not the network's, once the network's labels are known.
+    `labels` has the labels of its classes if they are not the network's, once the network's labels are known.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -92,8 +92,7 @@ class DeclaredStep:
 class FunctionStep:
     """A Python function from scores fp32 [N, classes], and if it takes a second argument embeddings fp32 [N, size].
 
-    It returns the scores of its own classes, [N, own classes]. `labels` are those of its classes if they are not the
-    network's.
+    It returns the scores of its own classes, [N, own classes]. `labels` has their labels if they are not the network's.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")

@@ -1,13 +1,13 @@
 """Model repositories in buckets, by fsspec, and working copies for the commands that change one.
 
-    s3://bucket/models          Amazon S3, and what speaks its protocol (AWS_ENDPOINT_URL)
+    s3://bucket/models          Amazon S3, and others with its protocol (AWS_ENDPOINT_URL)
     gs://bucket/models          Google Cloud Storage
     as://account/container/models   Azure Blob Storage, as Triton writes it
 
 The libraries find the credentials: in the environment, on the machine or from the pod's identity.
 
-Readers need no lock: an object appears whole, files appear before the configurations that name them, those of steps
-before those of ensembles, and deletions come last.
+Readers need no lock: an object appears whole, files appear before the configurations that name them, configurations
+of steps before configurations of ensembles, and deletions come last.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ WHOLE_BYTES = 2**20
 EMPTY = SafePath(".keep")
 """A file in the version folders of ensembles: a bucket has no empty folders, and Triton needs one for each version."""
 OWN = f"{sizing.FOLDER}/{sizing.NAME}.pbtxt"
-"""The end of the paths of files that each machine writes for itself, and that no bucket has."""
+"""The end of the paths of files that each machine writes for itself, and that are not copied to buckets."""
 
 
 class BucketError(UserError):
@@ -138,14 +138,14 @@ class RepositoryBucket:
             self._system.put_file(str(source), self._root + path)
 
     def delete(self, paths: Collection[SafePath]) -> None:
-        """Delete objects; those that are not there are left out."""
+        """Delete objects; missing ones are skipped."""
         for path in paths:
             with contextlib.suppress(ObjectChanged), self._errors():
                 self._system.rm_file(self._root + path)
 
 
 class WorkingCopy:
-    """A folder with what a bucket has; `publish` writes back what has changed in it."""
+    """A folder with the contents of a bucket; `publish` writes its changes back."""
 
     def __init__(self, bucket: RepositoryBucket, folder: Path) -> None:
         self.folder = folder
@@ -161,7 +161,7 @@ class WorkingCopy:
         self._before = _files(folder)
 
     def publish(self) -> int:
-        """Write what has changed into the bucket; returns the number of objects.
+        """Write the changes into the bucket; returns the number of objects.
 
         Raises BucketError if the bucket was changed meanwhile: nothing is written then.
         """

@@ -1,6 +1,6 @@
-"""What the web page says of a model beside its labels: a sentence, and pictures to try.
+"""The web page's description of a model: a sentence, and pictures to try.
 
-The sentence is an option of the record, and so a parameter of the ensemble. The pictures lie beside the record:
+The sentence is an option of the record, and so a parameter of the ensemble. The pictures are next to the record:
 
 NAME/examples.json          [{"file": "example-1.jpg", "label": "poppy"}]; the label is null where it is not known
 NAME/example-1.jpg, …       JPEG or PNG

@@ -1,10 +1,10 @@
-"""A model's entry in a repository: the record of how it was made, beside the files that Triton reads.
+"""A model's entry in a repository: the record of how it was made, next to the files that Triton reads.
 
 flowers/                config.pbtxt, a folder named after the version in use, and origin.json: this module's record
 flowers.v1/ flowers.v2/ an ensemble for each version, once there are several
 flowers_preprocessor/   config.pbtxt, 1/*.py
 flowers_classifier/     config.pbtxt, labels.txt, a folder with the network for each version
-flowers.v2_after/       the step after the network of version 2, if it has one: config.pbtxt, labels.txt, 1/*.py
+flowers.v2_after/       the post-processing step of version 2, if it has one: config.pbtxt, labels.txt, 1/*.py
 """
 
 import json
@@ -58,9 +58,9 @@ class Outcome:
     embedding_difference: float = 0.0
     """1 minus the smallest cosine of an embedding and the original's."""
     cpu_runtime: CpuRuntime | None = None
-    """What runs the TorchScript on a CPU; None for other formats."""
+    """The runtime of the TorchScript on a CPU; None for other formats."""
     memory: MemoryRecord | None = None
-    """What a process of it takes on a CPU; None where it was not measured."""
+    """Memory of one of its processes on a CPU; None if it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,13 @@ class Version:
     spec: ModelSpec
     outcome: Outcome
     drift_reference: str = ""
-    """How its answers were distributed, as `gateway model drift --store` wrote it; "" if it has not."""
+    """The distribution of its answers, from `gateway model drift --store`; "" if there is none."""
     network: int = 0
-    """The version whose network it runs, with another step after it; 0 is its own."""
+    """The version whose network it runs, with another post-processing step; 0 for its own network."""
 
     @property
     def classes(self) -> int:
-        """The number of classes that clients get: those of the step after the network, or else the network's."""
+        """The number of classes in answers: of the post-processing step, else of the network."""
         return len(own_labels(self.spec.after)) or self.outcome.classes
 
 
@@ -104,7 +104,7 @@ class Entry:
 
     @property
     def in_use(self) -> int:
-        """The version that answers, or the one with the largest share; Triton's own clients get it."""
+        """The version that answers, or the one with the largest share; Triton's other clients get it."""
         return int(self.rollout.version)
 
     @property
@@ -129,7 +129,7 @@ class Entry:
 
     @property
     def multi_label(self) -> bool:
-        """Whether each class has a probability of its own."""
+        """Whether the probabilities of the classes are independent (sigmoid)."""
         return self.spec.multi_label
 
     @property
@@ -174,11 +174,11 @@ class Entry:
 
     @property
     def steps_after(self) -> tuple[str, ...]:
-        """The folders of the steps after the networks."""
+        """The folders of the post-processing steps."""
         return tuple(step for version in self.versions if (step := self.step_after(version)))
 
     def step_after(self, version: int) -> str:
-        """The folder of the step after a version's network; "" if it has none."""
+        """The folder of a version's post-processing step; "" if it has none."""
         return f"{pinned(self.name, version)}_after" if self.versions[version].spec.after else ""
 
     def network_of(self, version: int) -> int:

@@ -1,4 +1,4 @@
-"""`gateway model pull --follow`: keeps a folder like a bucket, and has the Triton beside it load what has changed.
+"""`gateway model pull --follow`: keeps a folder like a bucket, and has the pod's Triton load what has changed.
 
 It is Triton's repository in a pod, without a library for buckets in Triton.
 """
@@ -39,7 +39,7 @@ LOAD_SECONDS = 600.0
 SETTLE_SECONDS = 5.0
 """Pause before models are loaded: Triton's container completes their configurations, every 2 seconds."""
 SPREAD = 0.25
-"""Share of the interval by which it varies, so that Tritons load at different times."""
+"""Share of the interval by which it varies, so that Triton servers load at different times."""
 
 Say = Callable[[str], None]
 
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 class Follower:
     """A folder that is kept like a bucket.
 
-    A file beside the folder has what was copied into it, so that another process can go on.
+    A file next to the folder records what was copied, so that another process can continue.
     """
 
     def __init__(self, bucket: RepositoryBucket, folder: Path) -> None:
@@ -55,7 +55,7 @@ class Follower:
         self._state = folder.with_name(f".{folder.name}.pulled.json")
 
     def update(self) -> set[str]:
-        """Copy what has changed, and return the models that it belongs to; raises BucketError.
+        """Copy all changes, and return the changed models; raises BucketError.
 
         Files that the bucket no longer has are deleted. A bucket that is empty is an error, and deletes nothing.
         """
@@ -78,7 +78,7 @@ class Follower:
 
     def _copy(self, there: Objects, wanted: Collection[SafePath], gone: Collection[SafePath]) -> None:
         self._folder.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the folder: Triton must not see half of it.
+        # Next to the folder: Triton must not see half of it.
         with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self._folder.parent) as scratch:
             drafts = Path(scratch)
             for path in wanted:
@@ -118,7 +118,7 @@ def load_models(url: str, repository: Path, models: Collection[str], say: Say) -
     """Have the Triton at an http:// URL load models of its repository; returns the models that failed.
 
     Steps are loaded before ensembles, a model after its versions, and between two loads there is a pause for calls.
-    Models that have gone are unloaded once gateways have followed what was loaded.
+    Removed models are unloaded once gateways have followed the loaded ones.
     """
     ensembles, failed, pause = ensembles_of(repository), set(), 0.0
     gone = {name for name in models if not (repository / name / CONFIG).is_file()}
@@ -143,9 +143,9 @@ def load_models(url: str, repository: Path, models: Collection[str], say: Say) -
 
 
 def follow(follower: Follower, interval_seconds: float, say: Say, load: Callable[[set[str]], set[str]]) -> None:
-    """Update for ever: what fails is reported, and tried again by the next update.
+    """Update for ever: a failure is reported, and the next update tries again.
 
-    `load` has a Triton load models and returns those that failed.
+    `load` has a Triton load models and returns the ones that failed.
     """
     pending: set[str] = set()
     while True:

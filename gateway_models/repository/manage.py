@@ -26,7 +26,7 @@ def entries(repository: Path) -> list[Entry]:
 
 
 def use(repository: Path, name: str, rollout: Rollout) -> Rollout:
-    """Record which versions of a model answer, and return what was recorded before; raises EntryError."""
+    """Record which versions of a model answer, and return the previous record; raises EntryError."""
     try:
         with changing(repository, name) as entry:
             check_versions(entry, *map(int, rollout.versions))
@@ -59,7 +59,7 @@ def remove_version(repository: Path, name: str, version: int) -> tuple[Entry, tu
         write_again(entry, repository)
         for folder in gone:
             shutil.rmtree(repository / folder, ignore_errors=True)
-        # The network of a removed version may be that of others, with other steps after it.
+        # Other versions may use the removed version's network, with other post-processing steps.
         if (network := old.network_of(version)) not in in_use:
             shutil.rmtree(repository / entry.classifier / str(network), ignore_errors=True)
         return entry, gone

@@ -1,4 +1,4 @@
-"""A model's preprocessing, and the same as torchvision transforms."""
+"""A model's preprocessing, and the equal torchvision transforms."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ class Preprocessing:
     """The preprocessing that a model needs; mean and std of RGB on a scale from 0 to 1.
 
     `resize_size` is height and width in pixels, or one number for the shorter side; `crop_size` is the side of the
-    centre square; `resize_library` is pillow or torch; `crop_rounding`, of half of what the crop leaves, is even, as in
+    centre square; `resize_library` is pillow or torch; `crop_rounding`, of half of the crop's margin, is even, as in
     torchvision and timm, or floor, as in transformers. Raises PreprocessingError for invalid values.
     """
 

@@ -126,7 +126,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
 
 
 def _after(entry: Entry, version: int) -> dict[str, str]:
-    """The parts of an ensemble that depend on the step after its network."""
+    """The parts of an ensemble that depend on its post-processing step."""
     step = entry.versions[version].spec.after
     if step is None:
         return {"scores": "PREDICTION", "then": f"then {entry.classifier}", "after": "", "after_step": ""}
@@ -140,7 +140,7 @@ def _after(entry: Entry, version: int) -> dict[str, str]:
 
 
 def _after_config(entry: Entry, version: int) -> str:
-    """config.pbtxt of the step after a version's network."""
+    """config.pbtxt of a version's post-processing step."""
     found = entry.versions[version]
     assert found.spec.after is not None
     size = found.outcome.embedding_size if found.spec.after.takes_embeddings else 0
@@ -200,7 +200,7 @@ def _warmup(sizes: list[int], side: int, image_type: str) -> str:
 
 
 def _accelerators(entry: Entry) -> str:
-    """What runs an ONNX model inside of ONNX Runtime, after https://github.com/triton-inference-server/onnxruntime_backend."""
+    """How ONNX Runtime runs an ONNX model, after https://github.com/triton-inference-server/onnxruntime_backend."""
     found = tensorrt.accelerator(entry) if entry.serving.tensorrt else ""
     if entry.serving.openvino:
         found += _OPENVINO % entry.serving.openvino.value

@@ -24,7 +24,7 @@ def retired(repository: Path, name: str) -> frozenset[int]:
 
 
 def next_version(repository: Path, name: str, versions: Iterable[int] = ()) -> int:
-    """The number after those of a model's versions and of its removed ones; raises EntryError."""
+    """The number after a model's present and removed versions; raises EntryError."""
     return max({*versions, *retired(repository, name)}, default=0) + 1
 
 

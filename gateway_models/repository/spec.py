@@ -1,4 +1,4 @@
-"""A model as the user describes it: one object from the command line to the record beside the model.
+"""A model as the user describes it: one object from the command line to the record next to the model.
 
 A field of `ModelSpec` or `Serving` with an `Option` is an option of `gateway model add`, without other changes.
 """
@@ -109,7 +109,7 @@ class Serving:
     instances: Annotated[
         int | None, Option("Instances of the network, on each GPU; by default as many as fit the machine.", SERVING)
     ] = None
-    """None is not written: Triton gets a count that fits the machine on which it is started."""
+    """Not written if None: Triton gets a count that fits the machine on which it is started."""
     preprocessor_instances: Annotated[
         int | None, Option("Processes that decode, each on one core; by default as many as fit the machine.", SERVING)
     ] = None
@@ -175,8 +175,8 @@ class Serving:
 class ModelSpec:
     """A model to add: the options of `gateway model add`, the payload of the job, and each version's record.
 
-    `add` completes it. Then `source` is an absolute path or a name that needs no other context, `sha256` is that of the
-    files, and `preprocessing`, `format` and `tensor` are known.
+    `add` completes it. Then `source` is an absolute path or a name that needs no other context, `sha256` is the files'
+    checksum, and `preprocessing`, `format` and `tensor` are known.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -206,7 +206,7 @@ class ModelSpec:
             read=tuple,
         ),
     ] = ()
-    """A record has none: the pictures lie beside it."""
+    """A record has none: the pictures are next to it."""
     like: Annotated[
         str | None,
         Option("Prepare images as for these torchvision weights, e.g. ResNet50_Weights.IMAGENET1K_V2.", IMAGES),
@@ -215,7 +215,7 @@ class ModelSpec:
         Preprocessing | None,
         Option("A file of Hugging Face's, preprocessor_config.json.", IMAGES, type=Path),
     ] = None
-    """None: as the existing versions, `like`, or the source have it."""
+    """If None: as in the existing versions, `like`, or the source."""
     resize_library: Annotated[
         str | None,
         Option("Library that resizes: pillow (default) or torch.", IMAGES),
@@ -237,7 +237,7 @@ class ModelSpec:
     input: Annotated[
         str, Option(f"Input of FILE.py:NAME, if it has no annotation: {', '.join(INPUTS)}.", read=_input)
     ] = ""
-    """"" means that it is detected."""
+    """"" if it is to be detected."""
     output: Annotated[str, Option("Which of several outputs are the scores: a name, or a number from 0.")] = ""
     features: Annotated[
         bool, Option("Give embeddings for POST /embed: the input of the last linear layer.", flag="--embeddings")

@@ -51,7 +51,7 @@ class Report:
 
 
 def added(entry: Entry, repository: Path, version: int, service: str, triton: str | None = None) -> None:
-    """Print what `gateway model add` wrote, and how to call the model of the service at this URL.
+    """Print the entry of `gateway model add`, and how to call the model of the service at this URL.
 
     `triton` is the address of the running Triton that has loaded it, if any.
     """
@@ -103,7 +103,7 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
 
 
 def _facts(entry: Entry, version: int) -> dict[str, str]:
-    """What is known about a version."""
+    """The known facts about a version."""
     found = entry.versions[version]
     spec, outcome = found.spec, found.outcome
     facts = {
@@ -193,7 +193,7 @@ def _versions(entry: Entry) -> str:
 
 
 def _role(entry: Entry, version: str) -> str:
-    """What a version does, in words; "" for nothing."""
+    """The role of a version, in words; "" for none."""
     rollout = entry.rollout
     shadow = f"shadow of {rollout.shadow[version]} %" if version in rollout.shadow else ""
     share = "in use" if len(rollout.shares) == 1 else f"{100 * rollout.share(version):.4g} % of requests"

@@ -6,12 +6,12 @@ from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Precision
 
 TENSORRT_CACHE = "/var/cache/tensorrt"
-"""Where engines are kept. Our image for GPUs has the folder, and docker-compose.yml and the chart a volume for it."""
+"""The folder of engines. Our image for GPUs has it, and docker-compose.yml and the chart have a volume for it."""
 WORKSPACE_BYTES = 2**30
 
 
 def profile(entry: Entry) -> tuple[int, int, int]:
-    """The smallest, the usual and the largest batch: what one engine is built for, and what the warm-up runs."""
+    """The smallest, the usual and the largest batch, for which one engine is built, and the warm-up runs."""
     largest, chosen = entry.serving.max_batch_size, entry.serving.preferred
     preferred = GPU_PREFERRED if chosen is None else chosen
     return 1, max((size for size in preferred if size <= largest), default=largest), largest

@@ -24,7 +24,7 @@ PREPROCESSOR_CODE = SHIPPED_MODELS / PREPROCESSOR / "1"
 
 @contextmanager
 def staging(repository: Path) -> Iterator[Path]:
-    """A temporary folder, beside the repository if possible; raises EntryError."""
+    """A temporary folder, on the repository's file system if possible; raises EntryError."""
     try:
         repository.mkdir(parents=True, exist_ok=True)
         # Not inside: Triton treats every folder as a model, even a hidden one, and does not start if it lacks a config.
@@ -38,7 +38,7 @@ def staging(repository: Path) -> Iterator[Path]:
 
 def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path, step: Path | None = None) -> None:
     """Write a new entry and move the network of its only version into it, and its `step` after it; raises OSError."""
-    # Beside the network's folder, which is moved as a whole for a function.
+    # Not in the network's folder, which is moved as a whole for a function.
     draft = network.parent.parent / "models"
     write_configs(entry, draft)
     code = draft / entry.preprocessor / "1"

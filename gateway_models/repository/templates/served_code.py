@@ -1,6 +1,6 @@
-"""Runs a user's Python code in a Triton model: imports it, describes its errors, and gives each request its own.
+"""Runs a user's Python code in a Triton model: imports it, describes its errors, and separates requests' errors.
 
-This file is copied beside model.py of a function and of a step after a network.
+This file is copied next to model.py of a function and of a post-processing step.
 """
 
 import importlib.util
@@ -92,7 +92,7 @@ def answers(
     def responses(some: list[Any]) -> list[Any]:
         try:
             return run(some)
-        except (Exception, SystemExit) as exc:  # whatever it is, Triton must get one response for each request
+        except (Exception, SystemExit) as exc:  # for any error, Triton must get one response for each request
             if len(some) == 1:
                 return [failed(exc)]
         # Outside the handler, so that the batch's traceback does not precede each of theirs.

@@ -1,6 +1,6 @@
 """A declared step: calibration, own classes, and `other` below a threshold, in this order.
 
-declared.json beside this file has its numbers. Needs numpy alone.
+declared.json in the same folder has its numbers. Needs numpy alone.
 """
 
 import json
@@ -46,8 +46,8 @@ class Declared:
     def calibrated(self, scores: NDArray[np.float32]) -> Scores:
         """The scores after temperature and bias, fp64 [N, classes].
 
-        Exact on probabilities: the logarithm of a softmax is the logits less one number for all classes of an image,
-        which the softmax that follows removes; that of a sigmoid is undone by the logit.
+        Exact on probabilities: the logarithm of a softmax is the logits minus one number for all classes of an image,
+        which the following softmax removes; the logit undoes a sigmoid.
         """
         values = scores.astype(np.float64)
         if self.temperature == 1 and not self.bias.any():

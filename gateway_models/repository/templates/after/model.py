@@ -1,4 +1,4 @@
-"""The step after a network as a Triton model: this file, served_step.py, served_code.py, step.json, and code/.
+"""A post-processing step as a Triton model: this file, served_step.py, served_code.py, step.json, and code/.
 
 Written by `gateway model add --postprocess`, `gateway model postprocess` and `gateway model calibrate`. torch is not
 imported, so that the process starts quickly and takes little memory.
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-# Files beside this one.
+# Files in this folder.
 from served_code import UserCodeError, answers  # type: ignore[import-not-found]  # noqa: E402
 from served_step import ServedStep  # type: ignore[import-not-found]  # noqa: E402
 

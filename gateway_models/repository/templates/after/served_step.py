@@ -1,4 +1,4 @@
-"""Calls the step after a network; the same code runs in the check of `gateway model add`, in `verify` and in Triton.
+"""Calls a post-processing step; the same code runs in the check of `gateway model add`, in `verify` and in Triton.
 
 step.json has `module`, `callable`, the `classes` and the embeddings' `size` of the network, and `own_classes`, the
 number of scores that the step returns (0: not known yet). code/ has the module and its files.
@@ -38,7 +38,7 @@ class ServedStep:
     def __call__(self, scores: Scores, embeddings: Scores | None = None) -> Scores:
         """Its scores fp32 [N, own classes] for the network's scores fp32 [N, classes] and embeddings fp32 [N, size].
 
-        Raises UserCodeError, and whatever the function raises.
+        Raises UserCodeError, and the function's exceptions.
         """
         assert self._function is not None
         # A function may write into its argument, which may be memory of Triton's.

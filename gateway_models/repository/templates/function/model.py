@@ -16,7 +16,7 @@ from torch.utils.dlpack import from_dlpack
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-# Files beside this one.
+# Files in this folder.
 from served_code import UserCodeError, answers  # type: ignore[import-not-found]  # noqa: E402
 from served_function import ServedFunction  # type: ignore[import-not-found]  # noqa: E402
 

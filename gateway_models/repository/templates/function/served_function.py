@@ -47,11 +47,11 @@ class ServedFunction:
         self._as_tensor = annotation is Tensor
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """fp32 [N, classes] on the CPU; raises whatever the function raises."""
+        """fp32 [N, classes] on the CPU; raises the function's exceptions."""
         return self._activation(self.scores(images)).contiguous()
 
     def scores(self, images: Tensor) -> Tensor:
-        """The function's scores for images fp32 [N, 3, H, W], in fp32 on the CPU; raises whatever it raises."""
+        """The function's scores for images fp32 [N, 3, H, W], in fp32 on the CPU; raises its exceptions."""
         batch = arranged(images.cpu(), self.input)
         result = self.function(batch if self._as_tensor else batch.numpy(), *self._state)
         if isinstance(result, Mapping) and len(result) == 1:
