@@ -1,1 +1,1 @@
-"""Throughput of the service beside the bare limit of the machine, measured side by side in one run."""
+"""Throughput of the service compared with the bare limit of the machine, measured in the same run."""

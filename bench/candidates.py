@@ -17,9 +17,9 @@ from bench.services import Service
 
 STAGES = ("gateway", "Triton", "preprocessor", "classifier")
 SINGLES_IN_FLIGHT = 32
-"""Requests in flight during the warm-up, and those of a service that gets many files as single uploads."""
+"""Requests in flight during the warm-up, and when a service gets many files as single uploads."""
 WARM_UP_SECONDS = 12.0
-"""Before the first measurement of a service: longer than the gateway keeps what it has read of Triton's statistics."""
+"""Before the first measurement of a service: longer than the gateway caches Triton's statistics."""
 TURN_WARM_UP_SECONDS = 1.0
 """After each pause of a service, at most as long as the measurement."""
 SIZES = {0: None, 12: (4000, 3000), 24: (6000, 4000), 49: (7000, 7000)}
@@ -87,7 +87,7 @@ def started(
     one_file: tuple[str, ...] = (),
     warm_up_seconds: float = WARM_UP_SECONDS,
 ) -> dict[str, Candidate]:
-    """Start services one by one, warm each up, and pause it; `one_file` names those that take one file a request."""
+    """Start services one by one, warm each up, and pause it; `one_file` names services that take one file a request."""
     candidates = {}
     for name, start in services.items():
         progress(f"starting {name}")

@@ -1,10 +1,10 @@
-"""`python -m bench.feed`: what the service costs around its network, per image.
+"""`python -m bench.feed`: the service's cost per image around its network.
 
-The network answers at once, so the rest is what feeds a fast network, such as one on a GPU. For single uploads and for
-one upload of 200 files the table has the processor time of each stage, the images/s that a core feeds, and the number
-of calls that the gateway sends to Triton; with `--tree` also for other checkouts, in turns, and the ratios to the
-first of them. Beside the rate of many single uploads it prints what gateway/machine/capacity.py predicts for the cores
-that the service had: within a factor of PREDICTED_WITHIN on an idle machine.
+The network answers immediately, so the rest is what feeds a fast network, such as one on a GPU. The table has, for
+single uploads and for one upload of 200 files, the processor time of each stage, the images/s that a core feeds, and
+the number of calls to Triton. With `--tree` it compares other checkouts in turns, with ratios to the first one. It also
+prints the rate of many single uploads that gateway/machine/capacity.py predicts for the cores of the service: within a
+factor of PREDICTED_WITHIN on an idle machine.
 """
 
 import shutil
@@ -64,7 +64,7 @@ def main(
 
 
 def predicted_rate(measured: Measurement) -> float:
-    """What the plan promises for the cores that everything else left to the service, and for this network."""
+    """The plan's rate for this network, on the cores that the other processes left to the service."""
     network_ms = max(0.01, 1e3 * measured.cpu_seconds.get(CLASSIFIER, 0.0) / measured.images)
     costs = replace(recorded_costs(DEFAULT_MODEL_REPOSITORY), network_ms=network_ms)
     return plan(max(0.1, usable_cores() - measured.others_cores), 0, costs).images_per_second

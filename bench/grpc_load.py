@@ -16,7 +16,7 @@ TOP_K = 5
 
 
 class GrpcLoad:
-    """Calls a Triton; made in a process of its own (bench.remote)."""
+    """Calls Triton from a separate process (bench.remote)."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -32,7 +32,7 @@ class Call:
 
 
 class HttpLoad:
-    """Sends requests to a service, with an API key if one is needed; made in a process of its own (bench.remote)."""
+    """Sends requests to a service, with an API key if one is needed, from a separate process (bench.remote)."""
 
     def __init__(self, url: str, key: str = "") -> None:
         address = urlsplit(url)
@@ -108,7 +108,7 @@ class Connection:
 
 
 def requests(photos: list[Photo], files: int, host: str, key: str = "") -> list[Call]:
-    """Requests of `files` photographs each, which use the photographs in turn."""
+    """Requests of `files` photographs each, which cycle through the photographs."""
     count = len(photos) if files == 1 else 1
     chosen = itertools.cycle(photos)
     return [form_request([next(chosen) for _ in range(files)], host, key) for _ in range(count)]

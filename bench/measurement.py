@@ -1,6 +1,6 @@
 """Measurements: images, latencies and processor time, and several of them made in turns.
 
-The speed of a shared machine changes by half within minutes. So whatever is compared is measured in turns, in rounds
+The speed of a shared machine changes by half within minutes. So measurements that are compared take turns, in rounds
 that alternate the order, and results are medians of the ratios within a round.
 """
 

@@ -132,7 +132,7 @@ def main(
             for victim in victims:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     victim.send_signal(fault.number)
-            time.sleep(3)  # most failures come within this time; `steady` waits for those of a hang
+            time.sleep(3)  # most failures come within this time; `steady` waits for the failures of a hang
             recovered = wait_for(lambda: clients.steady(sent_at), PATIENCE_SECONDS)  # noqa: B023
             lost = lost or not recovered
             failed = clients.failed(sent_at)

@@ -14,8 +14,8 @@ _made: object | None = None
 class Remote:
     """`factory(*arguments)`, made in a new process on the first call of one of its methods.
 
-    A call raises what the method raises, or BrokenProcessPool if the process ends. Ctrl-C is for the process that made
-    the object: an exception there ends the other process, whatever it is calling.
+    A call raises the method's exception, or BrokenProcessPool if the process ends. Ctrl-C reaches only the process that
+    made the object: an exception there ends the other process, even during a call.
     """
 
     def __init__(self, factory: Callable[..., object], *arguments: object) -> None:
@@ -33,7 +33,7 @@ class Remote:
         """Start a call; the future has its return value."""
         return self._pool.submit(_call, self._make, method, arguments)
 
-    def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401  # whatever the method returns
+    def call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401  # the method's result
         """Call a method and wait for its return value."""
         return self.start(method, *arguments).result()
 

@@ -1,6 +1,6 @@
-"""`python -m bench.rest`: how long `gateway up` takes to be ready, and what it takes when no client is connected.
+"""`python -m bench.rest`: how long `gateway up` takes to be ready, and its cost while no client is connected.
 
-Each round starts the service again, so that the first round has what a first start prepares. Figures are medians.
+Each round starts the service again; the first round prepares what later starts reuse. Figures are medians.
 """
 
 import os
@@ -22,7 +22,7 @@ MIB = 2**20
 
 
 def name_of(process: psutil.Process) -> str:
-    """What a process of the service is."""
+    """The role of a process of the service."""
     line = " ".join(process.cmdline())
     names = {
         "gateway_local.supervise": "supervisor",

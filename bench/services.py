@@ -63,7 +63,7 @@ class Service:
         return []
 
     def groups(self) -> dict[str, list[psutil.Process]]:
-        """The service's processes by what they do: gateway, Triton, preprocessor, classifier."""
+        """The service's processes by their role: gateway, Triton, preprocessor, classifier."""
         groups: dict[str, list[psutil.Process]] = {"gateway": []}
         for process in self.tree():
             with suppress(psutil.Error):

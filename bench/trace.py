@@ -46,7 +46,7 @@ class Trace:
 
     @property
     def changes(self) -> int:
-        """How often a call is in another module than the one before it."""
+        """How often consecutive calls are in different modules."""
         modules = [module for module, _ in self.calls]
         return sum(before != after for before, after in pairwise(modules))
 
@@ -66,7 +66,7 @@ class Tracer:
         """Frames that were entered: a coroutine that is resumed is no call."""
 
     def record(self, send: Callable[[], object]) -> Trace:
-        """The trace of what `send` causes; `send` runs on the caller's thread."""
+        """The trace of `send`, which runs on the caller's thread."""
         self._trace, self._frames = Trace(), {}
         self._switch(self._note)
         try:
@@ -94,7 +94,7 @@ class Tracer:
 
 
 def requests(url: str, port: int) -> dict[str, Callable[[Tracer], Trace]]:
-    """What is sent, by name; each returns its trace."""
+    """The requests to trace, by name; each returns its trace."""
     photo = coffee().data
     client = httpx.Client(base_url=url, timeout=60)
 

@@ -1,6 +1,6 @@
 """`python -m deploy.default_model`: the default model as an archive in dist/, to build images without torch.
 
-`DEFAULT_MODEL=dist` has the Dockerfile unpack it instead of exporting the model. It has what is generated: the files
+`DEFAULT_MODEL=dist` has the Dockerfile unpack it instead of exporting the model. It has the generated files: the ones
 that triton_models/ lacks in a checkout, and onnx_models/ as a whole.
 """
 
@@ -26,7 +26,7 @@ IN_IMAGE = "/app/"
 """Where the Dockerfile unpacks it; records of models name their source by its path."""
 PACKED = (*GENERATED, "onnx_models")
 _NOT_PACKED = {"configs", "__pycache__"}
-"""Counts for this machine, and what this machine's Python compiled."""
+"""Counts for this machine, and the bytecode of this machine's Python."""
 _NOT_COPIED = shutil.ignore_patterns("model.pt", "cpu.*", "labels.txt", "origin.json", "configs", "__pycache__")
 
 say = partial(print, flush=True)
@@ -48,7 +48,7 @@ def export(python: Path, folder: Path) -> None:
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Pack the files of the exported repositories; the same files make the same archive, whenever and by whom."""
+    """Pack the files of the exported repositories, reproducibly: the same files make the same archive."""
     paths = sorted(path for each in PACKED for path in _with_what_is_inside(folder / each))
     with (
         archive.open("wb") as raw,

@@ -48,7 +48,7 @@ with Gateway(sys.argv[1]) as gateway:
 
 
 class NotAsReleased(Exception):
-    """Something that was built does not do what it is for."""
+    """A built package does not work."""
 
 
 def run(*command: object, cwd: Path = PROJECT) -> None:
@@ -64,12 +64,12 @@ def build(folder: Path, *, isolated: bool = True) -> None:
 
 
 def package_chart(folder: Path) -> None:
-    """The chart's package, in a process of its own, since Helm's library contains Go's runtime."""
+    """The chart's package, in a separate process, since Helm's library contains Go's runtime."""
     run(sys.executable, "-c", _PACKAGE_CHART, CHART, folder)
 
 
 def write_bom(python: Path, path: Path) -> None:
-    """What the gateway's environment contains, as a CycloneDX document, without the paths of this machine's files."""
+    """The contents of the gateway's environment, as a CycloneDX document, without the paths of this machine's files."""
     options = ["--short-PURLs", "--output-reproducible", "--output-file", path]
     run(sys.executable, "-m", "cyclonedx_py", "environment", *options, python)
     document = json.loads(path.read_text())
@@ -97,7 +97,7 @@ def environment(folder: Path) -> Path:
 
 
 def install(python: Path, *wanted: object) -> None:
-    """Install wheels and their pinned requirements; compiled is only what then runs."""
+    """Install wheels and their pinned requirements, without compiling bytecode."""
     options = ["--quiet", "--disable-pip-version-check", "--no-compile", "-c", CONSTRAINTS]
     run(python, "-m", "pip", "install", *options, *wanted)
 
@@ -110,7 +110,7 @@ def wheel(folder: Path, name: str) -> Path:
 
 @contextmanager
 def served(python: Path, home: Path) -> Iterator[str]:
-    """`gateway up` of an environment, far from the checkout, with a data folder of its own; yields its address."""
+    """`gateway up` of an environment, far from the checkout, with a new data folder; yields its address."""
     port, triton_port = _free_port(), _free_port()
     foreign = ("GATEWAY_", "PYTHON", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
@@ -197,7 +197,7 @@ def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
                 f"gateway up ended with status {process.returncode} before it was ready; its log is above"
             )
         try:
-            with urllib.request.urlopen(f"{url}/health/ready", timeout=5):  # noqa: S310  # an address of its own
+            with urllib.request.urlopen(f"{url}/health/ready", timeout=5):  # noqa: S310  # a local address
                 return
         except OSError:  # also of an answer that says that it is not ready
             time.sleep(0.5)

@@ -49,13 +49,13 @@ class Options(TypedDict, total=False):
 
 
 class ModelOptions(TypedDict, total=False):
-    """What `classify` and `embed` ask of the service, as parameters of its HTTP interface."""
+    """What `classify` and `embed` request from the service, as parameters of its HTTP interface."""
 
     model: str | None
     version: str | int | None
     one_version: bool
-    """Whether the model and the version that answer first also get all other images, whatever changes meanwhile; by
-    default True."""
+    """Whether all images use the model and the version of the first answer, even if they change meanwhile; by default
+    True."""
     top_k: int | None
     timeout: float | None
     """Seconds for each image."""
@@ -102,7 +102,7 @@ class AsyncGateway:
             transport=options.get("transport"),
             mounts=DIRECT,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            follow_redirects=False,  # the API key goes to this host alone
+            follow_redirects=False,  # the API key must not go to another host
         )
 
     async def __aenter__(self) -> "AsyncGateway":

@@ -61,7 +61,7 @@ class Batches:
         self._ended = False
 
     async def take(self) -> list[Loaded]:
-        """Return the next images for one request, with those that cannot be sent; [] at the end."""
+        """Return the next images for one request, including images that cannot be sent; [] at the end."""
         started = time.monotonic()
         batch: list[Loaded] = []
         nbytes = 0
@@ -114,7 +114,7 @@ async def _first(images: AsyncIterator[NamedImage], most: int) -> AsyncIterator[
 
 
 def _in_thread(work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-    """Call a function in a thread of its own. It is a daemon: the program may end while a read has not returned."""
+    """Call a function in a daemon thread, so that the program may end while a read has not returned."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # so that the caller's cancellation does not cancel it
 

@@ -1,4 +1,4 @@
-"""Responses: their size is bounded, and a document that does not have the gateway's form is an error."""
+"""Responses: their size is bounded, and a document of another form is an error."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -67,7 +67,7 @@ def parsed(data: str | bytes) -> dict[str, Any]:
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Convert what the members of a document of another form raise to Malformed."""
+    """Convert exceptions at members of a document of another form to Malformed."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as exc:

@@ -1,4 +1,4 @@
-"""Errors: one class for whom they concern, and the attribute `code`, as in the table of docs/reference/errors.md.
+"""Errors: one class for each scope, and the attribute `code`, as in the table of docs/reference/errors.md.
 
 GatewayError
 ├── ImageError      one image failed; the others keep their results
@@ -19,7 +19,7 @@ SERVICE_CODES = {
     "inference_failed": False,
     "load_failed": False,
     "internal_error": False,
-    # Those of the client; `http_` with a status is the refusal of a proxy.
+    # Codes of the client; `http_` with a status is the refusal of a proxy.
     "connection_lost": True,
     "unreachable": False,
     "unexpected_answer": False,
@@ -35,7 +35,7 @@ def is_retryable(code: str) -> bool:
 class GatewayError(Exception):
     """An error: a stable code, an HTTP status if there is one, and a message with advice.
 
-    `details` are further members of the problem document (RFC 9457), such as the limit that was exceeded and its
+    `details` are the other members of the problem document (RFC 9457), such as the limit that was exceeded and its
     value; `retry_after_seconds` is the value of the Retry-After header.
     """
 

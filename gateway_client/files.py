@@ -1,4 +1,4 @@
-"""Files: those of unknown origin are opened without blocking and read up to a limit; output is replaced atomically."""
+"""Files: files of unknown origin are opened without blocking and read up to a limit; output is replaced atomically."""
 
 import os
 import secrets
@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 DEFAULT_FILE_BYTES = 20 * 2**20
 """Maximum bytes read from a file if the service's `max_file_bytes` is unknown."""
 MAX_FILE_BYTES = 2**30
-"""Maximum bytes read from a file, whatever limit the service reports: no gateway accepts a larger file."""
+"""Maximum bytes read from a file: no gateway accepts a larger one."""
 PIECE_BYTES = 256 * 1024
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_RDONLY", "O_NONBLOCK", "O_CLOEXEC", "O_NOCTTY", "O_BINARY"))
 _KINDS = {
@@ -46,7 +46,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether listings skip a path below what is listed: hidden files and folders, and macOS's __MACOSX."""
+    """Whether listings skip a path: hidden files and folders, and macOS's __MACOSX."""
     return any((part.startswith(".") and part not in (".", "..")) or part == "__MACOSX" for part in name.split("/"))
 
 

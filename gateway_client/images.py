@@ -93,7 +93,7 @@ def _is_file(given: object) -> bool:
 
 
 def _open_file(file: Source, max_file_bytes: int) -> NamedImage:
-    """Read at once, from its position on, since the caller may close it before the image is sent."""
+    """Read now, from the current position on, since the caller may close the file before the image is sent."""
     data = file.read(max_file_bytes + 1)
     name = getattr(file, "name", "")
     if not isinstance(data, bytes):

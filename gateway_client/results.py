@@ -62,4 +62,4 @@ class Model:
     ready: bool
     labels: tuple[str, ...] = field(repr=False)
     default: bool = False
-    """Whether requests that name no model get it."""
+    """Whether it answers requests that name no model."""

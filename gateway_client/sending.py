@@ -38,7 +38,7 @@ class SendOptions:
     on_wait: OnWait | None = None
     path: str = "predict"
     one_version: bool = False
-    """Whether the model and the version that answer first also get all other images."""
+    """Whether all images use the model and the version of the first answer."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class _RetryBudget:
 
 
 class Sending:
-    """Sends batches concurrently. `results` yields what is ready; all tasks end with it."""
+    """Sends batches concurrently. `results` yields results as they are ready; all tasks end with it."""
 
     def __init__(self, http: httpx.AsyncClient, batches: Batches, options: SendOptions, concurrency: int) -> None:
         self._http = http

@@ -31,7 +31,7 @@ from gateway_client.visible import visible
 
 NDJSON = "application/x-ndjson"
 MAX_EXTRA_LINES = 64
-"""Lines that a response may have besides one for each image."""
+"""Lines that a response may have in addition to one for each image."""
 MAX_MESSAGE_CHARACTERS = 2_000
 MAX_LOCATION_CHARACTERS = 200
 MAX_RETRY_AFTER_SECONDS = 86_400.0
@@ -56,7 +56,7 @@ def multipart(batch: Sequence[Loaded]) -> tuple[list[bytes], str]:
 
 
 def json_body(batch: Sequence[Loaded]) -> tuple[list[bytes], str]:
-    """Build a body of which some images are URLs; returns parts and Content-Type."""
+    """Build a body with the URLs of some images; returns parts and Content-Type."""
     parts = [b'{"images":[']
     for number, loaded in enumerate(batch):
         parts.append(b"," if number else b"")

@@ -1,1 +1,1 @@
-"""Other servers of the same network, measured beside this one: `make bench ARGS=--peers`."""
+"""Other servers of the same network, compared with this one: `make bench ARGS=--peers`."""

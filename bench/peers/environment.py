@@ -21,14 +21,14 @@ from gateway_local.paths import PROJECT, default_cache_dir
 REQUIREMENTS = ("litserve==0.2.19", "fastapi", "uvicorn[standard]", "python-multipart")
 """torch, torchvision, ONNX Runtime and OpenCV come from the environment that measures, so they are the same for all."""
 FILES = {TORCH: "model.pt", ONNX: "cpu.onnx"}
-"""The network of a model repository for each runtime; the second is what this service runs on a CPU."""
+"""The network of a model repository for each runtime; this service runs the second on a CPU."""
 _LITSERVE = "-m bench.peers.lit {port} {workers}"
 _FASTAPI = "-m uvicorn bench.peers.naive:app --log-level error --workers {workers} --port {port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """How a peer is started, and what runs its network."""
+    """The command of a peer, and the runtime of its network."""
 
     arguments: str
     """Arguments of Python."""
@@ -39,7 +39,7 @@ class Peer:
 
     @property
     def group(self) -> str:
-        """What it is compared in: AS_WRITTEN, or the peers tuned with its runtime."""
+        """The group that it is compared in: AS_WRITTEN, or the peers tuned with its runtime."""
         return self.runtime if self.tuned else AS_WRITTEN
 
 

@@ -1,4 +1,4 @@
-"""Measures this service beside other servers of the same network, in turns, and makes the tables."""
+"""Measures this service and other servers of the same network in turns, and makes the tables."""
 
 import os
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Renders the chart with the Helm library of the wheel helm-python-sdk, in a process of its own.
+"""Renders the chart with the Helm library of the wheel helm-python-sdk, in a separate process.
 
 The library contains Go's runtime, with threads and signal handlers, which a process that forks should not have. One
 process renders many sets of values, since a set takes milliseconds and a start a third of a second.
@@ -44,7 +44,7 @@ class Rendered:
 
     @cached_property
     def documents(self) -> list[dict[str, Any]]:
-        """Every object of the release, including those of `helm test`."""
+        """Every object of the release, including the ones for `helm test`."""
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, if libyaml is installed
         texts = (text for name, text in self.files.items() if name.endswith(".yaml"))
         return [document for text in texts for document in yaml.load_all(text, loader) if document]

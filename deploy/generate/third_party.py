@@ -52,9 +52,9 @@ def places() -> dict[str, set[str]]:
 
 
 def needed(*names: str) -> set[str]:
-    """The names of all that pip installs with these, but of this project itself and of CUDA's packages.
+    """The names of everything that pip installs with these, except this project and CUDA's packages.
 
-    This project's requirements are those of pyproject.toml, the others' those of the installed distributions. Raises
+    Takes this project's requirements from pyproject.toml, and the others' from the installed distributions. Raises
     LookupError if one of them is not installed.
     """
     found: set[str] = set()

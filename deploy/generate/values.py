@@ -159,7 +159,7 @@ RULES: dict[str, Schema] = {
 def schema() -> str:
     """values.schema.json: it lists every name of the chart, so that a misspelt one is refused.
 
-    Kubernetes checks the fields of its own objects, and the gateway the values of its variables when it starts.
+    Kubernetes checks the fields of its objects, and the gateway checks its variables when it starts.
     """
     settings = {
         "type": "object",

@@ -1,7 +1,7 @@
 """The project's version in files that cannot read it.
 
-It stands in `gateway/__init__.py` alone. pyproject.toml reads it there when a wheel is built; the client and the resize
-kernel are distributions of their own, which are built from their folders alone, and Helm reads the chart.
+Only `gateway/__init__.py` has it. pyproject.toml reads it there when a wheel is built; the client and the resize
+kernel are separate distributions, which are built from their folders alone, and Helm reads the chart.
 """
 
 import re

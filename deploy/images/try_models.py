@@ -52,7 +52,7 @@ def classify(model: str) -> dict[str, list[float]]:
 
 
 def fault(model: str, server: "subprocess.Popen[bytes]") -> str:
-    """What is wrong with the server or with its answer, as a sentence; "" if nothing is."""
+    """The fault of the server or of its answer, as a sentence; "" if there is none."""
     end = time.monotonic() + LOADED_WITHIN_SECONDS
     while not is_ready():
         if server.poll() is not None:

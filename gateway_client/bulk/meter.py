@@ -15,10 +15,10 @@ class Meter:
     ) -> None:
         self._clock = clock
         self.before = 0
-        """Images that were passed over, since they have rows."""
+        """Images that were skipped, since they have rows."""
         self.done = 0
         self.codes: Counter[str] = Counter(failed_before)
-        """Number of failed images, including those of earlier runs, by error code."""
+        """Number of failed images, including earlier runs, by error code."""
         self.damaged = 0
         """Images of this run with a warning in their rows."""
         self.waiting = ""
@@ -43,7 +43,7 @@ class Meter:
         return self.codes.total()
 
     def speed(self) -> str:
-        """Format what this run has done, at its end."""
+        """Format the totals of this run, at its end."""
         seconds = self._clock() - self._started
         images = "1 image" if self.done == 1 else f"{self.done:,} images"
         return f"{images} in {_duration(seconds)}, {self.done / max(seconds, 1e-9):,.1f}/s"

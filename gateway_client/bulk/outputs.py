@@ -17,7 +17,7 @@ COLUMNS = (
     *("path", "status", "label", "class_id", "score", "predictions", "width", "height", "model", "version"),
     *("error", "message", "warning"),
 )
-"""`label`, `class_id` and `score` are those of the best class; `error` is a code, `message` its description."""
+"""`label`, `class_id` and `score` describe the best class; `error` is a code, `message` its description."""
 EMBEDDING = "embedding"
 """Additional column of a run with `--embeddings`: the embedding as a list of numbers."""
 GROUP_ROWS = 1_000

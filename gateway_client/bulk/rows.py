@@ -1,4 +1,4 @@
-"""The rows of a run so far: a table of SQLite beside the output, from which a run that was killed resumes."""
+"""The rows of a run so far, in an SQLite table next to the output, from which a killed run resumes."""
 
 import json
 import sqlite3
@@ -50,7 +50,7 @@ class Rows:
         self._committed = time.monotonic()
 
     def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options of the first run, with the model and the version that answered it."""
+        """The options of the first run, with its model and version."""
         before = {name: json.loads(value) for name, value in self._table.execute("SELECT * FROM options")}
         for name, value in given.items():
             if name not in before:
@@ -71,7 +71,7 @@ class Rows:
             return self._table.execute("SELECT 1 FROM rows WHERE path = ?", (printable(name),)).fetchone() is not None
 
     def add(self, row: Row) -> None:
-        """Add a row; raises BulkError if another version of the model has answered than the earlier rows."""
+        """Add a row; raises BulkError if its version of the model differs from the earlier rows'."""
         with self._lock:
             for name in ("model", "version"):
                 if row["version"] is not None and self.options.get(name) != row[name]:

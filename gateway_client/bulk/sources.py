@@ -51,7 +51,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of `count` parts of the images, from 1 on; an image's name decides its part, whatever else is there."""
+    """One of `count` parts of the images, from 1 on; an image's name alone decides its part."""
 
     number: int
     count: int
@@ -82,7 +82,7 @@ class Sources:
         self._opened = [_open(source, self.skipped.wants) for source in sources]
 
     def images(self, max_file_bytes: int = DEFAULT_FILE_BYTES) -> Iterator[NamedImage]:
-        """Yield the images of all sources, or those of the shard, in order.
+        """Yield the images of all sources, or of the shard, in order.
 
         At most `max_file_bytes` + 1 bytes of each are read. An unreadable file or folder is also an item: its `read`
         raises OSError with the reason.
@@ -184,7 +184,7 @@ def _stdin(max_file_bytes: int) -> Iterator[NamedImage]:
 
 
 def _lines(descriptor: int, name: str) -> Iterator[str]:
-    """Yield the paths in a file, one per line or separated by NUL; raises BulkError if it is no list of paths."""
+    """Yield the paths in a file, one per line or separated by NUL; raises BulkError if it is not a list of paths."""
     rest, separator, first = b"", b"\n", True
     while chunk := os.read(descriptor, 64 * 1024):
         if first and chunk.startswith(_SIGNATURES):
