@@ -1,7 +1,7 @@
-"""Which test files a change concerns; `make check` runs them.
+"""Finds the test files that a change concerns; `make check` runs them.
 
-`python -m tests.affected` prints the test files that have changed, those that import a changed module or name a changed
-file, and those of the folder that mirrors a changed file's. What has changed: the uncommitted files, and the commits
+`python -m tests.affected` prints the changed test files, test files that import a changed module or name a changed
+file, and the test files of the folder that mirrors a changed file's. Changes are uncommitted files, and the commits
 since the branch left its upstream or `main`; on `main` itself, the last commit.
 """
 
@@ -54,7 +54,6 @@ def concerned(paths: set[str], sources: dict[str, str]) -> set[str]:
 
 
 def main() -> None:
-    """Print the files for pytest."""
     if not (listed := git("ls-files", "-c", "-o", "--exclude-standard", "*.py")):
         sys.exit("make check asks git what has changed, and this is no clone: run make test")
     paths = {*git("diff", "--name-only", base()), *git("ls-files", "-o", "--exclude-standard")}

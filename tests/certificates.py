@@ -14,8 +14,6 @@ class Pair:
 
 
 class Authority:
-    """A certificate authority of its own in a folder."""
-
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder

@@ -50,11 +50,11 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Ctrl-C end what tests start: a shell ignores it for its background jobs, and children inherit that.
+    """Let Ctrl-C end the processes of tests: a shell ignores it for its background jobs, and children inherit that.
 
     It also makes tracebacks of applications without configured logs fast: structlog's own take a second.
     """
-    # As a plug-in of its own, since the hooks of a conftest.py are not called for fixtures of the session.
+    # A separate plug-in, since the hooks of a conftest.py are not called for fixtures of the session.
     for plugin in (counts, postponed, workers):
         config.pluginmanager.register(plugin)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,7 +97,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Put temporary files into pytest's folder, so that pytest removes those of killed processes."""
+    """Put temporary files into pytest's folder, so that pytest removes the ones of killed processes."""
     # Multiprocessing's folder is made before: its sockets need short paths, and it removes the folder itself.
     multiprocessing.util.get_temp_dir()
     folder = str(tmp_path_factory.mktemp("tmp"))
@@ -194,7 +194,7 @@ def light_triton(runtime: TritonRuntime, light_repository: Path) -> Iterator[Emb
 
 @pytest.fixture(scope="session")
 def start_gateway(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[Gateway]]:
-    """Starts a gateway, in a process of its own, with the settings of a test."""
+    """Starts a gateway in a separate process, with the settings of a test."""
     folder, number = tmp_path_factory.mktemp("gateways"), itertools.count()
 
     def start(**settings: object) -> AbstractContextManager[Gateway]:

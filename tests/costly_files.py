@@ -36,7 +36,7 @@ def progressive_jpeg_of_many_scans(side: int, scans: int) -> bytes:
 
 
 def png(width: int, height: int, *chunks: bytes, bits: int = 8, colour: int = 2) -> bytes:
-    """A black PNG with further chunks before its pixels."""
+    """A black PNG with additional chunks before its pixels."""
     channels = {0: 1, 2: 3}[colour]
     row = bytes(1 + -(-width * channels * bits // 8))
     packer = zlib.compressobj(9)

@@ -1,4 +1,4 @@
-"""Gauges of what requests hold: 0 when a test has ended, since nothing of a request may outlive it."""
+"""Gauges of requests' resources: 0 when a test has ended, since nothing of a request may outlive it."""
 
 import gc
 import sys

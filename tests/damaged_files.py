@@ -1,4 +1,4 @@
-"""JPEGs with flipped bits: baseline, progressive and with restart markers; and what Pillow and the service notice."""
+"""JPEGs with flipped bits: baseline, progressive and with restart markers; whether Pillow and the service notice."""
 
 import io
 import random
@@ -40,7 +40,6 @@ def damaged(data: bytes, generator: random.Random) -> bytes:
 
 
 def refused_by_pillow(data: bytes) -> bool:
-    """Whether Pillow raises."""
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(data)) as image:
             image.load()
@@ -50,7 +49,7 @@ def refused_by_pillow(data: bytes) -> bool:
 
 
 def outcome(detector: DamageDetector) -> Callable[[bytes], str]:
-    """What the service does with an image: refused, marked or not noticed."""
+    """The service's result for an image: refused, marked or not noticed."""
 
     def of(data: bytes) -> str:
         with detector:

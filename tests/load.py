@@ -14,20 +14,20 @@ from tests.photos import photo, unlike_any
 
 @dataclass
 class Load:
-    """Clients that send one new image after another, each on a connection of its own; none tries anything again."""
+    """Clients that send one new image after another, each on its own connection, without retries."""
 
     url: str
     clients: int = 8
     model: str = ""
     """Another than the default one."""
     pause_seconds: float = 0.03
-    """After each answer: a load that takes both cores keeps what it waits for from happening."""
+    """After each answer: a load that takes both cores would delay the awaited event."""
     headers: dict[str, str] = field(default_factory=dict)
     keeps_connections: bool = True
     """Whether a client uses its connection again after an answer."""
     outcome_of: Callable[[int, bytes], Any] = lambda status, _: status
     answers: list[tuple[float, float, Any]] = field(default_factory=list)
-    """When each request was sent and answered (time.monotonic), and its outcome or what its connection failed with."""
+    """When each request was sent and answered (time.monotonic), and its outcome or connection error."""
 
     def __enter__(self) -> "Load":
         self._stop = threading.Event()

@@ -14,7 +14,7 @@ class Loop(asyncio.SelectorEventLoop):
     """
 
     ignored = 0
-    """How many events came after the loop had closed."""
+    """How many events were ignored because the loop had closed."""
 
     def call_soon_threadsafe(  # type: ignore[override]  # callbacks of other kinds pass through
         self, callback: Callable[..., object], *args: Any, context: Context | None = None

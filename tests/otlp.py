@@ -1,4 +1,4 @@
-"""A small OTLP/HTTP collector: it takes what the gateway sends (protobuf) and what Triton sends (JSON)."""
+"""A small OTLP/HTTP collector, for the gateway's spans (protobuf) and Triton's (JSON)."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ KINDS = {1: "internal", 2: "server", 3: "client"}
 
 
 def place(flags: int, state: str = "") -> Headers:
-    """What a call carries that belongs to the client's trace."""
+    """The headers of a call that belong to the client's trace."""
     return {"traceparent": f"00-{TRACE}-{PARENT}-{flags:02x}"} | ({"tracestate": state} if state else {})
 
 
@@ -41,7 +41,7 @@ class Exported:
 
 @dataclass
 class Collector:
-    """What arrived so far."""
+    """The spans so far."""
 
     url: str = ""
     spans: list[Exported] = field(default_factory=list)

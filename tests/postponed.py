@@ -1,10 +1,10 @@
-"""Imports of torch, and of what takes as long, wait until the first test that needs them runs.
+"""Imports of torch, and of other slow packages, wait until the first test that needs them runs.
 
 Each worker of a run collects every test, and runs a share. While it collects, the packages of `HEAVY` and the
-modules of this project that import them are `Postponed`: so are the names that a test module imports from them, and
-what it makes of these, by calls, for a constant or a parameter. Before the first test of a module, its globals become
-what they stand for; what is within a container, an object or a class stays postponed, and fails the test that uses it.
-No class can be derived from what is postponed, so tests' networks have a module of their own.
+modules of this project that import them are `Postponed`. So are the names that a test module imports from them, and
+the constants and parameters that it makes by calling them. Before the first test of a module, its globals become
+the real objects. Inside a container, an object or a class they stay postponed, and fail the test that uses them.
+No class can be derived from a postponed one, so tests' networks are in separate modules.
 """
 
 import gc
@@ -49,7 +49,7 @@ def module_name(path: str) -> str:
 
 
 def heavy(sources: dict[str, str]) -> set[str]:
-    """Of Python texts by path, the files whose import needs a package of HEAVY; a folder uses its conftest.py."""
+    """The Python texts, by path, whose import needs a package of HEAVY; a folder uses its conftest.py."""
     users: dict[str, set[str]] = defaultdict(set)
     for path, source in sources.items():
         for name in imported(source, AT_IMPORT):
@@ -92,7 +92,7 @@ class Postponed(ModuleType):
     __hash__ = ModuleType.__hash__
 
     def _is_collected(self) -> None:
-        """Raise TypeError in a test: what is still postponed there stays so."""
+        """Raise TypeError in a test: a name that is still postponed there stays so."""
         if _finder not in sys.meta_path:
             raise TypeError(f"{self} was imported while tests were collected: make what contains it within functions")
 
@@ -107,7 +107,7 @@ def _member(owner: Any, name: str) -> Any:
 
 
 def evaluated(value: Any) -> Any:
-    """A value, or a container of values, with what is postponed replaced by what it stands for."""
+    """A value, or a container of values, with the real objects instead of postponed ones."""
     if isinstance(value, Postponed):
         return value._value()
     if type(value) in (list, tuple, set):
@@ -126,7 +126,7 @@ def _imported(name: str) -> ModuleType:
 
 
 def _use_one_thread() -> None:
-    """Where torch is imported: with more threads, it would wait for those of Triton and the networks' processes."""
+    """Where torch is imported: with more threads, it would wait for Triton's and for the networks' processes."""
     if set_threads := getattr(sys.modules.get("torch"), "set_num_threads", None):
         set_threads(1)
 
@@ -160,7 +160,7 @@ _finder = _Postponing()
 
 
 def refusals() -> list[str]:
-    """What was imported while tests were collected, and must not be."""
+    """Modules that were imported during collection, and must not be."""
     return [f"{name} is imported" for name in HEAVY if name in sys.modules] + [
         f"{name} imports {value!r}: import it within functions"
         for name, module in sys.modules.items()
@@ -176,7 +176,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Import as usual again; what a test has imported stays postponed until it runs."""
+    """Import as usual again; names that a test has imported stay postponed until it runs."""
     if _finder not in sys.meta_path:  # in the process that starts the workers
         return
     sys.meta_path.remove(_finder)
@@ -192,7 +192,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Import what the test's module has postponed."""
+    """Import the postponed modules of the test's module."""
     _use_one_thread()  # a fixture may have imported torch
     if isinstance(item, pytest.Function):
         names = vars(item.module)

@@ -1,4 +1,4 @@
-"""Starting the gateway as users start it: as a process of its own."""
+"""Starting the gateway as users start it: in a separate process."""
 
 import functools
 import itertools
@@ -34,7 +34,7 @@ ALONE = "from gateway.worker import main; main()"
 
 
 def python(*arguments: object, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run Python in the project, which must exit with `code`; `options` are those of subprocess.run."""
+    """Run Python in the project, which must exit with `code`; `options` are for subprocess.run."""
     known = {"cwd": PROJECT, "capture_output": True, "text": True, "timeout": 280, **options}
     done: subprocess.CompletedProcess[str] = subprocess.run(
         [sys.executable, *map(str, arguments)], check=False, **known
@@ -44,7 +44,7 @@ def python(*arguments: object, code: int = 0, **options: Any) -> subprocess.Comp
 
 
 FIRST_PORT, PORTS, EPHEMERAL = 20_000, 250, 32_768
-"""The ports of tests: each process has PORTS of them, below those that the kernel hands out."""
+"""The ports of tests: each process has PORTS of them, below the ports that the kernel hands out."""
 
 
 @functools.cache
@@ -80,8 +80,6 @@ def environment(**settings: object) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Gateway:
-    """A running gateway."""
-
     url: str
     process: subprocess.Popen[bytes] | warm.Process
     log: Path
@@ -94,7 +92,6 @@ class Gateway:
         return httpx.Client(base_url=self.url, timeout=120, **options)
 
     def connect(self, timeout_seconds: float = 60) -> socket.socket:
-        """A TCP connection."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=timeout_seconds)
 
     def metric(self, name: str) -> float:

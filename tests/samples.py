@@ -1,7 +1,7 @@
 """One photograph in every format variant that the gateway accepts, made by Pillow, OpenCV and tests/encoders.py.
 
-Each variant decodes to the same image: those with an EXIF orientation are stored rotated or mirrored accordingly, and
-those with transparency fade to white at one edge.
+Each variant decodes to the same image: variants with an EXIF orientation are stored rotated or mirrored accordingly,
+and variants with transparency fade to white at one edge.
 """
 
 import functools
@@ -36,7 +36,7 @@ STORED_TURNED = {
 """How a camera stores an upright image for each EXIF orientation."""
 
 FIRST_IMAGE_MAY_BE_WHOLE = frozenset({"TIFF pages", "HEIC of several pictures"})
-"""Samples with further images behind the first one, which is answered if only those are cut off."""
+"""Samples with more images behind the first one, which is answered if only those are cut off."""
 QUICK_HEVC = {"enc_params": {"preset": "ultrafast"}}
 """Takes a seventh of the encoder's usual time; the pixels are as close to the original."""
 
@@ -87,7 +87,7 @@ def sample(name: str, width: int = 451, height: int = 300) -> Sample:
 
 
 def names(*formats: str) -> list[str]:
-    """The names of all samples, or of those in some formats, for parametrized tests."""
+    """The names of all samples, or of some formats, for parametrized tests."""
     return [one.name for one in samples(2, 3) if not formats or one.format in formats]
 
 

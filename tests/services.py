@@ -1,6 +1,6 @@
 """Services of tests: an application in this process with a client, or on a port, in a thread.
 
-As a process of its own: `tests.processes.running_gateway`.
+In a separate process: `tests.processes.running_gateway`.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Client:
     ) -> list[Message]:
         """The messages of an answer, for paths and headers that no HTTP client would send.
 
-        `body` is called for each message of the body, with what was sent before.
+        `body` is called for each message of the body, with the messages sent so far.
         """
         sent: list[Message] = []
 
@@ -139,7 +139,6 @@ def client_of(backend: StubBackend | None = None, **settings: Any) -> Iterator[C
 
 @contextmanager
 def client_of_app(app: FastAPI) -> Iterator[Client]:
-    """A client of an application."""
     lifespan = app.router.lifespan_context(app)
     with asyncio.Runner() as runner:  # which also ends the loop's threads
         loop = runner.get_loop()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         UrlSettings,
         settings.Settings,
     ):
-        """What mypy sees."""
+        """The type for mypy."""
 else:
     # Plug-ins of others that are installed would be in the tables, and in what the service answers.
     if others := [entry.name for entry in entry_points(group=GROUP) if not is_ours(entry.value)]:

@@ -1,4 +1,4 @@
-"""The models that come with the project. A checkout may have others beside them, which its user has added."""
+"""The models that come with the project. The user of a checkout may have added others."""
 
 import shutil
 from pathlib import Path

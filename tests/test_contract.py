@@ -1,4 +1,4 @@
-"""What the shipped config.pbtxt files have, besides what the doctor checks."""
+"""Contents of the shipped config.pbtxt files that the doctor does not check."""
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 

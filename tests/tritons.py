@@ -23,7 +23,7 @@ def running_triton(
 ) -> Iterator[EmbeddedTriton]:
     """A ready Triton, killed at the end: a clean stop takes seconds, and has its own tests.
 
-    It has ports of tests: the kernel could give those that Triton chooses to another program before Triton listens.
+    It has ports of tests: the kernel could give ports that Triton chooses to another program before Triton listens.
     """
     ports = {name: free_port() for name in ("grpc_port", "http_port", "metrics_port")}
     server = kind(runtime, repository, on_log=on_log, **ports | options)

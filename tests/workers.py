@@ -1,4 +1,4 @@
-"""How tests are spread over the workers of a run: what they share stays together, and the longest starts first."""
+"""How tests are spread over the workers of a run: tests that share a start stay together; the longest start first."""
 
 from typing import Any
 

@@ -16,7 +16,7 @@ MULTIPART = f"multipart/form-data; boundary={BOUNDARY}"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A gateway on this machine, and about how many bytes an attack on it has."""
+    """A gateway on this machine, and the approximate number of bytes of an attack on it."""
 
     port: int
     nbytes: int = 4_000_000
@@ -68,12 +68,10 @@ class Target:
 
 
 Send = Callable[[Target], object]
-"""Sends an attack."""
 CLOSE = "Connection: close"
 
 
 def head(line: str, *headers: str) -> bytes:
-    """The head of a request."""
     return "\r\n".join([f"{line} HTTP/1.1", "Host: x", *headers, "\r\n"]).encode("latin-1")
 
 

@@ -131,7 +131,7 @@ ATTACKS = {
     "handshakes that are reset": _left(handshake(), 120),
     "a hundred requests at once": _held(_form(*[PNG] * 20), 100),
 }
-"""One service gets them in turn, so each also tests that the one before it left nothing behind."""
+"""One service gets them in order, so each also tests that the previous one left nothing behind."""
 
 
 def serve_others(gateway: Gateway, ended: threading.Event) -> None:

@@ -22,8 +22,8 @@ CONNECTIONS = 30
 SECONDS = 0.5
 """How long another client is measured, without the attack and during it."""
 MOST = 8.0
-"""A generous bound of the ratio of both medians, which is below 2 on a quiet machine. Where each connection has a time
-slice of its own, the median is more than 100 times as large."""
+"""A generous bound of the ratio of both medians, which is below 2 on a quiet machine. If each connection had its own
+time slice, the median would be more than 100 times as large."""
 LEAST_SECONDS = 0.003
 """A quiet median below this counts as this: on a busy machine, a millisecond more is no delay."""
 CHUNKED = head("POST /predict", "Content-Type: image/png", "Transfer-Encoding: chunked")
@@ -33,7 +33,7 @@ FLOODS = {
     "headers that are refused": (b"GET /models HTTP/1.1\r\n", b"a:b\r\n"),
     "chunks of one byte": (CHUNKED, b"1\r\nx\r\n"),
 }
-"""What begins a connection, and what is repeated on it."""
+"""The first bytes of a connection, and the bytes that it repeats."""
 
 
 def flood(port: int, name: str, ended: object) -> None:
@@ -70,7 +70,7 @@ def flood(port: int, name: str, ended: object) -> None:
 
 @contextmanager
 def flooded(port: int, name: str) -> Iterator[None]:
-    """A process of its own that floods the gateway."""
+    """A separate process that floods the gateway."""
     context = multiprocessing.get_context("spawn")
     ended = context.Event()
     attacker = context.Process(target=flood, args=(port, name, ended))

@@ -88,7 +88,7 @@ AMBIGUOUS = {
 
 
 def send(port: int, data: bytes) -> bytes:
-    """What comes back until the other side closes the connection or has said nothing for a while."""
+    """The response, until the other side closes the connection or is silent for a while."""
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=2) as connection, contextlib.suppress(OSError):
         connection.sendall(data)

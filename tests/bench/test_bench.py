@@ -1,4 +1,4 @@
-"""The benchmarks: what they measure, count and refuse."""
+"""The benchmarks: measurements, counts and refusals."""
 
 import json
 from collections.abc import Iterator

@@ -43,7 +43,7 @@ def chromium() -> str:
 
 @pytest.fixture(scope="package")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser whose camera sees blue and red in turn, and for which gateway.test is this machine."""
+    """A browser whose camera alternates between blue and red, and which resolves gateway.test to this machine."""
     path = chromium()
     seen = tmp_path_factory.mktemp("camera") / "seen.y4m"
     seen.write_bytes(video(blue=10, red=10))
@@ -92,7 +92,7 @@ def profile(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def context(profile: BrowserContext) -> Iterator[BrowserContext]:
-    """The profile, without what the pages of earlier tests stored.
+    """The profile, without stored data of earlier tests' pages.
 
     A blank page stays open: once its last page is closed, a profile compiles the scripts again.
     """
@@ -122,7 +122,7 @@ def page(context: BrowserContext, service: str) -> Iterator[Page]:
 def page_of(
     context: BrowserContext, backend: StubBackend | None = None, path: str = "", **settings: object
 ) -> Iterator[Page]:
-    """A page of a service with settings of its own."""
+    """A page of a new service with these settings."""
     with stream_service(backend or colours_backend(), model="colours", **settings) as (address, _):
         page = context.new_page()
         page.goto(f"http://{address}{path}")
@@ -131,7 +131,6 @@ def page_of(
 
 
 def file(name: str, content: bytes, media_type: str = "image/png") -> FilePayload:
-    """A file to choose."""
     return {"name": name, "mimeType": media_type, "buffer": content}
 
 

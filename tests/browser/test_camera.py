@@ -219,7 +219,7 @@ def test_no_frame_is_sent_while_too_many_are_unanswered(page: Page, backend: Stu
     is_live(page)
     backend.gate.clear()
     before = page.evaluate("sent")
-    # Two are classified, two wait, and of those behind them the gateway drops as many as come.
+    # Two are classified, two wait, and the gateway drops all later ones.
     wait_for(lambda: page.evaluate("sent") >= before + 8)
     expect(page.locator("#camera-figures")).to_contain_text(re.compile(r"[1-9]\d* by this browser"))
     backend.gate.set()

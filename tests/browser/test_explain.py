@@ -24,7 +24,7 @@ def test_map_lies_over_the_picture_as_strong_as_wanted(page: Page):
     expect(heat).to_have_count(1)
     expect(page.locator("#viewer-picture")).to_be_hidden()
     expect(page.locator(".map strong")).to_contain_text("blue, 90.0%")
-    # Each further heat map replaces the one before.
+    # Each heat map replaces the previous one.
     wait_for(lambda: heat.evaluate(DRAWN))
     original = wait_for(lambda: heat.bounding_box() and page.locator("#viewer-maps img:not(.heat)").bounding_box())
     wait_for(lambda: heat.bounding_box() == pytest.approx(original, abs=1))

@@ -1,4 +1,4 @@
-"""The page tells a service that logs predictions whether its answers are right, and no other service."""
+"""The page sends feedback only to a service that logs predictions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def card(page: Page, name: str) -> Locator:
 
 
 def labels(folder: Path) -> dict[str, tuple[str | None, bool]]:
-    """What is known of each image, by the label it got: the true label, and whether it got that one."""
+    """The feedback of each image, by its predicted label: the true label, and whether the prediction is right."""
     return {each.row["labels"][0]: (each.label, each.is_correct) for each in LogReader(str(folder)).labelled()}
 
 

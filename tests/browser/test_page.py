@@ -403,7 +403,7 @@ SELECTIONS = {
     "?model=o": ("o (loads when used)", ""),
     "?model=zzz": ("m", "This gateway has no model zzz. Choose another one."),
 }
-"""The address's query → the model that the menu selects, and what is said below."""
+"""The address's query → the model that the menu selects, and the text below."""
 
 
 def test_menu_selects_the_model_of_the_address(context: BrowserContext, service: str):

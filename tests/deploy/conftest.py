@@ -25,7 +25,7 @@ def releases() -> dict[str, Rendered]:
 
 
 class Reset:
-    """What docker compose's `!reset` leaves: nothing, whatever the file below says."""
+    """The value of docker compose's `!reset`: nothing, for any value in the file below."""
 
 
 class ComposeLoader(yaml.SafeLoader):
@@ -36,7 +36,7 @@ ComposeLoader.add_constructor("!reset", lambda loader, node: Reset())
 
 
 def laid_over(below: Any, above: Any) -> Any:
-    """What two compose files make together: maps merge, lists grow, everything else is replaced."""
+    """Two compose files as one: maps merge, lists grow, everything else is replaced."""
     if isinstance(below, dict) and isinstance(above, dict):
         merged = {**below, **{key: laid_over(below.get(key), value) for key, value in above.items()}}
         return {key: value for key, value in merged.items() if not isinstance(value, Reset)}

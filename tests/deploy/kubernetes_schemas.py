@@ -1,4 +1,4 @@
-"""Objects of the chart, and what Kubernetes and the operators of its custom resources take. Nothing is downloaded."""
+"""Objects of the chart, and the schemas of Kubernetes and of its custom resources. Nothing is downloaded."""
 
 import json
 import re

@@ -25,7 +25,7 @@ needs_prometheus = pytest.mark.skipif(
 
 
 def promtool(*arguments: str, given: str | None = None) -> str:
-    """What promtool says; fails where it finds a fault."""
+    """The output of promtool; fails if it finds a fault."""
     done = subprocess.run(["promtool", *arguments], input=given, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -40,8 +40,6 @@ def expression(query: str) -> str:
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A running Prometheus."""
-
     url: str
 
     def ask(self, text: str) -> list[dict[str, Any]]:

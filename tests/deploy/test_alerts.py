@@ -65,7 +65,7 @@ def shadow(**per_minute: int) -> dict[str, str]:
 
 
 def drift(per_minute: dict[str, int], shares: dict[str, float], model: str = "flowers") -> dict[str, str]:
-    """Answers by class beside the shares of a reference."""
+    """Answers by class, and the shares of a reference."""
 
     def name(metric: str, label: str) -> str:
         return f'{metric}{{model="{model}", version="1", property="class", bin="{label}"}}'
@@ -172,7 +172,7 @@ CASES = [
         "GatewayAnswersDrift",
         drift({"cat": 90, "dog": 10, "lion": 0}, {"cat": 0.1, "dog": 0.9, "lion": 0}),
         drift({"cat": 90, "dog": 10, "lion": 0}, {"cat": 0.85, "dog": 0.15, "lion": 0})
-        # Few images, and classes that the reference has no more.
+        # Few images, and classes that the reference no longer has.
         | drift({"cat": 5, "dog": 0}, {"cat": 0.1, "dog": 0.9}, "rare")
         | drift({"cat": 90, "wolf": 10}, {"cat": 0.85, "wolf": 0}, "replaced"),
         80,
@@ -224,5 +224,5 @@ def file_of(folder: Path, case: Case) -> str:
 
 @needs_prometheus
 def test_each_alert_fires_only_for_its_fault(tmp_path):
-    """One run of promtool checks all cases, and names those that fail."""
+    """One run of promtool checks all cases, and names the failing ones."""
     promtool("test", "rules", *(file_of(tmp_path, case) for case in CASES))

@@ -1,4 +1,4 @@
-"""The Helm chart: whatever values are set, Kubernetes takes what becomes of them, and it fits the code and itself."""
+"""The Helm chart: for all values, Kubernetes accepts its objects, and they fit the code and each other."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ SHA256 = "0123456789abcdef" * 4
 
 
 OTHER = {"envoy-in-front-of-tritons"}
-"""Sets that intend to differ from what holds for every other release: test_value_sets tests them."""
+"""Sets that deliberately differ from every other release: test_value_sets tests them."""
 
 
 @pytest.fixture(params=[name for name in SETS if name not in OTHER])
@@ -50,7 +50,7 @@ def test_gateway_answers_under_the_names_of_its_service_ingress_and_route():
 
 
 def test_limits_and_shared_memory_fit_the_cores_and_gpus():
-    """Gateways may have in flight what their Tritons process, and shared memory suffices for the processes."""
+    """Gateways may have as many images in flight as their Triton servers process, and shared memory suffices."""
     cases: list[tuple[float, int, float, dict[str, Any]]] = []
     for cores, text in ((0.5, "500m"), (4, "4"), (16, 16), (64, "64")):
         for gpus in (0, 1, 8):
@@ -69,7 +69,7 @@ def test_limits_and_shared_memory_fit_the_cores_and_gpus():
         size = volume["emptyDir"]["sizeLimit"]
         assert size.endswith("Mi")
         chosen = plan(cores, gpus, triton_alone=True)
-        # NVIDIA's backends run networks without processes of their own.
+        # NVIDIA's backends run networks without separate processes.
         processes = chosen.preprocessors + (0 if gpus else chosen.networks)
         assert processes * SHARED_BYTES <= int(size[:-2]) * 2**20 <= (max(2, cores) + 3) * SHARED_BYTES
 

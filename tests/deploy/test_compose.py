@@ -1,4 +1,4 @@
-"""What the compose files promise, read from their text: no engine is needed."""
+"""Promises of the compose files, read from their text: no engine is needed."""
 
 import pytest
 import yaml
@@ -22,7 +22,7 @@ def test_the_file_follows_the_compose_specification(compose, tmp_path):
 
 
 def services_of(compose, profile: str | None) -> dict:
-    """The services of a profile; without a profile, those that always start."""
+    """The services of a profile; without a profile, the services that always start."""
     wanted = [profile] if profile else []
     return {name: each for name, each in compose["services"].items() if each.get("profiles", []) == wanted}
 

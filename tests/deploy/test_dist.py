@@ -1,4 +1,4 @@
-"""What `make dist` builds; that it then serves and classifies, `make dist` itself shows.
+"""The packages of `make dist`, which itself tests that they serve and classify.
 
 With the archive of the default model, from which images are built without torch.
 """
@@ -78,7 +78,7 @@ def test_bom_names_what_is_installed(tmp_path):
 
 @pytest.fixture
 def exported(tmp_path) -> Path:
-    """A folder with the files that an export writes, and some that Triton and Python leave beside them."""
+    """A folder with the files that an export writes, and some files of Triton and Python."""
     folder = tmp_path / "exported"
     for name in (
         "triton_models/classifier/1/model.pt",

@@ -1,4 +1,4 @@
-"""What can be checked of the Dockerfile without an engine: its lint, and the programs that it copies."""
+"""Checks of the Dockerfile that need no engine: its lint, and the programs that it copies."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""What a release consists of: generated files, one version everywhere, pins, and no package under the GPL."""
+"""The parts of a release: generated files, one version everywhere, pins, and no package under the GPL."""
 
 import platform
 import re

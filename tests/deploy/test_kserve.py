@@ -1,4 +1,4 @@
-"""The runtime for KServe: what KServe requires of it, Kubernetes' schemas, and agreement with the chart."""
+"""The runtime for KServe: KServe's requirements, Kubernetes' schemas, and agreement with the chart."""
 
 from typing import Any
 

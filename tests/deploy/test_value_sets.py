@@ -1,4 +1,4 @@
-"""Values as platform teams set them, one file each in values/: the chart takes each of them, and what becomes of it."""
+"""Values as platform teams set them, one file each in values/: the chart accepts each of them and renders it right."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def test_every_object_matches_the_schemas(releases, version):
 
 
 def misspelt(values: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each name that the chart defines is spelt wrong in turn."""
+    """The values with one misspelt name, for each name that the chart defines."""
     yield from ({**values, f"{key}x": values[key]} for key in values)
     for key in {"gateway", "triton"} & values.keys():
         yield from ({**values, key: {**values[key], f"{inner}x": None}} for inner in values[key])

@@ -1,4 +1,4 @@
-"""The examples of README and of the guides run with what `make up` installs, and nothing else."""
+"""The examples of README and of the guides need only the packages of `make up`."""
 
 import ast
 import re

@@ -28,7 +28,7 @@ TUTORIALS = [
 ALREADY_THERE: dict[str, tuple[Callable[[Path], object], ...]] = {
     "existing-triton": (test_own_repository.write_repository, test_on_triton.write_models),
 }
-"""What writes the files that the reader of a guide has."""
+"""Code that writes the files that the reader of a guide has."""
 HOME = "/home/you/flowers"
 """Where the tutorial's reader works."""
 CHECKOUT = "/home/you/triton-image-gateway"
@@ -37,7 +37,7 @@ STARTED = {
     "gateway triton run ": "Triton has loaded its models",
     "gateway serve": '"event": "triton_ready"',
 }
-"""Commands that keep running beside the next ones, and part of the line that says that they have started."""
+"""Commands that keep running during the next ones, and a part of the line that shows that they have started."""
 PORTS = ("8080", "8001", "8082", "8083")
 """The values of the tutorial."""
 ANY_LINES = "…"
@@ -64,7 +64,7 @@ def files() -> dict[str, str]:
 
 
 def commands(tutorial: Path) -> list[Command]:
-    """Every command of a console block: it starts with $, goes on after a backslash, and its output follows."""
+    """Every command of a console block: it starts with $, continues after a backslash, and its output follows."""
     found: list[Command] = []
     inside = False
     for number, line in enumerate(tutorial.read_text().splitlines(), 1):
@@ -162,7 +162,7 @@ def reader(tmp_path) -> Iterator[Reader]:
     for name, text in files().items():
         (tmp_path / name).write_text(text)
     with ExitStack() as stays:
-        with ExitStack() as taken:  # until each has a port of its own
+        with ExitStack() as taken:  # until each has a different port
             sockets = [taken.enter_context(socket.socket()) for _ in PORTS]
             for each in sockets:
                 each.bind(("127.0.0.1", 0))
@@ -171,7 +171,7 @@ def reader(tmp_path) -> Iterator[Reader]:
 
 
 def numbers_apart(line: str) -> str:
-    """A line without what another machine or another moment makes otherwise: times, speeds, scores."""
+    """A line without values that differ between machines and runs: times, speeds, scores."""
     line = re.sub(r'"since":"[^"]*","by":"[^"]*"', "#", line)
     line = re.sub(r"\d+(\.\d+e[+-]\d+|e[+-]\d+|\.\d+)", "#", line)
     return re.sub(r" +", " ", line).strip()

@@ -61,7 +61,7 @@ def cells(row: str) -> int:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(PROJECT)))
 def test_rows_of_a_table_have_the_cells_of_its_header(file: Path):
-    """GitHub and the site leave out what is in further cells."""
+    """GitHub and the site drop additional cells."""
     for table in re.findall(r"^\|.*\n\|[-| :]+\n(?:\|.*\n?)*", CODE_BLOCK.sub("", file.read_text()), re.MULTILINE):
         header, _, *rows = table.splitlines()
         assert [row for row in rows if cells(row) != cells(header)] == []

@@ -33,7 +33,7 @@ def files() -> dict[str, str]:
 
 
 def client_code() -> dict[str, object]:
-    """What the page's Python client defines."""
+    """The names that the page's Python client defines."""
     (code,) = re.findall(r"```python\n(import numpy.*?)```", PAGE.read_text(), re.DOTALL)
     names: dict[str, object] = {}
     exec(code, names)  # noqa: S102  # the page's own example

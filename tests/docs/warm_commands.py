@@ -1,7 +1,7 @@
 """Commands with Python in processes that have already imported torch: seconds less for each.
 
-As in `tests.gateway_models.networks.warm_jobs`, each is a fork of a process that has: with a folder, an environment
-and an output of its own. What a command starts for its jobs is a fork of the command.
+As in `tests.gateway_models.networks.warm_jobs`, each is a fork of a process that has: with a separate folder,
+environment and output. The jobs of a command are forks of the command.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ def is_warm(command: Sequence[str]) -> bool:
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float) -> str:
-    """What a command prints on both streams; raises TimeoutError."""
+    """Run a command; returns its output on both streams. Raises TimeoutError."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(NEEDED)
     forkserver.ensure_running()

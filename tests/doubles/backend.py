@@ -36,7 +36,7 @@ CAT = Row(predictions=(Prediction("cat", 0, 0.9),))
 Rows = Row | Sequence[Row]
 Answer = Rows | Exception | Callable[[Call], Rows | Awaitable[Rows]] | Iterator[Any]
 """A row for every image, a row for each, an error, a function of the call that returns one of them, or an iterator with
-the answer to each call. The version that answers is that of the call, or of the model, unless the row has one."""
+the answer to each call. Rows without a version get the call's, or else the model's."""
 
 
 class StubBackend:
@@ -78,11 +78,10 @@ class StubBackend:
         """The models whose streams have a sequence."""
         self.steps: list[SequenceStep] = []
         self.frames: dict[int, int] = {}
-        """Frames of each sequence that a client drives; its scores are those of the frame, halved."""
+        """Frames of each sequence that a client drives; a sequence's scores are half of the frame's."""
 
     @property
     def images(self) -> list[bytes]:
-        """The images of all calls."""
         return [image for call in self.calls for image in call.images]
 
     async def start(self) -> None: ...

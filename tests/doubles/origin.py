@@ -13,7 +13,7 @@ import pytest
 from tests.doubles.backend import PNG
 
 Answer = bytes | Callable[[socket.socket], None]
-"""What a path is answered with: bytes, or a function that writes to the connection."""
+"""The response to a path: bytes, or a function that writes to the connection."""
 
 
 def response(body: bytes = PNG, *headers: str, status: str = "200 OK", content_type: str = "image/png") -> bytes:
@@ -32,7 +32,7 @@ class Origin:
     def __init__(self, host: str, tls: ssl.SSLContext | None) -> None:
         self.answers: dict[str, Answer] = {"/cat.png": response()}
         self.on_connect = b""
-        """What each connection begins with, before the client has sent anything."""
+        """The first bytes of each connection, before the client has sent anything."""
         self.heads: list[bytes] = []
         """The head of each request, in the order of arrival."""
         self.open = self.most_open = 0
@@ -103,7 +103,6 @@ class Origin:
 
 @contextmanager
 def origin_on(host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[Origin]:
-    """A running server."""
     origin = Origin(host, tls)
     try:
         yield origin

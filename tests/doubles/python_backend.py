@@ -40,7 +40,7 @@ def python_backend(patch: pytest.MonkeyPatch, folder: Path | str = "") -> Log:
 
 
 def imported(patch: pytest.MonkeyPatch, path: Path) -> ModuleType:
-    """A file of a model, imported anew with the modules beside it, as Triton's stub imports it."""
+    """A file of a model, imported anew with the modules in its folder, as Triton's stub imports it."""
     patch.syspath_prepend(path.parent)
     for beside in path.parent.glob("*.py"):
         patch.delitem(sys.modules, beside.stem, raising=False)

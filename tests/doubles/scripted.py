@@ -122,9 +122,9 @@ class ScriptedBackend(StubBackend):
         self.at_once: Callable[[PendingCall], None] | None = None
         self.limits: CallLimits | None = None
         self.limited: set[tuple[str, str, int]] = set()
-        """The models, their versions and the images for which limits of calls were asked."""
+        """The models, their versions and the images for which limits of calls were requested."""
         self.alone: set[tuple[bytes, str, str]] = set()
-        """The images that must have calls of their own, each with its model and version."""
+        """The images that must have separate calls, each with its model and version."""
 
     @property
     def pending(self) -> list[PendingCall]:
@@ -328,7 +328,7 @@ def start(loop: Loop, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":
 
 
 class Scripted:
-    """A service over a ScriptedBackend: after each act of a test, everything has moved that can without time."""
+    """A service over a ScriptedBackend: after each act of a test, everything that needs no time is done."""
 
     def __init__(
         self,
@@ -395,7 +395,7 @@ class Scripted:
         self.loop.settle()
 
     def answer_all(self) -> None:
-        """Answer all calls, and those that follow."""
+        """Answer all calls, and later ones."""
         while self.pending:
             self.answer()
 

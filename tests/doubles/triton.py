@@ -103,7 +103,7 @@ class FakeTriton:
         self.dead.add(step)
 
     def restart(self) -> None:
-        """Restart and load every model; those of `refuses_to_load` fail."""
+        """Restart and load every model; the models in `refuses_to_load` fail."""
         self.dead.clear()
         self.unloaded.clear()
         self.failed = dict.fromkeys(self.refuses_to_load & self.steps(), "no memory")
@@ -146,7 +146,6 @@ class FakeTriton:
             self.failing = {step for step in self.failing if _model(step) != model}
 
     def config(self, name: str) -> ModelConfig:
-        """The configuration of a model."""
         config = ModelConfig(name=name, max_batch_size=8)
         if name == SEQUENCE_MODEL:
             config.output.add(name=SEQUENCE_PREDICTION)
@@ -224,7 +223,6 @@ class FakeEndpoint:
     async def infer(
         self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
     ) -> Sequence[Row]:
-        """Answer from the FakeTriton."""
         await self._reach()
         self.triton.calls.append(call)
         seconds = self.triton.latency_seconds() if self.triton.latency_seconds else 0.0
@@ -261,7 +259,6 @@ class FakeEndpoint:
         return "99.0.0"
 
     async def index(self) -> RepositoryIndexResponse:
-        """The models and their states."""
         await self._reach()
         index = RepositoryIndexResponse()
         for name in sorted(self.triton.models()):
@@ -277,7 +274,6 @@ class FakeEndpoint:
         return index
 
     async def config(self, name: str, version: str = "") -> ModelConfig:
-        """A model's configuration."""
         await self._reach()
         known = {*self.triton.models(), SEQUENCE_MODEL} - self.triton.never_loaded
         if name not in known or version not in {"", "1"}:
@@ -329,7 +325,6 @@ class FakeEndpoint:
         self.triton.recover(name)
 
     async def unload(self, name: str) -> None:
-        """Unload a model."""
         await self._reach()
         self.triton.done.append(("unload", name))
         self.triton.unloaded.add(name)

@@ -1,4 +1,4 @@
-"""Gateways in front of Tritons that the whole suite shares."""
+"""Gateways in front of Triton servers that the whole suite shares."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,6 @@ def gateway(start_gateway, light_triton: EmbeddedTriton) -> Iterator[Gateway]:
 
 @pytest.fixture(scope="session")
 def client(gateway: Gateway) -> Iterator[httpx.Client]:
-    """An HTTP client of `gateway`."""
     with gateway.client() as http:
         yield http
 
@@ -39,6 +38,5 @@ def decoding_gateway(start_gateway, triton: EmbeddedTriton) -> Iterator[Gateway]
 
 @pytest.fixture(scope="session")
 def real_client(real_gateway: Gateway) -> Iterator[httpx.Client]:
-    """An HTTP client of `real_gateway`."""
     with real_gateway.client() as http:
         yield http

@@ -1,4 +1,4 @@
-"""The default model behind the gateway: its results are those of PIL, torchvision and eager PyTorch, in batches."""
+"""The default model behind the gateway gives the results of PIL, torchvision and eager PyTorch, in batches."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

@@ -85,7 +85,7 @@ def test_documented_clients_run(grpc_gateway, page, lines):
 def test_workers_share_the_port(start_gateway, light_triton):
     port = free_port()
     with start_gateway(triton_url=light_triton.url, grpc_port=port, workers=2) as gateway:
-        for number in range(8):  # each client has a connection of its own
+        for number in range(8):  # each client has a new connection
             options = [("grpc.use_local_subchannel_pool", 1)]
             with InferenceServerClient(f"127.0.0.1:{port}", channel_args=options) as client:
                 output = [InferRequestedOutput("PREDICTION", class_count=1)]

@@ -242,7 +242,7 @@ def test_death_of_a_shadow_version_costs_no_client_a_result(start, served):
             assert stubs
             for stub in stubs:
                 stub.kill()
-            # The shadow version fails and is reloaded, beside the version that answers.
+            # The shadow version fails and is reloaded while the other version answers.
             wait_for(lambda: shadowed().keys() - {"same", "different", "skipped"})
             before = compared()
             wait_for(lambda: compared() > before + 10, timeout_seconds=120)

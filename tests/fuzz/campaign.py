@@ -32,7 +32,7 @@ class Report:
 
 
 class Child:
-    """A child process that inspects and decodes files in turn."""
+    """A child process that inspects and decodes files one by one."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")

@@ -1,8 +1,8 @@
 """The child process for damaged files, which answers each with its outcome and cost.
 
-It does what the gateway does and, for images that are passed on, what the preprocessor does. Faults are: another
-outcome than an ImageError or an image of the size in its header, more processor time or memory than bytes and pixels
-account for, and the end of the process.
+It does the gateway's steps and, for images that are passed on, the preprocessor's. Faults are: another
+outcome than an ImageError or an image of the size in its header; more processor time or memory than bytes and pixels
+account for; the end of the process.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ INSPECTING = Cost(0.05, 20e-9, 0, 4 * 2**20, 0)
 PASSED_ON = Cost(0.1, 100e-9, 300e-9, 32 * 2**20, 24)
 """In the preprocessor, where nothing bounds it."""
 ISOLATED = Cost(0.6, 100e-9, 400e-9, 128 * 2**20, 48)
-"""In a decoder process, which has limits of its own: these are higher."""
+"""Limits of this process, higher than the limits of a decoder process."""
 
 
 class TooMuch(Exception):
@@ -178,7 +178,6 @@ def most_resident_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """The process's resident memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 

@@ -1,6 +1,6 @@
 """Damaged requests and streams over raw sockets: `python -m tests.fuzz http --seconds 60`.
 
-The gateway runs alone in a process of its own; see tests.fuzz.service for what is a fault.
+The gateway runs alone in a separate process; see tests.fuzz.service for what is a fault.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ def exchange(server: Server, case: Case) -> str:
 
 
 def _outcome(received: bytes) -> str:
-    """What came back, in short; "" while it is not complete."""
+    """The response in short; "" while it is incomplete."""
     if received and not b"HTTP/1.1 ".startswith(received[:9]):
         return f"fault: no HTTP: {received[:40]!r}"
     if not is_whole(received):

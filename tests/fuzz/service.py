@@ -1,8 +1,8 @@
 """The gateway process that the fuzzer of HTTP and WebSockets sends to, and the checks after each batch of cases.
 
-A fault is: the end of the process, status 500 or close code 1011, a connection that is neither answered nor closed, a
-traceback in the log, a log that grows faster than the traffic, a long pause of the event loop, and more processor time
-or memory than the bytes account for.
+Faults are: the end of the process; status 500 or close code 1011; a connection that is neither answered nor closed; a
+traceback in the log; a log that grows faster than the traffic; a long pause of the event loop; more processor time or
+memory than the bytes account for.
 """
 
 import contextlib
@@ -103,7 +103,7 @@ class Server:
             return False
 
     def is_quiet(self) -> bool:
-        """Whether no connection is left except that of the check."""
+        """Whether only the check's connection is left."""
         gauges = {"gateway_connections": 1, "gateway_streams": 0}
         return all(self.gateway.metric(name) == value for name, value in gauges.items())
 
@@ -131,7 +131,7 @@ def run_cases(
 ) -> Report:
     """Send cases until the time, the number of cases or MOST_FAULTS is reached.
 
-    `settings` replace those of SETTINGS.
+    `settings` override SETTINGS.
     """
     report = Report()
     with (
@@ -163,7 +163,7 @@ def run_cases(
 
 
 def _check(server: Server, report: Report, cases: Sequence[Case], which: str) -> list[str]:
-    """Add the costs of the last cases, and their faults, to the report; returns what was too slow."""
+    """Add the costs of the last cases, and their faults, to the report; returns the cases that were too slow."""
     with contextlib.suppress(AssertionError, httpx.HTTPError):
         wait_for(server.is_quiet, timeout_seconds=SECONDS_TO_END)
     log = server.new_log()

@@ -15,7 +15,7 @@ OPTIONAL = (
     *("opentelemetry.sdk", "opentelemetry.instrumentation"),
     *("gateway.decoder", "exact_resize", "cv2", "PIL", "pillow_heif", "torch"),
 )
-"""Packages of optional parts, and of what decodes, which other processes import."""
+"""Packages of optional parts, and of decoding, which other processes import."""
 
 
 def test_parts_that_are_off_are_not_imported():

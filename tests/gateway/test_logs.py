@@ -33,14 +33,14 @@ TEXT_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} \[(info|warning|error) *\] ")
 
 
 def write(code: str, log_format: str = "json", *arguments: str) -> str:
-    """What some code logs in a process of its own."""
+    """The log of some code in a separate process."""
     done = warm.run(PREAMBLE + code, [log_format, *arguments], environment=environment())
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     return done.stderr
 
 
 def on_terminal(code: str) -> str:
-    """What some code logs where stderr is a terminal."""
+    """The log of some code where stderr is a terminal."""
     reader, writer = pty.openpty()
     done = warm.run(PREAMBLE + code, ["auto"], environment=environment(), stderr=writer)
     os.close(writer)

@@ -75,7 +75,7 @@ def test_metrics_cover_all_workers_after_one_has_died(light_triton, tmp_path):
 
         wait_for(lambda: told("gateway_images_in_flight_limit") == 64)
         for _ in range(20):
-            with gateway.client() as http:  # on a connection of its own, for either worker to take
+            with gateway.client() as http:  # a new connection, for either worker to take
                 assert http.post("/predict", files={"f": ("c.jpg", unlike_any(photo("cat")))}).status_code == 200
         # A request is counted after the last byte of its response has been sent.
         wait_for(lambda: told("gateway_request_duration_seconds_count", stage="total") == 20)

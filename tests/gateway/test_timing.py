@@ -32,7 +32,7 @@ async def test_short_tasks_run_between_time_slices():
 
     await asyncio.gather(quick(), *(work(told, name, 5) for name in "abcdefgh"))
     first_turns, rest = "".join(told)[:9], "".join(told)[9:]
-    assert set(first_turns) == set(".abcdefgh")  # nobody had worked yet
+    assert set(first_turns) == set(".abcdefgh")  # none had worked yet
     assert max(map(len, rest.split("."))) <= 1
 
 

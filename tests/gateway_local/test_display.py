@@ -1,4 +1,4 @@
-"""What a user sees of a start: the console, the status lines, and the events of Triton's log."""
+"""The display of a start: the console, the status lines, and the events of Triton's log."""
 
 import io
 import json

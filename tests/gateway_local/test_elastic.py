@@ -1,4 +1,4 @@
-"""The threads of a lone image: timed, chosen and recorded beside the network."""
+"""The threads of a lone image: timed, chosen and recorded next to the network."""
 
 import shutil
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_threads_fit_the_cores_of_the_container(cores, numbers):
 
 
 class Clock:
-    """Session: each run takes so many seconds of the clock."""
+    """Session: each run takes this many seconds of the clock."""
 
     now = 0.0
 
@@ -96,7 +96,7 @@ def test_choice_is_recorded_and_shown(added, monkeypatch):
 
 
 def test_real_network_is_timed(added, monkeypatch):
-    """Tests that run beside this one may leave no moment for it; nothing is recorded then."""
+    """Concurrent tests may leave no idle moment; nothing is recorded then."""
     repository, model = added
     said: list[str] = []
     monkeypatch.setattr(elastic, "usable_cores", lambda: 2.0)

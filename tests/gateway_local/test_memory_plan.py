@@ -1,4 +1,4 @@
-"""What `gateway up` does about memory before it starts Triton: whether the models fit, and what it plans."""
+"""Memory in the plan of `gateway up`, before it starts Triton: whether the models fit, and the reported plan."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def free(nbytes: int) -> Memory:
 
 
 def planned(repository: Path, nbytes: int, **fields: object) -> tuple[memory_plan.StartPlan, list[str]]:
-    """The plan of a start with some free memory, and what is reported."""
+    """The plan of a start with some free memory, and the reported lines."""
     said: list[str] = []
     chosen = settings(**{"cores": 2, **fields})
     return plan_start(chosen, repository, said.append, gpus=0, memory=lambda: free(nbytes)), said
@@ -134,7 +134,7 @@ def test_stateful_models_wait_for_the_first_stream(repository):
 
 
 def test_models_on_demand_need_their_budget(repository):
-    """Triton starts with those that stay, and the rest of the budget is for the others."""
+    """Triton starts with the models that stay, and the rest of the budget is for the others."""
     configs = read_model_configs(repository)
     on_demand = {"models_memory_bytes": 4 * GIB}
     chosen = settings(**on_demand, load_models=("flowers",))

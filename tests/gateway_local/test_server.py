@@ -254,13 +254,12 @@ def test_error_lines_skip_repeats_and_missing_gpu_errors():
 
 
 def pids(server) -> set[int]:
-    """The processes of models."""
     return {each.pid for each in processes(server.pid) if each.model}
 
 
 @pytest.mark.slow
 def test_load_of_models_that_have_not_changed_starts_no_process(runtime, tmp_path):
-    """And that of a new version starts only its own."""
+    """A load of a new version starts only that version's processes."""
     repository = write_repository(tmp_path / "models")
     config = repository / "net" / "config.pbtxt"
     config.write_text(f"{config.read_text()} version_policy {{ all {{ }} }}")

@@ -1,4 +1,4 @@
-"""Configurations are changed in place: completed for the machine, and what a person wrote in them stays."""
+"""Configurations are changed in place: completed for the machine, and handwritten parts stay."""
 
 import os
 import shutil
@@ -47,7 +47,7 @@ def test_shipped_models_are_completed(repository):
     assert groups(found["preprocessor"]) == [(KIND_CPU, 9, [])]
     batching = found["classifier"].dynamic_batching
     assert (list(batching.preferred_batch_size), batching.max_queue_delay_microseconds) == ([8, 16, 32], 1000)
-    # As render.py writes them, and those of the batches that a GPU gets.
+    # As render.py writes them, and the batches that a GPU gets.
     warmed = found["classifier"].model_warmup
     assert [each.batch_size for each in warmed] == [1, 4, 8, 16, 32]
     assert [each.name for each in warmed][-1] == "batch of 32"
@@ -146,7 +146,7 @@ def test_every_completed_configuration_is_one_of_triton(repository, gpus, triton
 
 
 def test_torchscript_on_a_gpu_is_not_fused():
-    """The fuser compiles for each batch size at its second call, while clients wait; what is written stays."""
+    """The fuser compiles for each batch size at its second call, while clients wait; a handwritten value stays."""
     torchscript = 'platform: "pytorch_libtorch"'
     assert parameters(sized(torchscript))[FUSER] == "false"
     assert FUSER not in parameters(sized(torchscript, CPU))
@@ -217,9 +217,9 @@ def test_repository_follows_edits_and_new_models(repository):
 
 
 def test_read_only_repository_gets_links_that_follow_it(repository, monkeypatch):
-    """The links also follow configurations that the user wrote beside it.
+    """The links also follow configurations that the user wrote there.
 
-    As root, files are writable whatever their mode, so the refusal of a read-only file system is played.
+    Root can write files of any mode, so the test simulates the refusal of a read-only file system.
     """
     real = sizing.write
 

@@ -21,7 +21,7 @@ from tests.processes import PROJECT, is_gone, wait_for
 
 
 class Kept:
-    """A process in name only, its supervisor, and what that reports; checked four times a second of its own clock."""
+    """A process in name only, its supervisor, and the reports; checked four times a second of its own clock."""
 
     name = "Triton"
 

@@ -1,4 +1,4 @@
-"""What runs the networks of a repository on this CPU, as `gateway up` prints it."""
+"""The runtimes of a repository's networks on this CPU, as `gateway up` prints them."""
 
 from pathlib import Path
 

@@ -145,7 +145,7 @@ def add(repository, *names):
     [
         (["ensemble_model", "flowers"], "ensemble_model"),
         (["flowers"], "flowers"),
-        (["flowers", "flowers.v1", "flowers.v2"], "flowers"),  # the ensembles of versions are no models
+        (["flowers", "flowers.v1", "flowers.v2"], "flowers"),  # the ensembles of versions are not models
     ],
 )
 def test_default_model_has_the_default_name_or_is_the_only_one(repository, names, model):
@@ -186,6 +186,6 @@ def test_repository_in_the_working_directory_comes_first(tmp_path, monkeypatch):
     assert default_model_repository(tmp_path) == DEFAULT_MODEL_REPOSITORY
     (tmp_path / "triton_models" / "flowers" / "config.pbtxt").touch()
     assert default_model_repository(tmp_path) == tmp_path / "triton_models"
-    # A checkout has them beside the package.
+    # A checkout has them next to the package.
     assert shipped() == PROJECT
     assert default_model_repository(PROJECT / "tests") == PROJECT / "triton_models"

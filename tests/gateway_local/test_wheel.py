@@ -63,7 +63,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """The project's wheel, built out of a copy of what is needed for it."""
+    """The project's wheel, built from a copy of the needed files."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
@@ -111,7 +111,7 @@ def exported(installed: Installed) -> str:
 
 @pytest.fixture
 def started(installed: Installed, exported: str, runtime) -> Iterator[tuple[str, str]]:
-    """`gateway up` with a model that was added: its address, and that of its Triton."""
+    """`gateway up` with an added model: its address, and Triton's."""
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # TorchScript is deprecated, and what Triton runs
         torch.manual_seed(0)

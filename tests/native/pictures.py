@@ -34,6 +34,6 @@ def with_gap(pixels: Pixels, gap: int) -> Pixels:
 
 
 def pass_by_pass(pixels: Pixels, size: Size, kernel: str, *, vertical_first: bool) -> Pixels:
-    """The same in a chosen order, whatever Pillow is installed: one side alone has no order."""
+    """The same in a chosen order, for any installed Pillow: one side alone has no order."""
     between = (size[0], pixels.shape[1]) if vertical_first else (pixels.shape[0], size[1])
     return by_pillow(by_pillow(pixels, between, kernel), size, kernel)

@@ -126,7 +126,7 @@ def test_other_threads_run_during_a_resize():
     pixels = np.full((1000, 1000, 3), 255, np.uint8)
     deadline = time.monotonic() + 60
     seen = False
-    # Rows are written one by one: a thread that sees the first without the last runs beside the kernel.
+    # Rows are written one by one: a thread that sees the first without the last runs concurrently with the kernel.
     while not seen and time.monotonic() < deadline:
         target = np.zeros((500, 1000, 3), np.uint8)
         options = {"filter": "lanczos", "by": "portable"}

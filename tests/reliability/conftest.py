@@ -1,4 +1,4 @@
-"""Tritons that a test may break, and what the gateway in front of them says."""
+"""Triton servers that a test may break, and the health that the gateway in front of them reports."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -32,7 +32,7 @@ def start_triton(runtime: TritonRuntime, light_repository: Path) -> Iterator[Sta
 
 @pytest.fixture
 def two_tritons(start_triton: StartTriton) -> list[EmbeddedTriton]:
-    """Two Tritons of the test's own, which are ready."""
+    """Two ready Triton servers for this test alone."""
     tritons = [start_triton(), start_triton()]
     for triton in tritons:
         triton.wait_ready()
@@ -40,12 +40,12 @@ def two_tritons(start_triton: StartTriton) -> list[EmbeddedTriton]:
 
 
 def urls_of(tritons: list[EmbeddedTriton]) -> str:
-    """The setting for these Tritons."""
+    """The setting for these Triton servers."""
     return ",".join(triton.url for triton in tritons)
 
 
 def health(gateway: Gateway) -> httpx.Response:
-    """What the gateway says of itself and its Tritons."""
+    """The gateway's report of its health and its Triton servers."""
     return httpx.get(f"{gateway.url}/health/ready", timeout=60)
 
 
@@ -54,12 +54,11 @@ def ready(gateway: Gateway) -> bool:
 
 
 def endpoints(gateway: Gateway) -> list[dict[str, Any]]:
-    """What the gateway says of each Triton."""
+    """The gateway's report of each Triton server."""
     return health(gateway).json()["endpoints"]
 
 
 def all_ready(gateway: Gateway) -> bool:
-    """Whether every Triton is ready."""
     return all(endpoint["ready"] for endpoint in endpoints(gateway))
 
 

@@ -25,7 +25,7 @@ def pair() -> tuple[bytes, bytes]:
 
 @pytest.fixture(scope="module")
 def gateway(triton, start_gateway) -> Iterator[Gateway]:
-    """A gateway with a secret of its own, in two processes."""
+    """A gateway with a new secret, in two processes."""
     with start_gateway(triton_url=triton.url, workers=2) as running:
         yield running
 

@@ -1,4 +1,4 @@
-"""Every model recovers, not only the default one, and a crashing image is sent twice at most; on real Tritons."""
+"""Every model recovers, not only the default one; a crashing image is sent twice at most; on real Triton servers."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_crashing_image_ends_two_processes_at_most(start_triton, start_gateway, 
         neighbours = unlike_any(photo("cat")), unlike_any(photo("coffee"))
         first, second, third = outcomes(classify(gateway, neighbours[0], killer, neighbours[1]))
         assert second == "image_crashed_model"
-        # For a moment neither of the two Tritons may be available for the others; of three, one always is.
+        # For a moment neither of the two servers may be available for the others; of three, one always is.
         assert {first, third} <= {"ok", "model_unavailable"}
         wait_for(lambda: all_ready(gateway), timeout_seconds=120)
         assert outcomes(classify(gateway, *neighbours)) == ["ok", "ok"]

@@ -1,4 +1,4 @@
-"""Reload and stop of `gateway serve` under clients that try nothing again: no request is lost."""
+"""Reload and stop of `gateway serve` under clients that do not retry: no request is lost."""
 
 import signal
 from collections.abc import Iterator

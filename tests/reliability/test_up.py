@@ -180,7 +180,7 @@ def test_second_up_reports_the_port_in_use(shared_up):
 
 def test_model_process_ignores_sigterm(shared_up):
     up, step = shared_up, "preprocessor"
-    # Each of the two workers finds out for itself that the models are ready.
+    # Each of the two workers must find out that the models are ready.
     wait_for(lambda: all(classified(up) for _ in range(8)), timeout_seconds=90)
     process = wait_for(lambda: up.find(step), timeout_seconds=90)
     process.terminate()

@@ -24,13 +24,13 @@ def initialize(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(PREPROCESSOR_CODE.parent)
     module = importlib.import_module(f"{PREPROCESSOR_CODE.name}.model")
-    # What is set for a process of Triton's must not be set for this one.
+    # Settings of a process of Triton's must not apply to this one.
     monkeypatch.setattr(module, "keep_freed_memory", lambda: None)
     return lambda text: module.TritonPythonModel().initialize(arguments(text))
 
 
 def arguments(text: str) -> dict[str, str]:
-    """What Triton gives an instance on the CPU whose configuration has this text."""
+    """The arguments from Triton for an instance on the CPU whose configuration has this text."""
     config = MessageToDict(text_format.Parse(text, ModelConfig()), preserving_proto_field_name=True)
     return {"model_config": json.dumps(config), "model_instance_kind": "CPU", "model_instance_name": "preprocessor"}
 

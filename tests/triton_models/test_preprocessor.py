@@ -95,7 +95,7 @@ def test_image_of_any_shape_is_preprocessed(triton_client, shape):
 
 
 def test_requests_of_different_lengths_share_batches(triton):
-    """Each call is a request of its own, with an image of another height than the other threads send."""
+    """Each call is a separate request, with an image of another height than the other threads send."""
     calls, threads = 20, 16
 
     def counts() -> tuple[int, int]:

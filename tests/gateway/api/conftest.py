@@ -1,4 +1,4 @@
-"""A client of the application with default settings, for modules without one of their own."""
+"""A client of the application with default settings, for modules that define no other."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Requests to an application in a process of its own, whose logs are set up as in production.
+"""Requests to an application in a separate process, whose logs are set up as in production.
 
 structlog keeps its first set-up for ever, so the suite's process cannot try several.
 """

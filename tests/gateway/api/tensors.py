@@ -21,20 +21,19 @@ def scorer(answer: Answer | None = None) -> StubBackend:
 
 
 def images(*contents: bytes, binary: bool = True) -> InferInput:
-    """The input IMAGE."""
     array = np.array(contents, dtype=np.object_)
     return InferInput("IMAGE", [len(contents)], "BYTES").set_data_from_numpy(array, binary_data=binary)
 
 
 def ask(client: Client, *contents: bytes, path: str = INFER, headers: dict[str, str] | None = None, **options: Any):
-    """The answer to what tritonclient sends."""
+    """The answer to tritonclient's request."""
     body, header = InferenceServerClient.generate_request_body([images(*contents)], **options)
     length = {"Inference-Header-Content-Length": str(header)}
     return client.post(path, content=body, headers={**length, **(headers or {})})
 
 
 def result(answer: httpx.Response) -> InferResult:
-    """What tritonclient reads of an answer."""
+    """An answer as tritonclient reads it."""
     assert answer.status_code == 200, answer.text
     header = answer.headers.get("Inference-Header-Content-Length")
     return InferenceServerClient.parse_response_body(
@@ -43,7 +42,6 @@ def result(answer: httpx.Response) -> InferResult:
 
 
 def in_json(*contents: bytes, **members: Any) -> dict[str, Any]:
-    """A request in JSON."""
     data = [base64.b64encode(content).decode() for content in contents]
     return {"inputs": [{"name": "IMAGE", "shape": [len(data)], "datatype": "BYTES", "data": data}], **members}
 

@@ -53,7 +53,7 @@ def client(key_file, key) -> Iterator[Client]:
 
 
 def status(client: Client, key: str, method: str, path: str, **headers: bytes) -> int:
-    """The status of a request, with an API key unless its headers have one of their own."""
+    """The status of a request; adds an API key unless the headers have one."""
     known = {"content-type": b"image/png", "x-api-key": key.encode(), **headers}
     fields = [(name.encode(), value) for name, value in known.items()]
     return client.request(method, path, headers=fields, content=PNG).status_code

@@ -1,4 +1,4 @@
-"""Errors of requests: their status, their code, and what they say is wrong and to be done."""
+"""Errors of requests: their status, their code, and the message with the remedy."""
 
 from typing import Any
 
@@ -105,7 +105,7 @@ def test_field_after_the_files(client):
 
 
 def test_field_after_files_that_are_being_classified():
-    """A client of its own: the calls that are left in flight end with it."""
+    """A separate client: the calls that are left in flight end with it."""
     files = [("files", ("cat.png", PNG)), ("files", ("dog.png", PNG + bytes(MAX_READ_AHEAD_BYTES)))]
     with client_of() as client:
         late = client.post("/predict", files=[*files, ("top_k", (None, "2"))])

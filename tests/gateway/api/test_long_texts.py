@@ -1,4 +1,4 @@
-"""Whatever text a client sends, however long: it is no error of the service, and little of it is repeated."""
+"""Long texts of clients cause no error of the service, and little of them is repeated."""
 
 import json
 from base64 import b64encode
@@ -146,7 +146,7 @@ def test_long_text_in_a_body(client, events, path):
 
 
 def test_message_of_an_error_is_bounded():
-    """Whatever it quotes: the names of models, hosts and files that the service knows are not all that it names."""
+    """It may quote anything, not only the names of models, hosts and files that the service knows."""
     for text in (LONG, "é" * 2_000, "\U0001f408" * 1_000, "\ud800" * 3_000):
         message = f"There is no model {text!r}; GET /models lists all."
         bounded = ModelNotFound(message).message

@@ -1,4 +1,4 @@
-"""What surrounds a request: its log event, stages, metrics and span, its id, security headers and CORS."""
+"""The middleware of a request: log event, stages, metrics and span, id, security headers and CORS."""
 
 import json
 import re

@@ -108,7 +108,7 @@ def refused(error: RequestValidationError) -> str:
 
 @pytest.fixture(scope="module")
 def fastapis():
-    """What FastAPI itself makes of a URL."""
+    """FastAPI's own result for a URL."""
     app = FastAPI()
 
     @app.get("/")

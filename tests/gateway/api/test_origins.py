@@ -1,4 +1,4 @@
-"""Who may send requests while no API key is needed: programs and the service's own pages, by a name of the service."""
+"""Senders that need no API key: programs and the service's own pages, by a name of the service."""
 
 import socket
 from itertools import chain, product, repeat
@@ -24,7 +24,7 @@ WAYS_IN = [
     *((path, WEBSOCKET) for kind in installed() for path in kind(Settings(_env_file=None)).websockets()),
     *product(("/predict", "/nowhere"), ("HEAD", "OPTIONS", "DELETE", "ODD")),
 ]
-"""Every route of the service and its plug-ins with each of its methods, and what is no route."""
+"""Every route of the service and its plug-ins with each of its methods, and paths without a route."""
 
 
 def status(client: Client, path: str, method: str = "GET", **headers: str) -> int:
@@ -39,7 +39,7 @@ def status(client: Client, path: str, method: str = "GET", **headers: str) -> in
 
 @pytest.fixture(scope="module", params=[False, True], ids=["no keys", "keys of admins"])
 def open_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """A service that needs no key for what clients do."""
+    """A service that needs no key, except for admins."""
     path = tmp_path_factory.mktemp("keys") / "admins"
     add_key(path, "admin")
     settings = {"admin_keys_file": path} if request.param else {}

@@ -104,7 +104,7 @@ def test_outputs_have_the_requested_order_and_encoding(client):
     assert status == {"name": "STATUS", "datatype": "BYTES", "shape": [1], "data": ["ok"]}
     assert scores["parameters"] == {"binary_data_size": 8}
     assert read.as_numpy("PREDICTION").tolist() == [SCORES.tolist()]
-    # The encoding of an output takes precedence over that of the request.
+    # The encoding of an output takes precedence over the request's.
     outputs = [{"name": "PREDICTION"}, {"name": "STATUS", "parameters": {"binary_data": False}}]
     body = in_json(PNG, parameters={"binary_data_output": True}, outputs=outputs)
     scores, status = result(client.post(INFER, json=body)).get_response()["outputs"]
@@ -360,7 +360,7 @@ def test_images_of_requests_continue_a_sequence(client, backend):
     assert first.as_numpy("PREDICTION").tolist() == [SCORES.tolist()] * 2
     last = result(ask(client, PNG, sequence_id=7, sequence_end=True))
     assert last.as_numpy("SEQUENCE_FRAMES").tolist() == [3]
-    ends = [(True, False), (False, False), (False, False), (False, True)]  # the end is a step of its own
+    ends = [(True, False), (False, False), (False, False), (False, True)]  # the end is a separate step
     assert [(step.start, step.end) for step in backend.steps] == ends
     assert not backend.steps[-1].scores.any()
     for unknown in (7, 8):

@@ -1,4 +1,4 @@
-"""--gateway and --triton: the form of an address, and what a command says where nothing answers, or another server."""
+"""--gateway and --triton: the form of an address, and the errors if nothing answers, or another server does."""
 
 import json
 
@@ -27,7 +27,7 @@ def test_form_of_an_address(given):
 
 
 def test_gateway_given_as_triton():
-    """What its HTTP port answers becomes an error of the command that names the address."""
+    """The answer of its HTTP port becomes an error of the command that names the address."""
     with stub_service() as http:
         address = http.removeprefix("http://")
         assert address in refusal("model", "list", "--triton", address)

@@ -1,4 +1,4 @@
-"""Pools of decoders, and what they decode."""
+"""Pools of decoders for tests."""
 
 import functools
 from dataclasses import replace

@@ -41,7 +41,7 @@ async def pool(shared_pool):
 
 
 def children():
-    """The processes that this one has started and not yet taken leave of."""
+    """The child processes that were not waited for yet."""
     return set(psutil.Process().children())
 
 
@@ -278,7 +278,7 @@ async def test_decoder_has_one_thread_and_no_secrets(monkeypatch):
 
 
 async def test_request_beyond_its_account_gets_no_process():
-    """What crosses the line is answered, and the next one is not even begun; another request has its own account."""
+    """A file that crosses the limit is answered, and the next one is not begun; another request has another account."""
     async with decoders(request_cpu_seconds=0.02) as pool:
         account = pool.account()
         bomb = slow_picture()
@@ -291,7 +291,7 @@ async def test_request_beyond_its_account_gets_no_process():
 
 
 async def test_charges_equal_the_cpu_time_of_the_processes():
-    """All of it: what ends a process, and starting another one, included."""
+    """Including the end of a process, and the start of another one."""
     before = cpu_seconds_of_children()
     async with decoders(cpu_seconds=0.15) as pool:
         account = pool.account()
@@ -299,8 +299,8 @@ async def test_charges_equal_the_cpu_time_of_the_processes():
         for _ in range(3):
             with pytest.raises(TooCostly):
                 await decoded(pool, bomb, account)
-            # All that the lost processes have taken: the start of each stands for that of its replacement. How much it
-            # is depends on the machine: on a busy one, the wall clock ends a process before its processor time does.
+            # All that the lost processes have taken: each start counts instead of the start of its replacement. The
+            # amount depends on the machine: on a busy one, wall clock time ends a process before its processor time.
             assert account.spent_seconds == pytest.approx(cpu_seconds_of_children() - before, abs=0.01)
         spent = account.spent_seconds
         await decoded(pool, cat(), account)

@@ -10,7 +10,7 @@ from tests import encoders
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import STORED_TURNED, by_pillow, encode, exif, names, photograph, sample, turned
 
-# Pillow converts YCbCr and CMYK by formulas of its own.
+# Pillow converts YCbCr and CMYK by other formulas than OpenCV.
 FAR_FROM_PILLOW = {"JPEG CMYK": 1, "TIFF YCbCr": 1}
 
 

@@ -63,7 +63,7 @@ async def test_hostile_file_costs_the_serving_process_nothing(pool, name):
     before = time.thread_time()
     with pytest.raises(ImageError):
         await decoded(pool, data, account)
-    # What is left are 8 MB to copy, and a new process in place of one that ended.
+    # The rest is 8 MB to copy, and a new process in place of one that ended.
     assert time.thread_time() - before < 0.1
     # No more than one budget of time, what ended the process, and the start of another one.
     assert account.spent_seconds < 3

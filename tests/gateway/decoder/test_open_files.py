@@ -72,7 +72,7 @@ async def test_frame_without_a_duration_lasts_a_tenth_of_a_second(pool):
 
 
 async def only_worker(pool):
-    """The pool's process, once it is idle and none is left that earlier frames have started beside it."""
+    """The pool's process, once it is idle and the other processes of earlier frames have ended."""
     async with asyncio.timeout(60):
         while len(pool._idle) != 1:  # noqa: ASYNC110 - the pool tells nobody
             await asyncio.sleep(0.001)
@@ -133,7 +133,7 @@ async def test_frame_past_its_cpu_limit_ends_only_its_animation():
 
 
 async def test_frames_are_charged_to_their_request():
-    """Skipped frames as well as those that are wanted; and what another file has taken is not there for this one.
+    """Skipped frames are charged as well, and another file of the request has less left.
 
     The first frame takes 7 ms of processor time, all of them 600 ms: a busy machine needs more, and others less.
     """

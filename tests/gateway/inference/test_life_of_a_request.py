@@ -1,7 +1,7 @@
-"""A request that has ended leaves nothing, whatever happens in whatever order.
+"""A request that has ended leaves nothing, for all events in all orders.
 
 Hypothesis plays clients that send, stall, break off and leave, a server that answers late, wrongly or never, a shadow
-version, decoders, the clock, and a handler that is cancelled, and lets the event loop take any number of steps in
+version, decoders, the clock, and a handler that is cancelled. It lets the event loop take any number of steps in
 between: so each of these comes at every `await` there is.
 """
 
@@ -64,8 +64,6 @@ class Client:
 
 
 class Requests(RuleBasedStateMachine):
-    """Requests on one service."""
-
     supports_cancellation = True
 
     def __init__(self) -> None:
@@ -89,7 +87,7 @@ class Requests(RuleBasedStateMachine):
         self.clients: list[Client] = []
 
     async def handle(self, client: Client, timeout_seconds: float) -> None:
-        """What a route does."""
+        """Handle a request as a route does."""
 
         async def leaving() -> None:
             await client.gone.wait()
@@ -199,7 +197,7 @@ class Requests(RuleBasedStateMachine):
                 assert (self.spare.images.held, bool(self.spare.bytes.held)) == (shadows, bool(shadows))
 
     def teardown(self) -> None:
-        """Every client leaves, and what could not be stopped comes to its end."""
+        """Every client leaves, and the remaining work ends."""
         for client in self.running:
             client.gone.set()
         self.loop.settle()

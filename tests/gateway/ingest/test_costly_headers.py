@@ -131,6 +131,6 @@ def test_every_costly_header_is_refused_within_the_step_limit(name, monkeypatch)
     started = time.process_time()
     with pytest.raises(ImageError):
         read(data)
-    # What is skipped without a step takes time too.
+    # Skipping without a step takes time too.
     assert time.process_time() - started < 0.25
     assert taken <= 20_000

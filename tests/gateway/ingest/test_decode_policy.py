@@ -1,4 +1,4 @@
-"""What is passed on to the preprocessor, and what is decoded before; and the names of files."""
+"""Which images are passed on to the preprocessor, and which are decoded before; and the names of files."""
 
 import contextlib
 

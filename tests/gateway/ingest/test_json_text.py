@@ -20,7 +20,7 @@ MOST = 1_000_000
     ],
 )
 def test_invalid_text_is_refused(text):
-    """Lone surrogates, numbers without a finite value, deep nesting, what is not JSON or not UTF-8, many values."""
+    """Lone surrogates, numbers without a finite value, deep nesting, invalid JSON or UTF-8, many values."""
     with pytest.raises(JsonError):
         decode(text, max_bytes=MOST)
 

@@ -94,7 +94,7 @@ async def test_decode_cancelled_while_it_waits_is_not_charged():
     at_once=st.integers(1, 8),
 )
 def test_request_takes_at_most_its_account_and_one_image(files, at_once):
-    """Whatever files come, and however many are decoded at once."""
+    """For all files, and any number of concurrent decodings."""
 
     async def scenario():
         request, slots, taken, allowed = account(), asyncio.Semaphore(at_once), [], [BASE]
@@ -133,7 +133,7 @@ HONEST = {
     "photograph as AVIF": (ImageFormat.AVIF, 12.0, 1_000_000, 0.42),
     "scan as JPEG 2000": (ImageFormat.JPEG_2000, 8.0, 1_000_000, 0.5),
 }
-"""What people send: format, megapixels, bytes, seconds that it takes on a core of a small server, and scans."""
+"""Ordinary images: format, megapixels, bytes, seconds that it takes on a core of a small server, and scans."""
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Admission: what fits passes at once, what does not waits in order, and nothing is counted twice."""
+"""Admission: images that fit pass immediately, others wait in order, and nothing is counted twice."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -14,7 +14,7 @@ MOST, RESERVED = 3, 2
 
 
 class Connection:
-    """What `Connections` sees of one."""
+    """A connection as `Connections` sees it."""
 
     client = ""
 
@@ -113,7 +113,7 @@ def test_longest_idle_goes_next(connections):
 
 
 def test_connection_with_a_recent_response_is_kept(connections, clock):
-    """Its client goes on, other than one whose upload is slower than the minimum."""
+    """Its client continues, unlike one whose upload is slower than the minimum."""
     recent, upload, slow = answered(connections), uploading(connections, 2.0), uploading(connections, 1.0)
     slow.is_slow = True
     busy(connections)

@@ -19,7 +19,7 @@ def admission(**limits: float) -> Admission:
 
 
 async def order_of(gate: Admission, *crowds: dict[str, tuple[FairShare, int]]) -> list[str]:
-    """Whose images get the only permit in turn, after each crowd has begun to wait for it behind the one before."""
+    """The order in which images get the only permit; each crowd begins to wait for it behind the previous one."""
     order: list[str] = []
 
     async def wait(name: str, share: FairShare) -> None:
@@ -61,7 +61,7 @@ async def test_lowest_priority_gets_one_permit_in_a_hundred():
 
 
 async def test_lowest_priority_has_at_most_a_part_of_the_permits():
-    """All requests of that priority together, whatever the shares of their keys."""
+    """All requests of that priority together, for all shares of their keys."""
     gate = admission(max_images=8)
     one, other = (FairShare(1.0, Bound("share", 8)) for _ in range(2))
     held = [await gate.permits(share, lowest=True).acquire(1) for share in (one, other)]

@@ -1,6 +1,6 @@
 """Leases: what they return and when, and that waiting requests are notified.
 
-At the end, those that alternate between clients, between the requests of each, and that are given up for others.
+At the end, leases that alternate between clients, and between the requests of each, and leases given up for others.
 """
 
 import asyncio

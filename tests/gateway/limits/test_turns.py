@@ -81,7 +81,7 @@ async def test_work_that_fails_stops_no_other():
 
 
 def test_client_that_is_refused_often_waits(monkeypatch):
-    """Up to a limit; what is kept of all clients is bounded."""
+    """Up to a limit; the memory for all clients is bounded."""
     monkeypatch.setattr(module, "MAX_REFUSED", 2)
     turns = Turns()
     for _ in range(int(module.FREE_SECONDS / module.REFUSAL_SECONDS)):

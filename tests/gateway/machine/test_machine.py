@@ -1,4 +1,4 @@
-"""What the machine and its control groups have: cores, GPUs and memory."""
+"""Cores, GPUs and memory of the machine and its control groups."""
 
 import os
 from pathlib import Path

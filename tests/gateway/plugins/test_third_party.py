@@ -139,7 +139,7 @@ with client_of_app(create_app(load_settings(), StubBackend())) as client:
 
 
 def run(program: str, folder: Path | None = None, *, code: int = 0, **variables: str) -> str:
-    """Run a program, which must exit with `code`; returns what it prints as errors."""
+    """Run a program, which must exit with `code`; returns its stderr."""
     path = os.pathsep.join(map(str, filter(None, (folder, PROJECT))))
     environment = {**os.environ, "PYTHONPATH": path, "GATEWAY_PLUGINS_OFF": "", **variables}
     return python("-c", program, code=code, cwd=folder or PROJECT, env=environment).stderr
@@ -175,7 +175,7 @@ def test_setting_of_a_plug_in_that_is_left_out_is_refused(monkeypatch, tmp_path,
 
 
 def test_broken_plug_in_that_is_left_out_does_not_stop_the_start(monkeypatch, tmp_path):
-    """An unknown variable, such as those of Kubernetes, may belong to any installed plug-in."""
+    """An unknown variable, such as one of Kubernetes, may belong to any installed plug-in."""
     install(tmp_path, "broken", "Broken", "import nothing_of_that_name")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -117,7 +117,7 @@ async def reaches(connection: Recorded, phase: Phase) -> None:
 
 
 async def respond(running, scope, receive, send) -> None:
-    """Respond once the test goes on, without reading the body."""
+    """Respond once the test continues, without reading the body."""
     await running.go_on.wait()
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"x"})
@@ -130,7 +130,7 @@ async def respond_at_length(running, scope, receive, send) -> None:
 
 
 async def stream(running, scope, receive, send) -> None:
-    """Accept once the test goes on, and close at the first message."""
+    """Accept once the test continues, and close at the first message."""
     await receive()
     await running.go_on.wait()
     await send({"type": "websocket.accept"})
@@ -139,7 +139,7 @@ async def stream(running, scope, receive, send) -> None:
 
 
 async def echo_nothing(running, scope, receive, send) -> None:
-    """Accept, and take one message when the test goes on."""
+    """Accept, and take one message when the test continues."""
     await receive()
     await send({"type": "websocket.accept"})
     await running.go_on.wait()
@@ -218,7 +218,7 @@ async def broken_stream_phases() -> set[Phase]:
 
 
 async def test_every_phase_has_a_timer_or_a_task():
-    """A walk through every phase of both protocols; each connection is also looked at after each of its events."""
+    """A walk through every phase of both protocols; each connection is also checked after each of its events."""
 
     walks = (request_phases, flushing_phases, upload_phases, stream_phases, broken_stream_phases)
     seen = set().union(*[await each() for each in walks])

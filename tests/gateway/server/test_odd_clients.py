@@ -1,4 +1,4 @@
-"""Clients that send what no HTTP client would, or that leave amid their requests: memory afterwards."""
+"""Clients that send unusual bytes, or that leave during their requests: memory afterwards."""
 
 import contextlib
 import gc
@@ -28,7 +28,7 @@ def post(media_type: str, body: bytes, length: int = 0) -> bytes:
 
 
 def exchange(port: int, sent: bytes, *, resets: bool = False) -> bytes:
-    """What comes back until the server closes the connection; a client that resets reads nothing."""
+    """The response, until the server closes the connection; a client that resets reads nothing."""
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(sent)
@@ -84,7 +84,7 @@ def test_connection_leaves_no_garbage(port: int, name: str):
     times, sent, resets = 10, SENT[name], name in RESETS
 
     def collected() -> list[object]:
-        """What only the garbage collector finds, of the gateway's and of the libraries that it calls."""
+        """Objects that only the garbage collector finds, of the gateway and its libraries."""
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
             gc.collect()

@@ -1,4 +1,4 @@
-"""Fake Tritons in this process, and a gateway's objects over them, with short intervals."""
+"""Fake Triton servers in this process, and a gateway's objects over them, with short intervals."""
 
 import asyncio
 import time
@@ -69,7 +69,7 @@ def checker_of(
 
 @asynccontextmanager
 async def running(checker: HealthChecker) -> AsyncIterator[None]:
-    """The checker runs beside the block."""
+    """Run the checker during the block."""
     task = asyncio.create_task(checker.run())
     try:
         yield

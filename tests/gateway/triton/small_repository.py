@@ -101,7 +101,6 @@ NET_CODE = """
 
 
 def write_repository(folder: Path) -> Path:
-    """Write the repository into a new folder."""
     constants = (
         f"KILLER, FAILS, SLOW, UNDECODABLE = {(KILLER, FAILS, SLOW, UNDECODABLE)!r}\n"
         f"SCORES, SIZE = {(SCORES, EMBEDDING_SIZE)!r}\n"
@@ -122,13 +121,13 @@ def write_repository(folder: Path) -> Path:
 
 
 def recorded(nbytes: int) -> str:
-    """The line of a configuration that says what a process takes."""
+    """The line of a configuration with the memory of a process."""
     text = MemoryRecord(NetworkRuntime.PYTHON, nbytes, nbytes).text.replace('"', '\\"')
     return f'parameters {{ key: "{PROCESS_MEMORY_PARAMETER}" value: {{ string_value: "{text}" }} }}\n'
 
 
 def write_models(folder: Path, number: int, load_seconds: float = 0.0, nbytes: int = 0) -> list[str]:
-    """Write the repository and `number` models with steps of their own: m00, m01, …; returns their names.
+    """Write the repository and `number` models with separate steps: m00, m01, …; returns their names.
 
     Each network takes `load_seconds` to load, and `nbytes` of memory.
     """

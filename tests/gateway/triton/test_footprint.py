@@ -34,7 +34,6 @@ def model(repository: Path, name: str, text: str, *, versions: int = 1, weights:
 
 
 def ensemble(repository: Path, name: str, *parts: str) -> None:
-    """Write an ensemble of some models."""
     listed = ", ".join(f'{{ model_name: "{part}" model_version: -1 }}' for part in parts)
     (repository / name).mkdir()
     (repository / name / "config.pbtxt").write_text(f'platform: "ensemble" ensemble_scheduling {{ step [ {listed} ] }}')

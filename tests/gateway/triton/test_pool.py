@@ -1,4 +1,4 @@
-"""Which Triton a call goes to: the less loaded of two of all addresses."""
+"""The Triton server of a call: the less loaded of two random ones."""
 
 import asyncio
 import random
@@ -30,7 +30,7 @@ async def test_all_tritons_are_used_and_models_loaded_on_all():
 
 
 async def test_last_change_of_what_answers_applies_is_logged_once_and_shown():
-    """While one of two Tritons has loaded it; at a third one, that has not, nothing changes."""
+    """While one of two Triton servers has loaded it; when a third one has not, nothing changes."""
     steps = ("preprocessor", "net")
     old, new = (Rollout({"1": 3, "2": share}, since=datetime(2026, 1, share, tzinfo=UTC), by="ops") for share in (1, 9))
     versions = {MODEL: steps, f"{MODEL}.v1": steps, f"{MODEL}.v2": steps}
@@ -45,7 +45,7 @@ async def test_last_change_of_what_answers_applies_is_logged_once_and_shown():
         changes = [event for event in captured if event["event"] == "rollout"]
         assert [(event["shares"], event["by"]) for event in changes] == [(new.shares, "ops")]
         assert metrics.ROLLOUT_SINCE.labels(MODEL)._value.get() == new.since.timestamp()
-        del fleet.addresses[1:]  # those that had loaded it leave
+        del fleet.addresses[1:]  # the servers that had loaded it leave
         await wait_until(lambda: len(fleet.pool.replicas) == 1)
         assert (fleet.backend.rollout(MODEL), share()) == (old, 0.25)
 

@@ -53,7 +53,7 @@ def test_lock_is_skipped_if_nothing_can_be_written(tmp_path, monkeypatch):
 
     with pytest.raises(FileNotFoundError), locked_where_writable(tmp_path / "missing" / "lock"):
         pass
-    monkeypatch.setattr(os, "open", refuse)  # whoever runs as root can write everywhere
+    monkeypatch.setattr(os, "open", refuse)  # root can write everywhere
     with locked_where_writable(tmp_path / "lock") as mine:
         assert mine
     with pytest.raises(PermissionError), locked(tmp_path / "lock"):

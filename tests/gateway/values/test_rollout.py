@@ -1,4 +1,4 @@
-"""Which versions answer: what is asked for, shares of the right size, and the same version for the same client."""
+"""Which versions answer: parsing, shares of the right size, and the same version for the same client."""
 
 from collections import Counter
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""YAML of other people becomes plain values, or is refused with its line; nothing of it multiplies or runs."""
+"""YAML of other people becomes plain values, or is refused with its line; nothing in it is expanded or executed."""
 
 import json
 from itertools import pairwise

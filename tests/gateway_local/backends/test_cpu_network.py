@@ -1,4 +1,4 @@
-"""What runs a TorchScript network on a CPU, by the files beside it; without a Triton."""
+"""The runtime of a TorchScript network on a CPU, by the files next to it; without a Triton."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def version(added_head, tmp_path) -> Path:
 
 @pytest.fixture
 def load(version, monkeypatch) -> Callable[..., Any]:
-    """The backend's instance of the version; `log` and `warnings` of it are what it logged."""
+    """The backend's instance of the version; `log` and `warnings` have its messages."""
     log = python_backend(monkeypatch, version)
     module = imported(monkeypatch, BACKEND / "model.py")
     # torch accepts this once per process, in which other tests have used it.

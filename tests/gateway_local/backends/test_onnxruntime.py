@@ -44,7 +44,7 @@ def signal_stack():
 
 @pytest.fixture
 def load(tmp_path, monkeypatch) -> Callable[..., Any]:
-    """The backend's instance of `tmp_path`/model.onnx, with CPU accelerators; `log` of it is what it logged."""
+    """The backend's instance of `tmp_path`/model.onnx, with CPU accelerators; `log` has its messages."""
     log = python_backend(monkeypatch, tmp_path)
     module = imported(monkeypatch, BACKEND / "model.py")
 

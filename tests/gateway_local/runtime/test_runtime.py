@@ -30,7 +30,7 @@ SERVER_FILES = (
 
 
 class Pip:
-    """Stands in for pip: unpacks a wheel of empty files, or fails with what pip says."""
+    """Stands in for pip: unpacks a wheel of empty files, or fails with an error of pip."""
 
     def __init__(self) -> None:
         self.commands: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""`gateway model …` with a repository in a bucket: several Tritons follow a switch of versions under load."""
+"""`gateway model …` with a repository in a bucket: several Triton servers follow a switch of versions under load."""
 
 import os
 import subprocess

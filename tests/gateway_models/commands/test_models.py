@@ -37,7 +37,7 @@ def head_file(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def add(head_file, tmp_path):
-    """`gateway model add` of `head` with further options; of repeated options, the last one counts."""
+    """`gateway model add` of `head` with more options; of a repeated option, the last one counts."""
 
     def add(*options: str, source: Path | str = head_file, code: int = 0) -> Result:
         labels = save_labels(tmp_path / "five.txt")

@@ -123,7 +123,7 @@ def save_labels(path: Path, count: int = 5) -> Path:
 
 
 def spec_of(source: Path | str, folder: Path, *, classes: int = 5, **changes: Any) -> ModelSpec:
-    """What `gateway model add` is asked for a network of small images; its labels are written into `folder`."""
+    """The spec of a network of small images; its labels are written into `folder`."""
     given = {"name": "head", "labels": save_labels(folder / "labels.txt", classes), "preprocessing": SMALL}
     return ModelSpec(str(source), **{**given, **changes})
 
@@ -139,12 +139,12 @@ def add_head(repository: Path, name: str, *, seed: int = 0, last: nn.Module | No
 
 @torch.no_grad()
 def outputs(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """What a network answers once its training has ended."""
+    """The answers of a network in evaluation mode."""
     return network.eval()(images)
 
 
 def probabilities(network: nn.Module, images: torch.Tensor) -> torch.Tensor:
-    """The softmax of what a network answers."""
+    """The softmax of a network's answers."""
     return outputs(network, images).softmax(dim=1)
 
 

@@ -16,7 +16,7 @@ def classify(images: NDArray[np.uint8]):
     colours = images.mean(axis=(1, 2)) / 255
     return np.concatenate([colours, 1 - colours], axis=1) * 7 - 4
 """
-"""Logits of six classes, of uint8 [N, H, W, 3]."""
+"""Logits of six classes, from uint8 [N, H, W, 3]."""
 
 OURS = {"colours", "mine", "served_function", "served_code"}
 """Modules that the tests' functions import."""
@@ -29,7 +29,7 @@ def save_function(folder: Path, code: str = COLOURS, name: str = "colours") -> P
 
 
 def tried(source: str, folder: Path, *, said: dict[str, str] | None = None, **changes) -> Outcome:
-    """The trial of FILE.py:NAME on pixels, staged in `folder`; raises what it raises."""
+    """The trial of FILE.py:NAME on pixels, staged in `folder`; raises the trial's errors."""
     from gateway_models.networks import jobs
     from tests.gateway_models.networks.builders import job
 
@@ -40,7 +40,7 @@ def tried(source: str, folder: Path, *, said: dict[str, str] | None = None, **ch
 
 @contextmanager
 def own_modules() -> Iterator[None]:
-    """What functions put into sys goes with the test; torch's modules, imported meanwhile, stay."""
+    """Remove from sys what functions put there; torch's modules, imported meanwhile, stay."""
     path, writes = list(sys.path), sys.dont_write_bytecode
     yield
     sys.path[:], sys.dont_write_bytecode = path, writes

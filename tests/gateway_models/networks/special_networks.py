@@ -35,7 +35,7 @@ class Bytes(nn.Module):
 
 
 class Scripted(Head):
-    """With what scripting writes and tracing does not: branches, lists, strings, names that are no identifiers."""
+    """Features that scripting writes and tracing does not: branches, lists, strings, names that are not identifiers."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Networks that take images otherwise than the preprocessor gives them, or give more than scores.
+"""Networks whose input differs from the preprocessor's output, or which give more than scores.
 
-At the end, those that get pixels as uint8 and normalise them themselves: the same answers from a quarter of the bytes.
+At the end, networks that take uint8 pixels and normalise them: the same answers from a quarter of the bytes.
 """
 
 from collections.abc import Callable

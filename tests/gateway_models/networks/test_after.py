@@ -1,4 +1,4 @@
-"""The step after a network: what declarations say, what they compute, and which functions are refused."""
+"""Post-processing steps: declarations, their results, and refused functions."""
 
 from pathlib import Path
 

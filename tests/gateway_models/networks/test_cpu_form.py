@@ -37,7 +37,7 @@ def even() -> nn.Module:
 
 
 def added(folder: Path, network: "nn.Module | None" = None, **changes) -> tuple[Entry, Path, list[str]]:
-    """An entry of one model, its model.pt, and what was reported."""
+    """An entry of one model, its model.pt, and the reported lines."""
     said: list[str] = []
     source = save_torchscript(network or Head(), folder / "head.pt")
     entry = add(spec_of(source, folder, **changes), folder / "models", said.append)

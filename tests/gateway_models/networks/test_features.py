@@ -1,4 +1,4 @@
-"""The vectors inside of a network: found, or refused with what to do; written beside its scores."""
+"""The vectors inside of a network: found, or refused with what to do; written in addition to its scores."""
 
 import re
 from dataclasses import replace
@@ -77,7 +77,7 @@ SOURCES = {
 
 
 def written_answers(entry: Entry, repository: Path, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the written network gives, by the names that Triton knows."""
+    """The outputs of the written network, by the names that Triton knows."""
     return pair_runner(entry.model_file(repository, 1), "output__0", "output__1")(images)
 
 

@@ -172,7 +172,7 @@ def test_weights_are_found_under_any_prefix(tmp_path, content):
 
 
 def test_several_sets_of_weights_are_refused_by_their_names(tmp_path):
-    """As train.py of timm and torchvision write them: which of them is meant is the user's to say."""
+    """As train.py of timm and torchvision write them: the user must choose one."""
     content = {"state_dict": under(""), "state_dict_ema": under("module.", seed=1)}
     path = written(content, tmp_path / "checkpoint.pt")
     with pytest.raises(ModelFileError, match=r"several sets of weights of head: state_dict and state_dict_ema\.module"):

@@ -1,4 +1,4 @@
-"""Python functions as models: what is refused before they run, how they are called, what their trial says."""
+"""Python functions as models: refusals before they run, how they are called, and the results of their trial."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Folders of Hugging Face and timm: looked at, refused in words, prepared as their own libraries do, and loaded.
+"""Folders of Hugging Face and timm: inspected, refused with a reason, prepared as their own libraries do, and loaded.
 
 Weights of another architecture, of torchvision or timm, are refused with the one that they fit.
 """
@@ -203,7 +203,7 @@ def test_name_that_cannot_be_fetched_is_reported(monkeypatch, tmp_path):
 
 
 def test_file_of_a_processor_has_its_librarys_code_as_reference(tmp_path):
-    """Beside ONNX or TorchScript: the values of the class's own code, and refused where our reading differs."""
+    """With ONNX or TorchScript: the values of the class's own code, and refused where our reading differs."""
     from transformers import ConvNextImageProcessor, ConvNextImageProcessorPil
 
     ConvNextImageProcessor(size={"shortest_edge": 64}, crop_pct=0.9).save_pretrained(tmp_path)
@@ -231,7 +231,7 @@ def test_weights_in_half_precision_are_served_in_fp32(tmp_path):
 
 
 def test_folder_whose_processor_prepares_images_otherwise_is_refused(vit, monkeypatch):
-    """Whatever the cause: here a step that our reading of the file does not know."""
+    """For any cause: here a step that our reading of the file does not know."""
     from transformers import ViTImageProcessorPil
 
     source = find_source(ModelSpec(str(vit), "model"))

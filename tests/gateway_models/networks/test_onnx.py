@@ -131,7 +131,7 @@ def small(
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """A folder with a file of weights, a link and a FIFO, beside another file."""
+    """A folder with a file of weights, a link and a FIFO, next to another file."""
     path = tmp_path / "model"
     path.mkdir()
     (tmp_path / "secret").write_bytes(bytes(60))
@@ -241,7 +241,7 @@ def test_file_that_is_no_graph_or_has_others_in_a_branch_is_refused(tmp_path):
 
 @pytest.mark.parametrize("changes", [{}, {"dims": ("N", 3, "height", "width")}, {"weights_in": "weights.bin"}])
 def test_graph_with_dynamic_batch_is_accepted(folder, changes):
-    """Its weights may lie in a file beside it."""
+    """Its weights may be in a separate file."""
     (folder / "model.onnx").write_bytes(small(**changes).SerializeToString())
     model = load_onnx(folder / "model.onnx")
     check_signature(model, 32)

@@ -1,4 +1,4 @@
-"""What a network does is tried, not assumed."""
+"""The properties of a network are tried, not assumed."""
 
 from dataclasses import replace
 

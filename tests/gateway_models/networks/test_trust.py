@@ -28,7 +28,7 @@ def evidence(tmp_path) -> Path:
 
 
 def altered(source: Path, target: Path, change: Callable[[str, bytes], bytes], **more: bytes) -> Path:
-    """A copy of an archive with other, or further, members."""
+    """A copy of an archive with changed or additional members."""
     with zipfile.ZipFile(source) as given, zipfile.ZipFile(target, "w") as taken:
         folder = given.namelist()[0].partition("/")[0]
         for name in given.namelist():

@@ -13,7 +13,7 @@ from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, save_onnx
 
 WRITTEN = {"author": "Ultralytics", "task": "classify", "imgsz": "[64, 64]", "names": "{0: 'cat', 1: 'fox', 2: 'owl'}"}
-"""The properties that are read, of those that ultralytics/engine/exporter.py 8.4 writes."""
+"""The properties that are read, from the ones that ultralytics/engine/exporter.py 8.4 writes."""
 IMAGES = Preprocessing((64,), 64, "bilinear", (0.0,) * 3, (1.0,) * 3)
 
 

@@ -1,9 +1,9 @@
 """Jobs of `gateway_models.networks.isolation` in a process that has already imported torch and scikit-learn.
 
-Each takes seconds less.
+This saves seconds for each.
 
-A fork server (multiprocessing's) imports what a job needs once, and each job is a fork of it: still a process of its
-own, with limits of its own, which may crash and be killed.
+A fork server (multiprocessing's) imports what a job needs once, and each job is a fork of it: still a separate process
+with its own limits, which may crash and be killed.
 """
 
 import multiprocessing
@@ -28,7 +28,7 @@ def _run(standard: tuple[Connection, ...], others: tuple[int, ...]) -> None:
 
 
 class WarmProcess:
-    """What `isolation` needs of a subprocess.Popen."""
+    """The part of subprocess.Popen that `isolation` uses."""
 
     context: Any = multiprocessing.get_context("forkserver")
 

@@ -1,4 +1,4 @@
-"""A service with a prediction log, and what is in the log."""
+"""A service with a prediction log, and the contents of the log."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,7 +102,7 @@ def outcomes() -> dict[str, float]:
 
 @contextmanager
 def counted() -> Iterator[dict[str, float]]:
-    """The rows of the block by outcome, those that are not 0; filled at its end."""
+    """The rows of the block by outcome, without zeros; filled at its end."""
     before, found = outcomes(), {}
     yield found
     found.update({name: value - before[name] for name, value in outcomes().items() if value != before[name]})

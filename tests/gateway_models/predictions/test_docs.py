@@ -1,4 +1,4 @@
-"""docs/guides/prediction-log.md says what is stored: all of it, and nothing else."""
+"""docs/guides/prediction-log.md lists all stored columns, and no others."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What chance gives, and what the log and the model contribute to `gateway model drift`."""
+"""`gateway model drift`: false alarms, and the data from the log and the model."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def test_stability_index_follows_its_formula():
 
 @pytest.mark.long
 def test_false_alarms_are_as_rare_as_promised():
-    """At most 1 - confidence of the windows without drift have any property as improbable, whatever its distance."""
+    """At most 1 - confidence of the windows without drift have any property as improbable, at any distance."""
     alarms = 0
     for number in range(150):
         pool = images(260, number)
@@ -106,7 +106,7 @@ def test_comparison_needs_images(count):
 
 
 def write_rows(folder, found, at: datetime, *, version: str = "1", request: str = "", **members) -> None:
-    """Write images into a log as its writer does, in one file; each of a request of its own unless one is named."""
+    """Write images into a log as its writer does, in one file; each from another request unless one is named."""
     rows = [
         {
             "time": at,

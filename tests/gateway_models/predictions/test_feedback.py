@@ -80,7 +80,7 @@ WRONG, WITHDRAWN = {"wrong": True}, {"withdrawn": True}
     ids=["again", "drawn at random and reported", "withdrawn"],
 )
 def test_last_feedback_counts(tmp_path, given, expected):
-    """What is withdrawn leaves what was given before; a label of a random image stays one."""
+    """After a withdrawal the previous feedback counts; a label of a random image stays one."""
     names = {name for name, _ in given}
     with logging_service(tmp_path) as client:
         for name in names:

@@ -54,7 +54,7 @@ def test_most_uncertain_come_first_and_each_image_once(tmp_path):
 
 
 def test_random_images_have_no_preference(tmp_path):
-    """Neither for uncertain ones, nor for those that no user has reported; none is drawn twice."""
+    """Neither for uncertain images, nor for images that no user has reported; none is drawn twice."""
     known = [a_row(number, reasons=["sample"] if number % 2 else ["margin"]) for number in range(40)]
     log = log_of(tmp_path, known, [label_of(1), label_of(3, drawn=True)])
     found = chosen(log, drawn=40)
@@ -243,7 +243,7 @@ def test_other_files_of_labels_are_refused(tmp_path, text):
 
 
 def log_with(image: str, folder: Path) -> LogReader:
-    """A log with one row, whose image is what somebody wrote into the column."""
+    """A log with one row, whose column for the image has any value."""
     return log_of(folder, [a_row(1, image=image)])
 
 
@@ -251,7 +251,7 @@ def log_with(image: str, folder: Path) -> LogReader:
     "image", ["../secret.txt", "images/../../secret.txt", "{tmp}/secret.txt", "images/day/out.jpg", "rows/m", "images/"]
 )
 def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
-    """Whoever can write a row must not choose which file is copied into an export."""
+    """A writer of rows must not be able to choose which file is copied into an export."""
     (tmp_path / "secret.txt").write_text("secret")
     (tmp_path / "log/images/day").mkdir(parents=True)
     (tmp_path / "log/images/day/out.jpg").symlink_to(tmp_path / "secret.txt")

@@ -1,4 +1,4 @@
-"""What the service measures for drift: answers beside a reference stored with the model."""
+"""The service's drift metrics: answers, and a reference stored with the model."""
 
 from base64 import b64encode
 

@@ -1,4 +1,4 @@
-"""What a log keeps, and how one image is deleted."""
+"""How long a log keeps its rows, and how one image is deleted."""
 
 import hashlib
 from datetime import date, timedelta

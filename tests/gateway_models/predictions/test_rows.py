@@ -1,4 +1,4 @@
-"""Which results are logged, and what a row has."""
+"""Which results are logged, and the columns of a row."""
 
 import hashlib
 import math

@@ -15,7 +15,7 @@ def gateway_of(server: EmbeddedTriton, model: str) -> AbstractContextManager[Cli
 
 
 def results(client: Client, path: str, *pictures: bytes, **parameters: object) -> list[dict]:
-    """What /predict or /embed answers for each picture."""
+    """The answers of /predict or /embed for each picture."""
     files = [("files", (f"{number}.jpg", picture)) for number, picture in enumerate(pictures)]
     answer = client.post(path, files=files, params=parameters)
     assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""Versions with a step after the network on one real Triton: each answer is the step of the network's own answer."""
+"""Versions with post-processing on one real Triton: each answer is the step applied to the network's own answer."""
 
 import json
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ def test_models_show_the_step_of_the_version_in_use(client, server, repository):
     assert shown["labels"] == ["red", "yellow", "blue", "other"]
     assert shown["after"] == "temperature 1.5, 3 own classes, 'other' below 0.9"
     assert shown["steps"] == ["head_preprocessor", "head_classifier", "head.v2_after"]
-    # What runs the network, and its input, not those of the step.
+    # The runtime and the input of the network, not of the step.
     assert {name: shown[name] for name in ("runtime", "input_height", "embedding_size", "tensor")} == {
         name: plain[name] for name in ("runtime", "input_height", "embedding_size", "tensor")
     }

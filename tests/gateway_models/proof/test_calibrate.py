@@ -58,7 +58,7 @@ def test_scores_become_as_high_as_the_share_of_right_answers(sure, calibrated):
     (before, brier), (after, new_brier) = (measures(*images.best) for images in sides)
     assert after < 0.7 * before
     assert new_brier < brier
-    # What was said of the images held out holds for others.
+    # The result for the held-out images holds for others.
     assert calibrated.after.expected_calibration_error.low < after < calibrated.after.expected_calibration_error.high
 
 
@@ -131,7 +131,7 @@ def test_diagram_has_both_sides(calibrated, tmp_path):
 
 
 def test_scaling_and_step_give_the_same_scores(own_head):
-    """What was fitted here is what Triton computes: the files of the step, run in this process."""
+    """Triton computes with the fitted values: the files of the step, run in this process."""
     from gateway_models.networks.functions import adapter_of
 
     step = DeclaredStep(temperature=1.7)

@@ -1,4 +1,4 @@
-"""Two versions on the same pictures: what is counted, what is noise, and what is shown."""
+"""Two versions on the same pictures: counts, significance, and output."""
 
 import re
 from contextlib import nullcontext
@@ -53,7 +53,7 @@ def test_agreement_and_accuracy_are_counted():
 
 
 def test_answers_of_a_multi_label_model_are_its_labels(capsys):
-    """Not its likeliest class alone, which both versions have in common here."""
+    """Not its top-1 class alone, which both versions have in common here."""
     sample = Sample(Path("photos/x.png"), frozenset({0, 1}))
     scores = np.array([0.9, 0.6], np.float32), np.array([0.9, 0.4], np.float32)
     compared = Compared([Pair(sample, scores, multi_label=True)], labelled=True)
@@ -101,7 +101,7 @@ def test_only_a_folder_per_class_gives_known_classes(pictures):
 
 
 def of_versions(ensembles, address, samples, resize, **_):
-    """Version 1 takes what is dark for a cat, and version 2 sees dogs everywhere."""
+    """Version 1 takes dark images for cats, and version 2 sees dogs everywhere."""
     for sample in samples:
         if sample.path.name.startswith("broken"):
             yield NotCompared(sample.path, "not a JPEG")

@@ -1,4 +1,4 @@
-"""The reference of `gateway model drift`: a folder of images, and what is stored of it with the model."""
+"""The reference of `gateway model drift`: a folder of images, and its form in the model."""
 
 import pytest
 

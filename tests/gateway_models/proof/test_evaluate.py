@@ -1,4 +1,4 @@
-"""Labelled images on disk, and what is counted of the answers."""
+"""Labelled images on disk, and the counts of their answers."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Parity and proofs: what they compare and measure, and what they say."""
+"""Parity and proofs: comparisons, measurements and messages."""
 
 import numpy as np
 import pytest

@@ -27,7 +27,7 @@ EVERY = [
     *("torchscript by onnxruntime fp32", "torchscript bf16", "openvino fp32", "openvino bf16"),
     "torchscript fp32",
 ]
-"""What is tried for TorchScript on a CPU."""
+"""The variants for TorchScript on a CPU."""
 
 
 def measured(images: int, difference: float, reason: str = "") -> Measured:
@@ -111,7 +111,7 @@ def test_missing_library_is_listed_with_its_command(on_cpu, monkeypatch, capsys)
 
 
 def played(slower: float = 1.0, failing: str = "") -> Any:
-    """Measures without a Triton: what a variant does follows from its place in the order."""
+    """Measures without a Triton: a variant's results follow from its place in the order."""
 
     class Played(Tuner):
         def __init__(self) -> None:
@@ -202,7 +202,7 @@ def test_openvino_serves_and_torchscript_comes_back(added_head, photos, tmp_path
     by_openvino = tuned("openvino")
     assert by_openvino.serving.openvino
     assert [path.name for path in (repository / "head_classifier" / "1").iterdir()] == ["model.onnx"]
-    # Another Triton than that of `tune`, and other photographs.
+    # A different Triton from the one of `tune`, and other photographs.
     gateway("model", "verify", "head", photos, where)
     back = tuned("torchscript")
     assert (back.format, back.serving.openvino) == (Format.TORCHSCRIPT, None)

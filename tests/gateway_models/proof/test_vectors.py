@@ -1,4 +1,4 @@
-"""Vectors of added networks, on one real Triton: each is the eager network's, and /predict stays what it is."""
+"""Vectors of added networks, on one real Triton: each is the eager network's, and /predict is unchanged."""
 
 import base64
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def repository(networks, tmp_path_factory) -> Path:
     """Two models with vectors, cut out of an eager network and out of an ONNX graph."""
     folder = tmp_path_factory.mktemp("vectors")
     torch.save(networks[EAGER].state_dict(), folder / "eager.pth")
-    # Each step with a cache of its own: the requested outputs must not matter there either.
+    # Each step with its own cache: the requested outputs must not matter there either.
     eager = {
         "weights": str(folder / "eager.pth"),
         "classes": 1000,
@@ -67,7 +67,7 @@ def client(server) -> Iterator[Client]:
 
 
 def inner_of(networks: dict[str, nn.Module], name: str, images: torch.Tensor) -> np.ndarray:
-    """What the last linear layer of an eager network is given."""
+    """The input of an eager network's last linear layer."""
     layer: Any = networks[name].classifier[-1] if name == EAGER else networks[name].scores
     seen: list[torch.Tensor] = []
     handle = layer.register_forward_pre_hook(lambda _, given: seen.append(given[0]))

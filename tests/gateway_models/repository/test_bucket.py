@@ -86,7 +86,6 @@ def test_large_files_stay_in_the_bucket(bucket, nbytes):
 
 
 def updates(monkeypatch, follower: Follower, times: int, *calls) -> None:
-    """Follow a bucket for some updates."""
     pauses = iter(range(times))
     monkeypatch.setattr("time.sleep", lambda _: next(pauses))
     with pytest.raises((StopIteration, RuntimeError)):

@@ -1,4 +1,4 @@
-"""What the page says of a model: a sentence of its files or its user, and pictures that lie beside it."""
+"""The page's description of a model: a sentence of its files or its user, and pictures in its folder."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What happens to the versions of a model after it was added."""
+"""Changes of a model's versions after it was added."""
 
 import contextlib
 import shutil
@@ -21,7 +21,7 @@ from tests.processes import PROJECT
 
 
 def test_full_disk_is_reported(tmp_path):
-    """Moving a folder to another file system fails with a list of what was not copied, and why."""
+    """Moving a folder to another file system fails with a list of the files that were not copied, and why."""
     why = "[Errno 28] No space left on device: 'a/model.pt' -> 'b/model.pt'"
     with (
         pytest.raises(EntryError, match=r"cannot write into .*models: No space left on device$"),
@@ -68,7 +68,7 @@ def test_version_is_added_used_rolled_back_and_removed(own_head, tmp_path):
 
 
 def test_configurations_are_replaced_as_a_whole(tmp_path):
-    """Triton may read one at any moment; what it has opened stays as it was."""
+    """Triton may read one at any moment; an open file stays as it was."""
     old = entry()
     paths = [tmp_path / name for name in ("head/config.pbtxt", "head_classifier/config.pbtxt", "head/origin.json")]
     rewrite(old, tmp_path)

@@ -76,7 +76,7 @@ def test_preprocessing_that_cannot_be_is_refused(change, reason):
 
 
 STATISTICS = {"do_normalize": True, "resample": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-"""What every file of Hugging Face has here."""
+"""Common keys of Hugging Face's files here."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What is kept beside a model's files is read back as it was, or refused with the place of the fault."""
+"""Records in a model's folder are read back as they were, or refused with the place of the fault."""
 
 import json
 from pathlib import Path

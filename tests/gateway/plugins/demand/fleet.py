@@ -1,4 +1,4 @@
-"""Fake Tritons with many models, and gateways over them that load models on demand."""
+"""Fake Triton servers with many models, and gateways over them that load models on demand."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -65,7 +65,7 @@ def loaded(triton: FakeTriton) -> set[str]:
 
 
 class DemandGateway:
-    """One gateway process over some Tritons."""
+    """One gateway process over some Triton servers."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class DemandGateway:
         self.descriptions = descriptions
         self.endpoints: list[FakeEndpoint] = []
         self.dns = list(tritons)
-        """The addresses of the name by which the gateway finds its Tritons."""
+        """The addresses behind the name of the gateway's Triton servers."""
         make_replica = replica_maker(
             model_name=MODEL,
             schedule=SCHEDULE,
@@ -101,7 +101,6 @@ class DemandGateway:
 
     @property
     def triton(self) -> FakeTriton:
-        """The only Triton."""
         (triton,) = self.tritons.values()
         return triton
 
@@ -133,7 +132,7 @@ async def gateways_of(
     readable: bool = True,
     **policy,
 ) -> AsyncIterator[list[DemandGateway]]:
-    """Gateways over the same Tritons, each with room for `room` models, the default one included."""
+    """Gateways over the same Triton servers, which have room for `room` models, including the default one."""
     fakes = {f"10.0.0.{index}:8001": triton_with(models, **(triton or {})) for index in range(1, tritons + 1)}
     descriptions = FakeDescriptions(fakes, model_bytes or {}, readable=readable)
     found = [DemandGateway(fakes, room=room, load=load, descriptions=descriptions, **policy) for _ in range(number)]

@@ -122,7 +122,7 @@ async def test_busy_models_make_room_in_turns():
 
 
 async def test_every_request_of_clients_that_thrash_is_answered_within_the_budget():
-    """Four clients ask for eight models in turn, of which two fit beside the default one."""
+    """Four clients request eight models in turn, of which two fit next to the default one."""
     async with gateways_of(room=3, models=8, kept_seconds=0.05) as (gateway,):
         most = 0
 
@@ -241,7 +241,7 @@ async def test_model_that_has_shrunk_is_loaded_for_an_administrator():
 
 
 async def test_model_that_takes_more_than_expected_makes_others_go():
-    """The memory of what a Triton elsewhere has never loaded is not known before."""
+    """The memory of a model that a remote Triton has never loaded is unknown before."""
     async with gateways_of(room=3, model_bytes={"m1": 200}, readable=False) as (gateway,):
         await classify(gateway, "m0")
         await classify(gateway, "m1")
@@ -338,7 +338,7 @@ async def test_one_client_cannot_take_all_waits():
 
 
 async def test_model_that_is_used_elsewhere_is_not_expected():
-    """Recovery loads neither what another gateway has unloaded, nor what could not be loaded."""
+    """Recovery loads neither models that another gateway has unloaded, nor models that could not be loaded."""
     async with gateways_of(triton={"refuses_to_load": {"m1"}}) as (gateway,):
         await classify(gateway, "m0")
         with pytest.raises(LoadFailed):

@@ -25,7 +25,7 @@ from tests.tritons import running_triton
 
 NETWORK_BYTES = 50 * 2**20
 MODEL_BYTES = NETWORK_BYTES + small_repository.MODEL_BYTES
-"""What a model with its two processes takes, as recorded."""
+"""Recorded memory of a model with its two processes."""
 NAMES = ("m00", "m01", "m02", "m03")
 
 

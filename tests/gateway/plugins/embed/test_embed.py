@@ -118,7 +118,7 @@ def test_fields_of_predict_alone_are_unknown(client):
 
 
 def test_answer_size_counts_embedding_values(monkeypatch):
-    """A client of its own: the calls that are left in flight end with it."""
+    """A separate client: the calls that are left in flight end with it."""
     # 20 predictions are 200 numbers: 50 vectors of four.
     monkeypatch.setattr("gateway.api.answers.MAX_PREDICTIONS", 20)
     with client_of(StubBackend(with_vector)) as client:

@@ -5,5 +5,5 @@ import pytest
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The file of keys, which is not there yet."""
+    """The file of keys, which does not exist yet."""
     return tmp_path / "keys"

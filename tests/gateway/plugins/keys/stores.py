@@ -1,4 +1,4 @@
-"""A Redis or Valkey for tests, as a process of its own."""
+"""A Redis or Valkey for tests, in a separate process."""
 
 import shutil
 import signal
@@ -43,5 +43,5 @@ class Store:
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """End that."""
+        """Continue after `hang`."""
         self._process.send_signal(signal.SIGCONT)

@@ -50,7 +50,7 @@ async def taken(stored: Rates, count: int = 20) -> int:
 
 @pytest.mark.parametrize("quota", [{"rate": "3/h"}, {"per-day": "3"}, {"per-month": "3"}], ids=str)
 def test_applications_share_the_images_of_a_key(store, path, quota):
-    """Another key has images of its own."""
+    """Another key has other images."""
     key, other = (key_of(path, name, **quota) for name in ("app", "other"))
     settings = {"api_keys_file": path, "rate_store_url": store.url, "max_wait_seconds": 0.001}
     statuses = []
@@ -160,12 +160,12 @@ async def test_state_in_the_store_expires_and_another_format_counts_as_a_failed_
 
 
 async def found(url: str | None) -> list[Finding]:
-    """What `gateway doctor` finds."""
+    """The findings of `gateway doctor`."""
     return await doctor.rate_store(Settings(_env_file=None, rate_store_url=url))
 
 
 async def test_store_that_answers_is_well_and_one_that_is_away_is_a_warning(store):
-    """Also the second time: the check does not exceed a rate of its own."""
+    """Also the second time: the check does not exceed its rate."""
     assert await found(None) == []
     for _ in range(2):
         (finding,) = await found(store.url)

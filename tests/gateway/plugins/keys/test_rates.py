@@ -25,7 +25,7 @@ def wall(clock, monkeypatch):
 
 
 async def test_images_of_the_rate_pass_at_once_and_the_next_one_does_not(wall):
-    """Keys have rates of their own."""
+    """Each key has its rate."""
     rates = Rates(None)
     grants = [await rates.take("a", Rate(5, "s")) for _ in range(6)]
     assert [grant.admitted for grant in grants] == [True] * 5 + [False]
@@ -74,7 +74,7 @@ def test_no_time_span_has_more_images_than_promised(pauses, images):
 
 
 async def test_images_that_wait_pass_at_the_rate_and_the_rest_are_refused():
-    """Of a hundred images at once, those are refused at once whose turn does not come within the time to wait."""
+    """Images whose turn does not come within the time to wait are refused immediately."""
     tenant = Tenant("waiting", read_quota({"rate": "20/s"}), Settings(_env_file=None), Rates(None))
     clock = asyncio.get_running_loop().time
     began = clock()
@@ -91,7 +91,7 @@ async def test_images_that_wait_pass_at_the_rate_and_the_rest_are_refused():
     passed = sorted(wait for wait in waits if wait is not None)
     assert 20 <= len(passed) <= 20 + 20 * passed[-1] + 1
     assert waits[-1] is None
-    await tenant.charge(2.0, {"wait": nullcontext()})  # nothing is left of those that waited
+    await tenant.charge(2.0, {"wait": nullcontext()})  # the images that waited have left nothing
 
 
 async def test_image_whose_deadline_passes_while_it_waits_is_not_counted_for_the_day():

@@ -92,7 +92,7 @@ WITHOUT_LIMITS = {"/limits"}
 
 
 class Recorder:
-    """A backend's answers to all kinds of requests, and what it sees while an image is in flight."""
+    """A backend's answers to all kinds of requests; records the deadline and the images in flight of a call."""
 
     key = ""
     in_flight = 0.0

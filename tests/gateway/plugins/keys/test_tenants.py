@@ -1,4 +1,4 @@
-"""Keys with quotas, through the application: what is allowed, what is charged, and the responses."""
+"""Keys with quotas, through the application: permissions, charges, and responses."""
 
 import re
 import time
@@ -56,7 +56,7 @@ def test_request_past_the_rate_is_refused_with_the_time_to_wait(path):
 
 
 def test_each_file_is_charged(path):
-    """A file that is no image is charged, too."""
+    """A file that is not an image is charged as well."""
     key = key_of(path, rate="6/h")
     with limited(path) as client:
         assert client.post("/predict", files={"files": ("a.txt", b"text")}, headers=key).status_code == 415
@@ -263,7 +263,7 @@ def test_other_urls_of_a_store_are_refused(given):
 
 
 def test_waiting_uploads_of_a_key_take_no_more_than_its_share_of_the_buffer(path):
-    """One upload stands still with almost all of the key's part; another key's upload has the rest."""
+    """One upload stops with almost all of the key's part; another key's upload has the rest."""
     key, other = key_of(path, share="0.5"), key_of(path, "other")
     sizes = {"max_bytes_waiting": MIB, "max_file_bytes": MIB // 2}
     raw = {"Content-Type": "image/png"}

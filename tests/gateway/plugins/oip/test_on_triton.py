@@ -1,4 +1,4 @@
-"""With a real Triton: what Triton's tools read, by tritonclient over HTTP and gRPC."""
+"""With a real Triton: the requests of Triton's tools, by tritonclient over HTTP and gRPC."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Requests of the Open Inference Protocol: those of tritonclient, and malformed ones."""
+"""Requests of the Open Inference Protocol: tritonclient's, and malformed ones."""
 
 import base64
 import json

@@ -113,7 +113,7 @@ def test_silent_collector_does_not_delay_shutdown(monkeypatch):
         # The SDK alone would wait for ten seconds.
         assert time.monotonic() - started < 8
     for thread in threading.enumerate():
-        if thread.name == "otlp-flush":  # it must not run on beside other tests
+        if thread.name == "otlp-flush":  # it must not run during other tests
             thread.join(60)
             assert not thread.is_alive()
 

@@ -244,7 +244,7 @@ def test_shadow_outlives_the_request_and_ends_with_the_service(loop, supports_ca
     with counted() as found:
         closing = on.close()
         if not supports_cancellation:
-            assert not closing.done()  # as for every such call, a moment is given to it
+            assert not closing.done()  # as every such call, it gets a moment to end
             assert len(on.service.shadows) == 0
             looks(on.pending[0], 1.0)
         loop.finish(closing)
@@ -259,7 +259,7 @@ def test_shadow_outlives_the_request_and_ends_with_the_service(loop, supports_ca
         (classes({1: 0.7, 0: 0.2}), (0.2, 0.7, 0.1), True, 0.0),
         (classes({1: 0.7, 0: 0.2}), (0.1, 0.8, 0.1), True, 0.1),
         (classes({1: 0.7, 0: 0.2}), (0.5, 0.4, 0.1), False, 0.3),
-        # Its best class is not told; it had 0.2 at most.
+        # Its best class is unknown; its score was at most 0.2.
         (classes({1: 0.7, 0: 0.2}), (0.0, 0.4, 0.6), False, 0.4),
         (classes({1: 0.4}), (0.0, 0.1, 0.9), False, 0.5),
         (scored(0.6, 0.3, 0.1), (0.5, 0.3, 0.2), True, 0.1),
@@ -278,7 +278,7 @@ def test_versions_with_other_classes_cannot_be_compared(row):
 def shadows_of(
     backend: ScriptedBackend, shares: Any = ALWAYS, throws: list[float] | None = None, **limits: int
 ) -> tuple[Shadows, SpareCapacity]:
-    """Shadows by themselves; `throws` are what chance comes to."""
+    """Shadows alone; `throws` are the random numbers."""
     tools = service_of(backend, shadow=shares, max_images=limits.pop("max_images", 8)).tools
     left = iter(throws or [])
     chance = (lambda: next(left)) if throws else (lambda: 0.0)

@@ -45,7 +45,7 @@ ONE = {
     "huggingface": [{"label": "cat", "score": 0.9}, {"label": "dog", "score": 0.7}],
     "kserve-v1": {"predictions": [{"classes": ["cat", "dog"], "scores": [0.9, 0.7]}]},
 }
-"""What each shape makes of ROW; a new shape needs an entry here and in ERRORS."""
+"""ROW in each shape; a new shape needs an entry here and in ERRORS."""
 SENTENCE = "not a JPEG"
 ERRORS = {
     "huggingface": lambda error: error["error"],

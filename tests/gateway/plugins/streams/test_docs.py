@@ -1,4 +1,4 @@
-"""docs/guides/streams.md: its example runs, and its tables are those of the code."""
+"""docs/guides/streams.md: its example runs, and its tables match the code."""
 
 import re
 

@@ -166,7 +166,7 @@ def test_waiting_frames_count_as_buffered():
         try:
             for _ in range(6):
                 client.send(data)
-            # One has its permit; one waits for it, two for their turn, and one where the socket is read no further.
+            # One has its permit; one waits for it, two for their turn, and one where the socket is no longer read.
             wait_for(lambda: waiting() >= 4 * len(data))
         finally:
             backend.gate.set()

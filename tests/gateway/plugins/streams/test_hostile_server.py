@@ -1,4 +1,4 @@
-"""`gateway stream` with a server that is no gateway: one error message, and no endless wait."""
+"""`gateway stream` with a server that is not a gateway: one error message, and no endless wait."""
 
 import json
 import socket

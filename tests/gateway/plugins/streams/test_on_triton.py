@@ -59,7 +59,7 @@ def test_overloaded_streams_keep_order_report_drops_and_all_progress(service):
     assert sum(each.dropped for each in seen) > 0
     assert not any(each.failed for each in seen)
     assert min(answered) >= max(answered) / 4
-    # What is in flight of 16 streams is bounded, so the age of an answer is: 64 frames at a few a second, at worst.
+    # The images of 16 streams in flight are bounded, so the age of an answer is: 64 frames at a few a second, at worst.
     assert max(second for each in seen for second in each.seconds) < 60
 
 
@@ -75,7 +75,7 @@ def test_stateful_model_recovers_from_a_crash_and_reports_the_restart(service, t
             return answers[-1]["sequence"]["restarted"]
 
         wait_for(restarted)
-        # The frames' own answers came all the while: only what follows them was away.
+        # The frames' own answers continued all the time: only the sequence was interrupted.
         assert {each["status"] for each in answers} == {"ok"}
         assert {each["sequence"]["error"]["code"] for each in answers[:-1]} <= {"model_unavailable"}
         assert answers[-1]["sequence"]["frames"] == 1

@@ -249,7 +249,7 @@ def test_dropped_frames_are_rate_limited():
         began = time.monotonic()
         for _ in range(count):
             client.send(frame(0))
-        wait_for(lambda: dropped() - before == count - 4)  # all but those in flight and those that wait
+        wait_for(lambda: dropped() - before == count - 4)  # all but the frames in flight and the waiting ones
         assert time.monotonic() - began > 0.9
         backend.gate.set()
 

@@ -1,4 +1,4 @@
-"""Classifiers that take tensors, on a real Triton beside an ensemble, as docs/guides/existing-triton.md has them.
+"""Classifiers that take tensors, and an ensemble, on a real Triton, as docs/guides/existing-triton.md has them.
 
 The wheel's Triton has no ONNX Runtime and no libtorch: the project's own Python-based backends run both networks.
 """
@@ -53,7 +53,7 @@ mean = [0.5, 0.4, 0.3]
 std = [0.2, 0.3, 0.4]
 labels = "flowers.txt"
 """
-"""Further models of the file: without batches, pixels in rows with embeddings, and the network of an ensemble."""
+"""More models of the file: without batches, pixels in rows with embeddings, and the network of an ensemble."""
 ONNX_CONFIG = """
 name: "flowers_onnx"
 platform: "onnxruntime_onnx"
@@ -129,7 +129,7 @@ def repository(added_head: tuple[Path, object], tmp_path_factory: pytest.TempPat
 def tensor_models(repository: Path) -> Path:
     path = repository.parent / "tensor_models.toml"
     path.write_text(path.read_text() + OTHERS)
-    (path.parent / "flowers.txt").write_text("".join(f"class {number}\n" for number in range(5)))  # those of `head`
+    (path.parent / "flowers.txt").write_text("".join(f"class {number}\n" for number in range(5)))  # as `head` has
     return path
 
 

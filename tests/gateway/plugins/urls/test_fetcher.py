@@ -1,4 +1,4 @@
-"""Images by URL, through the service: what is fetched, and what is refused."""
+"""Images by URL, through the service: which are fetched, and which are refused."""
 
 import base64
 import json
@@ -91,7 +91,7 @@ def in_a_second(monkeypatch):
 
 @pytest.fixture
 def in_a_minute(monkeypatch):
-    """Each image may take so long that another limit applies first."""
+    """The time for each image is so long that another limit applies first."""
     monkeypatch.setattr(fetcher, "FETCH_TIMEOUT_SECONDS", 60.0)
 
 
@@ -213,7 +213,7 @@ class TestAddresses:
             assert fetch(origin.url(host="two.test")) == [None]
 
     def test_unknown_and_private_names_are_the_same_to_a_client(self, names):
-        """Else the service would tell which names exist in its network."""
+        """Otherwise the service would reveal which names exist in its network."""
         names.add("private.test", ["10.0.0.1"])
         names.add("unknown.test", socket.gaierror(socket.EAI_NONAME, "unknown"))
         with client_of(fetch_urls=("http://*",)) as client:
@@ -242,7 +242,7 @@ class TestAddresses:
 
 
 class TestTls:
-    """The certificate must be for the name of the URL, although the connection goes to an address."""
+    """The certificate must be for the name of the URL, although the connection uses an address."""
 
     @pytest.fixture
     def cats(self, names, tmp_path, monkeypatch) -> Iterator[Origin]:
@@ -431,7 +431,7 @@ class TestLimits:
 
 
 class TestNumber:
-    """How much is fetched at once."""
+    """How many images are fetched concurrently."""
 
     @pytest.mark.parametrize(("fetches", "most"), [(64, FETCHES_PER_REQUEST), (2, 2)])
     def test_requests_are_sent_in_parallel_up_to_the_limit(self, origin, monkeypatch, fetches, most):
@@ -449,7 +449,7 @@ class TestNumber:
         assert fetch(B64, hanging, hanging, max_wait_seconds=0.2) == [None, "fetch_timeout", "overloaded"]
 
     def test_one_client_does_not_take_all_fetches(self, origin, tmp_path, monkeypatch):
-        """Images that never arrive took all fetches, and those of other clients were refused as overloaded."""
+        """Images that never arrive took all fetches, and other clients' images were refused as overloaded."""
         origin.answers["/hang"] = wait_for_client
         keys = [key_of(tmp_path / "keys", name) for name in ("greedy", "other")]
         monkeypatch.setattr(fetcher, "MAX_FETCHES", 4)

@@ -1,4 +1,4 @@
-"""A health checker finds out which models and versions are ready, and reloads those that fail."""
+"""A health checker finds out which models and versions are ready, and reloads failing ones."""
 
 import asyncio
 import contextlib

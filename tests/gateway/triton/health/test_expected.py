@@ -47,7 +47,7 @@ SERVED, NEW = {"ensemble": "READY", "flowers": "READY"}, {"ensemble": "READY", "
         ([], [NEW], set()),
         (["flowers"], [NEW], {"flowers"}),
         (["*"], [NEW], {"flowers"}),
-        # All models are those beside the default model once the storage is mounted; requests load later ones.
+        # All models means the models next to the default one once the storage is mounted; requests load later ones.
         (["*"], [{}, {"ensemble": "new"}, NEW, NEW | {"b": "new"}], {"flowers"}),
         # After a restart of Triton, a model that it served.
         ([], [SERVED, NEW], {"flowers"}),

@@ -58,7 +58,7 @@ class RawClient:
         connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, setting))
 
     def call(self, path: str | bytes, message: bytes | None = None, *, more: bytes = b"", key: str = "") -> int:
-        """Begin a call, and end it after its message if there is one; `more` are further headers."""
+        """Begin a call, and end it after its message if there is one; `more` are additional headers."""
         self._stream += 2
         block = header(":path", path.encode() if isinstance(path, str) else path)
         block += b"".join(header(name, value.encode()) for name, value in CALL.items()) + more

@@ -30,13 +30,12 @@ async def serving(backend: StubBackend | None = None, **settings: Any) -> AsyncI
 
 
 def channel_to(address: str) -> grpc.aio.Channel:
-    """A channel with a connection of its own."""
+    """A channel with a new connection."""
     return grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
 
 
 @asynccontextmanager
 async def connected(backend: StubBackend | None = None, **settings: Any) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to it."""
     async with serving(backend, **settings) as address, channel_to(address) as channel:
         yield channel
 
@@ -46,7 +45,6 @@ def stub(channel: grpc.aio.Channel) -> GRPCInferenceServiceStub:
 
 
 def images(*contents: bytes) -> list[InferInput]:
-    """The input IMAGE."""
     array = np.array(contents, dtype=np.object_)
     return [InferInput("IMAGE", [len(contents)], "BYTES").set_data_from_numpy(array)]
 
@@ -60,7 +58,6 @@ def request(*contents: bytes, model: str = "ensemble_model", **members: Any) -> 
 
 
 async def failure(call: Any) -> grpc.aio.AioRpcError:
-    """The error of a call."""
     try:
         await call
     except grpc.aio.AioRpcError as error:
@@ -69,7 +66,7 @@ async def failure(call: Any) -> grpc.aio.AioRpcError:
 
 
 def details(error: grpc.aio.AioRpcError) -> tuple[ErrorInfo, RetryInfo | None]:
-    """The details of an error, whose code and message are those of its status."""
+    """The details of an error, after a check that their code and message equal the status."""
     rich = Status.FromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
     assert (rich.code, rich.message) == (error.code().value[0], error.details())
     info, retry = ErrorInfo(), RetryInfo()

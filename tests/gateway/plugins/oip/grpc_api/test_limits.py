@@ -193,7 +193,7 @@ def test_unread_responses_have_a_deadline(service: Service):
 
 
 def test_connections_are_bounded(service: Service):
-    """Beyond the limit, which is that of this port alone, a new connection is closed."""
+    """Beyond the limit, which counts this port alone, a new connection is closed."""
     with ExitStack() as stack:
         for _ in range(2 * MAX_CONNECTIONS):
             stack.enter_context(socket.create_connection(("127.0.0.1", service.port)))
