@@ -202,6 +202,9 @@ async def test_statistics_count_the_answers_of_loaded_models(endpoint):
 
     before = await answers()
     await endpoint.infer(call(), class_count=1)
+    async with asyncio.timeout(60):  # Triton counts an answer after it has sent it
+        while await answers() == before:  # noqa: ASYNC110 - it is Triton's count
+            await asyncio.sleep(0.01)
     assert await answers() == before + 1
     assert {model.name for model in (await endpoint.statistics(MODEL)).model_stats} <= {MODEL}
     await endpoint.unload("net")
