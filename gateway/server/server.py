@@ -58,7 +58,8 @@ class Server(uvicorn.Server):
         counter = 0
         while not await self.on_tick(counter):
             rests = self._told_ready and self._pipe is not None and not self.server_state.connections
-            counter += 10 if rests else 1
+            # Each tick at rest is a multiple of ten: uvicorn renews the header Date at these only.
+            counter = counter // 10 * 10 + 10 if rests else counter + 1
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0 if rests else 0.1):
                     await self._signalled.wait()

@@ -1,13 +1,17 @@
 """Workers and the process around them: starting, accepting, open files, memory that is kept, and stopping."""
 
+import asyncio
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import uvicorn
 
 from gateway.limits.connections import OWN_FILES, RESERVED
 from gateway.machine.capacity import plan
@@ -16,6 +20,7 @@ from gateway.server import serve
 from gateway.server.allocator import VARIABLES
 from gateway.server.draining import Draining
 from gateway.server.serve import METRICS_BYTES, NoSpaceForWorkers, plan_of, plan_to_serve
+from gateway.server.server import Server
 from gateway.server.workers import accept_no_more
 from gateway.settings import variable
 from gateway_local.hosts import LOOPBACK
@@ -43,6 +48,25 @@ def test_connections_that_the_kernel_has_accepted_are_served_after_it_accepts_no
             with accepted:
                 early.sendall(b"request")
                 assert accepted.recv(100) == b"request"
+
+
+def test_date_is_renewed_at_rest(monkeypatch):
+    """Else the first response after an hour without clients would have a date from an hour ago."""
+    renewed: list[bool] = []
+
+    async def on_tick(self: Server, counter: int) -> bool:
+        self.server_state.default_headers = []
+        await tick(self, counter)
+        renewed.append(b"date" in dict(self.server_state.default_headers))
+        return len(renewed) == 4
+
+    tick = Server.on_tick
+    monkeypatch.setattr(Server, "on_tick", on_tick)
+    with Path(os.devnull).open("wb") as pipe:
+        server = Server(uvicorn.Config("no application"), pipe.fileno())
+        server.lifespan = SimpleNamespace(state={"is_ready": lambda: len(renewed) == 2})
+        asyncio.run(server.main_loop())
+    assert renewed == [True, False, False, True]
 
 
 @pytest.mark.parametrize(("missing", "starts"), [(0, True), (1, False)])
