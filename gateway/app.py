@@ -160,7 +160,7 @@ def _service(
         max_bytes=settings.max_bytes_in_flight,
         max_images_waiting=settings.max_images_waiting,
         max_wait_seconds=settings.max_wait_seconds,
-        decoders=_decoders(settings),
+        decoders=decoders.count,
     )
     batches = _batches(settings.max_images_in_flight)
     tools = Tools(backend, admission, DecodePolicy.from_settings(settings), batches, decoders)

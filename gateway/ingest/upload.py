@@ -80,8 +80,6 @@ Uploads = AsyncGenerator[Upload, None]
 """The uploads of one request as they arrive; the reader closes it."""
 UploadsOrUrls = AsyncGenerator[Upload | UploadReference, None]
 """The images of one request as they arrive, of which some are to be fetched."""
-Fetch = Callable[[UploadsOrUrls], Uploads]
-"""Fetches the images of a request that are URLs."""
 Form = dict[str, list[str]]
 """The values of each parameter in a body."""
 
@@ -109,11 +107,6 @@ class BodyReader(ABC):
         """
         del form, query
         return None
-
-
-def media_type_of(content_type: str) -> str:
-    """The media type of a Content-Type, in lower case and without parameters."""
-    return content_type.partition(";")[0].strip().lower()
 
 
 def uncounted(nbytes: int) -> None:
