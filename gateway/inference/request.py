@@ -259,9 +259,9 @@ class SharedCall(Call):
 class Request:
     """Reads the uploads of one request, takes each through the steps, and gives each result to `take`.
 
-    Its images have their permits from `permits`. `run` works in its caller's task and interrupts the task's waits as
-    asyncio.timeout does, by a cancellation that it takes back. Other tasks decode and, unless the uploads are read
-    without waiting, watch `disconnected`. `close` ends what is left.
+    `run` works in its caller's task and interrupts the task's waits as asyncio.timeout does, by a cancellation that it
+    takes back. Other tasks decode images, and one runs `disconnected` if `run` waits while it reads the uploads.
+    `close` drops the images without a result, and releases all permits.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ async def asset(request: Request, path: str) -> Response:
 
 @router.get("/models/{name}/examples")
 async def list_examples(request: Request, name: str) -> dict[str, list[dict[str, str | None]]]:
-    """The pictures to try with a model: those beside it in the repository, or the shipped ones for ImageNet's classes.
+    """The example pictures of a model: from its folder in the repository, or the shipped ones for ImageNet's classes.
 
     Each has a `url` relative to the page's, and the `label` of what it shows, null if that is not known.
     """
@@ -97,7 +97,7 @@ async def list_examples(request: Request, name: str) -> dict[str, list[dict[str,
 
 @router.get("/models/{name}/examples/{number}")
 async def example(request: Request, name: str, number: int) -> Response:
-    """One of the pictures beside a model."""
+    """One of the pictures in a model's folder."""
     found = await _examples(request, name)
     data = await asyncio.to_thread(read_example, found[number]) if 0 <= number < len(found) else None
     if data is None:

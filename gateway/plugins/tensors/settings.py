@@ -29,7 +29,7 @@ class ModelFileError(UserError):
 
 
 class Entry(BaseModel):
-    """The table of one model. The names are those of a preprocessor's parameters in config.pbtxt."""
+    """The table of one model, with the names of a preprocessor's parameters in config.pbtxt."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

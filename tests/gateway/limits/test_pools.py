@@ -112,7 +112,7 @@ def test_slowest_upload_is_evicted_and_not_the_newcomer(uploads, clock):
         ([(10, 500), (80, 500)], (20, 500), [False, True]),  # of two equally fast ones the larger
     ],
 )
-def test_slowest_stalledare_evicted(uploads, clock, stalled, newcomer, evicted):
+def test_slowest_uploads_are_evicted(uploads, clock, stalled, newcomer, evicted):
     clients = [opened(uploads, clock, nbytes=nbytes, speed=speed)[0] for nbytes, speed in stalled]
     before = counted("gateway_uploads_displaced_total")
     _, lease = opened(uploads, clock, nbytes=newcomer[0], speed=newcomer[1])

@@ -91,7 +91,7 @@ def in_a_second(monkeypatch):
 
 @pytest.fixture
 def in_a_minute(monkeypatch):
-    """The time for each image is so long that another limit applies first."""
+    """Each image may take a minute: the test reaches another limit first."""
     monkeypatch.setattr(fetcher, "FETCH_TIMEOUT_SECONDS", 60.0)
 
 
