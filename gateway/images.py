@@ -45,7 +45,8 @@ async def decoded_images(request: Request, *, max_side: int) -> AsyncGenerator[D
     """Each image of a request as soon as it has arrived, shrunk until its shorter side has at most `max_side` pixels.
 
     It holds its place among the images in flight until the next one is requested. Close the generator, for example by
-    `contextlib.aclosing`. Raises errors of the whole request, such as UnsupportedMediaType and Overloaded.
+    `contextlib.aclosing`. Raises errors of the whole request, such as UnsupportedMediaType, DeadlineExceeded (an image
+    took longer than `default_timeout_seconds`) and Overloaded.
     """
     context = request_context(request)
     _, _, uploads = await open_uploads(request, context, _NoParameters)

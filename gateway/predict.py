@@ -231,7 +231,10 @@ async def _decode_and_add(image: Image) -> None:
 
 
 async def decode(image: Image) -> None:
-    """Decode the image in a decoder of the gateway; its permit shrinks to the result. Raises ImageError."""
+    """Decode the image in a decoder of the gateway; its permit shrinks to the result.
+
+    Raises ImageError, DeadlineExceeded or Overloaded.
+    """
     request, upload = image.request, image.upload
     assert image.size is not None
     pixels = image.decoders.decode(encoded(upload, image.info), image.info, image.size, request.account)
