@@ -64,18 +64,64 @@ def test_arguments_of_the_image_for_cpus_follow_two_dashes():
     assert passed_on.split()[-1] == "--log-verbose=1"
 
 
+POD = "spec template spec"
+TRITON = f"{POD} containers triton"
+LABELS = "spec template metadata labels"
 VALUES = [
     ("autoscaled", "Deployment gateway", "spec replicas", None),
     ("autoscaled", "Deployment triton", "spec replicas", None),
+    (
+        "autoscaled",
+        "PrometheusRule gateway",
+        "spec groups 0 rules 0 annotations runbook_url",
+        "https://git.example/tig/blob/main/docs/guides/alerts.md#gatewayabsent",
+    ),
+    ("autoscaled", "ConfigMap dashboard-operators", "metadata labels grafana_dashboard", "1"),
+    (
+        "as it comes",
+        "Deployment triton",
+        f"{TRITON} env GATEWAY_CORES valueFrom resourceFieldRef resource",
+        "requests.cpu",
+    ),
+    ("as it comes", "Deployment triton", f"{TRITON} env GATEWAY_TRITON_ALONE value", "true"),
     ("as it comes", "NetworkPolicy triton", "spec egress", []),
     ("as it comes", "NetworkPolicy triton", "spec ingress 0 ports", [{"port": 8001}]),
     ("as it comes", "NetworkPolicy triton", "spec ingress 1 from 1", None),
+    ("cert-manager-mutual-tls", "ConfigMap gateway", "data GATEWAY_TRITON_SERVER_NAME", "images-triton"),
+    # Triton's private key is not the gateway's.
+    (
+        "cert-manager-mutual-tls",
+        "Deployment gateway",
+        f"{POD} volumes triton-ca secret items",
+        [{"key": "ca.crt", "path": "ca.crt"}],
+    ),
     ("claims-of-the-chart", "PersistentVolumeClaim models", "metadata annotations helm.sh/resource-policy", "keep"),
+    ("eks-irsa", "Deployment gateway", f"{POD} serviceAccountName", None),
+    ("eks-irsa", "Deployment triton", f"{POD} serviceAccountName", "images-triton"),
+    ("eks-irsa", "Deployment triton", f"{POD} automountServiceAccountToken", False),
     ("envoy-in-front-of-tritons", "ConfigMap gateway", "data GATEWAY_HEAL", "false"),
     ("envoy-in-front-of-tritons", "ConfigMap gateway", "data GATEWAY_LOAD_MODELS", None),
     ("envoy-in-front-of-tritons", "NetworkPolicy triton", "spec ingress 0 from 1 podSelector matchLabels app", "envoy"),
+    ("gateway-api", "Deployment triton", f"{POD} initContainers 0 env MODELS_SHA256 value", "0123456789abcdef" * 4),
     ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 ports", [{"port": 8080}, {"port": 8081}]),
     ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 from 3", None),
+    ("private-registry-by-digest", "ConfigMap gateway", "metadata labels example.com/team", "vision"),
+    ("private-registry-by-digest", "Deployment gateway", f"{LABELS} app.kubernetes.io/component", "gateway"),
+    ("private-registry-by-digest", "Deployment gateway", f"{LABELS} example.com/team", "vision"),
+    ("private-registry-by-digest", "Deployment gateway", f"{LABELS} example.com/tier", "edge"),
+    ("private-registry-by-digest", "Deployment triton", f"{LABELS} example.com/tier", "gpu"),
+    (
+        "redis-cache",
+        "Deployment triton",
+        f"{TRITON} env TRITONCACHE_REDIS_PASSWORD valueFrom secretKeyRef",
+        {"name": "redis", "key": "redis-password"},
+    ),
+    (
+        "redis-cache",
+        "NetworkPolicy triton",
+        "spec egress 1 ports",
+        [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}, {"port": 6380}],
+    ),
     ("scale-to-zero", "ConfigMap gateway", "data GATEWAY_HOLD_WITHOUT_TRITON", "true"),
     ("scale-to-zero", "ScaledObject triton", "spec triggers 0 metadata threshold", "48"),
 ]
@@ -85,3 +131,14 @@ VALUES = [
 def test_set_has_its_values(releases, name, thing, path, value):
     kind, part = thing.split()
     assert at(find(releases[name], kind, f"-{part}"), path) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("cert-manager-mutual-tls", {"--grpc-use-ssl=true", "--grpc-use-ssl-mutual=true"}),
+        ("redis-cache", {"--cache-config=redis,host=redis-master.cache.svc", "--cache-config=redis,port=6380"}),
+    ],
+)
+def test_triton_has_the_arguments_of_a_set(releases, name, arguments):
+    assert arguments <= set(container(releases[name], "triton")["args"])
