@@ -36,6 +36,10 @@ def test_only_the_gateway_can_be_reached_from_outside_and_monitoring_starts_with
         assert all(str(port).startswith("127.0.0.1:") for port in service.get("ports", []))
 
 
+def test_gateway_is_published_for_this_machine_by_default(gpu_compose):
+    assert gpu_compose["services"]["gateway"]["ports"] == ["${PUBLISH:-127.0.0.1}:${GATEWAY_PORT:-8080}:8080"]
+
+
 def test_a_service_may_finish_its_requests_before_it_is_killed(compose):
     given = {name: service.get("stop_grace_period", "") for name, service in compose["services"].items()}
     assert int(given["gateway"].removesuffix("s")) > Settings.model_fields["shutdown_grace_seconds"].default

@@ -10,6 +10,8 @@ from packaging.utils import canonicalize_name
 
 from deploy.generate.__main__ import files
 from deploy.generate.third_party import contained, licence, needed, places
+from deploy.generate.version import files as files_of_version
+from gateway import __version__
 from tests.processes import PROJECT
 
 
@@ -18,6 +20,16 @@ def test_every_generated_file_is_up_to_date_and_no_outdated_one_remains():
     stale = [str(path.relative_to(PROJECT)) for path, text in generated.items() if path.read_text() != text]
     assert not stale, "run: make docs"
     assert set((PROJECT / "deploy" / "kubernetes").iterdir()) <= set(generated)
+
+
+def test_another_version_reaches_every_file():
+    """No file keeps a part of the present version, and nothing but versions changes."""
+    for path, text in files_of_version("12.34.5rc6").items():
+        before, after = path.read_text().splitlines(), text.splitlines()
+        changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+        assert changed, path
+        for old, new in changed:
+            assert re.sub(r"12\.34\.5(rc6|-rc\.6)", __version__, new) == old
 
 
 EXTRAS = ["", "local", "converters", "openvino", "log", "ray", "otel", "dev", "docs"]

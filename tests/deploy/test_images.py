@@ -69,7 +69,8 @@ def test_unit_is_unprivileged_and_finishes_requests_before_systemd_kills_it():
     needed = defaults["shutdown_delay_seconds"].default + defaults["shutdown_grace_seconds"].default
     assert int(service["TimeoutStopSec"]) > needed
     # By default every process would get SIGTERM, and Triton would leave before the last answer.
-    assert service["KillMode"] == "mixed"
+    wanted = {"KillMode": "mixed", "NoNewPrivileges": "yes", "Restart": "on-failure"}
+    assert {name: service[name] for name in wanted} == wanted
     assert service["User"] != "root"
     names = [word.split("=")[0] for word in service["Environment"].split()]
     known = {f"GATEWAY_{field.upper()}" for field in Settings.variables()}
