@@ -54,6 +54,18 @@ async def test_image_past_the_limit_waits_for_a_release():
     assert (gate.images.held, gate.bytes.held) == (0, 0)
 
 
+async def test_waiting_images_are_not_overtaken():
+    gate = admission(max_images=10, max_bytes=100)
+    held = await gate.permits().acquire(60)
+    large, small = await waits(gate.permits().acquire(90), gate.permits().acquire(11))
+    assert gate.permits().try_acquire(1) is None  # it would fit, as would the small one
+    held.release()
+    permit = await large
+    assert not small.done()
+    permit.release()
+    (await small).release()
+
+
 async def test_bytes_are_limited_and_an_oversized_image_is_admitted_alone():
     gate = admission(max_images=10, max_bytes=100)
     small = await gate.permits().acquire(1)

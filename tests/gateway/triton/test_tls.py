@@ -118,3 +118,9 @@ def test_key_of_another_certificate_is_refused(authority, client):
     files = with_certificate(client) | {"triton_key_file": other.key}
     with pytest.raises(TlsError, match="GATEWAY_TRITON_KEY_FILE"):
         connector(settings(triton_ca_file=authority.certificate, **files))
+
+
+@pytest.mark.parametrize("field", ["triton_certificate_file", "triton_key_file", "triton_server_name"])
+def test_half_of_the_settings_is_refused(field):
+    with pytest.raises(ValueError, match="set both or neither"):
+        settings(**{field: "a"})

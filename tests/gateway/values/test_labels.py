@@ -9,6 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import UserError
+from gateway.plugins.tensors.settings import read_models
 from gateway.values.labels import LabelsError, read_label_file, read_labels
 from gateway.values.text_files import read_text
 from gateway_models.repository.preprocessing import PreprocessingError
@@ -166,6 +167,17 @@ def test_lines_are_labels_or_numbered_or_refused(tmp_path_factory, lines, end):
     for number, label in enumerate(found.labels if found.form != "lines" else ()):
         line = rf"0*{number}\s*[\s,:;]\s*{re.escape(label)}|{re.escape(label)}\s*[\t,;]\s*0*{number}"
         assert any(re.fullmatch(line, each) for each in stripped)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [("\ufeffcat\r\ndog\r\n\r\n", ("cat", "dog")), ('{"0": ["n01440764", "tench"], "1": "cat"}', ("tench", "cat"))],
+)
+def test_models_that_take_tensors_have_the_same_reader(tmp_path, text, labels):
+    (tmp_path / "labels.txt").write_bytes(text.encode())
+    table = '[models.net]\nresize_size = 4\ncrop_size = 4\ndatatype = "uint8"\nlabels = "labels.txt"\n'
+    (tmp_path / "models.toml").write_bytes(b"\xef\xbb\xbf" + table.encode())
+    assert read_models(tmp_path / "models.toml")["net"].labels == labels
 
 
 def test_encoding_is_named_with_advice(tmp_path):
