@@ -155,7 +155,7 @@ async def config(request: Request, name: str, version: str | None) -> Response:
 
 
 async def statistics(request: Request, name: str, version: str | None) -> Response:
-    """Triton's counts and durations for a model since it was loaded; with several Tritons, of one of them."""
+    """Triton's counts and durations for a model since it was loaded; with several Triton servers, of one of them."""
     await _model_info(request, name, version)
     return _json(await _statistics(request_context(request), name, version or ""))
 
