@@ -7,11 +7,13 @@ import shutil
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import uvicorn
+import uvloop
 
 from gateway.limits.connections import OWN_FILES, RESERVED
 from gateway.machine.capacity import plan
@@ -20,7 +22,7 @@ from gateway.server import serve
 from gateway.server.allocator import VARIABLES
 from gateway.server.draining import Draining
 from gateway.server.serve import METRICS_BYTES, NoSpaceForWorkers, plan_of, plan_to_serve
-from gateway.server.server import Server
+from gateway.server.server import ACCEPTED, Server, listening_sockets
 from gateway.server.workers import accept_no_more
 from gateway.settings import variable
 from gateway_local.hosts import LOOPBACK
@@ -67,6 +69,45 @@ def test_date_is_renewed_at_rest(monkeypatch):
         server.lifespan = SimpleNamespace(state={"is_ready": lambda: len(renewed) == 2})
         asyncio.run(server.main_loop())
     assert renewed == [True, False, False, True]
+
+
+ITERATIONS = 3
+"""The first may have begun before the clients connected; the last one notices that all are accepted."""
+
+
+class Counted(asyncio.Protocol):
+    """Counts the connections that are accepted."""
+
+    made = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        type(self).made += 1
+        transport.close()
+
+
+async def iterations_to_accept(count: int) -> int:
+    """The number of iterations of the event loop that accept `count` connected clients."""
+    loop = asyncio.get_running_loop()
+    listener = socket.socket()
+    listener.bind((LOOPBACK, 0))
+    sockets = listening_sockets(listener)
+    servers = [await loop.create_server(Counted, sock=each) for each in sockets]
+    iterations, expected = 0, Counted.made + count
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(socket.create_connection(sockets[0].getsockname()))
+        while Counted.made < expected:
+            await asyncio.sleep(0)
+            iterations += 1
+    for server in servers:
+        server.close()
+    return iterations
+
+
+def test_many_connections_are_accepted_in_an_iteration():
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(iterations_to_accept(ACCEPTED)) <= ITERATIONS
+        assert runner.run(iterations_to_accept(3 * ACCEPTED)) <= 3 * ITERATIONS
 
 
 @pytest.mark.parametrize(("missing", "starts"), [(0, True), (1, False)])
