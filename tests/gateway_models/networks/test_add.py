@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 
 from gateway.errors import UserError
 from gateway.triton.contract import breaches, parameters, read_model_config
 from gateway_models.networks import isolation
 from gateway_models.networks.add import add, add_changed
 from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.isolation import WorkFailed
+from gateway_models.networks.isolation import Job, Task, WorkFailed, start_process, work
 from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
 from gateway_models.repository.after import read_step
@@ -143,6 +144,20 @@ def test_network_that_never_returns_times_out(tmp_path, monkeypatch):
         torch.jit.script(Endless()).save(tmp_path / "head.pt")
     with pytest.raises(WorkFailed, match="did not finish a batch within 1 s"):
         add(request(tmp_path), tmp_path / "models", print)
+
+
+def test_output_that_is_not_utf_8_hides_no_progress(tmp_path, monkeypatch):
+    """A user's function, or its libraries, may write anything."""
+    program = tmp_path / "python"
+    program.write_text(
+        "#!/bin/sh\ncat >/dev/null\nprintf '\\377\\nprogress: trying it\\n' >&2\necho '{\"answer\": true}'\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setattr(isolation, "start_process", start_process)
+    said: list[str] = []
+    assert work(Job(request(tmp_path), "", 0, tmp_path, Task.STEP), said.append, TypeAdapter(bool))
+    assert said == ["trying it"]
 
 
 def test_command_writes_files_and_prints_example_calls(tmp_path, monkeypatch):
