@@ -3,6 +3,7 @@
 import socket
 
 LOOPBACK = "127.0.0.1"
+LAST_PORT = 65_535
 _REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # every interface includes loopback
 
 

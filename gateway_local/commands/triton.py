@@ -7,9 +7,8 @@ import typer
 from gateway.command_line.terminal import Repository, emit, print_status
 from gateway.environment import load_settings
 from gateway_local.commands.shown import shown
+from gateway_local.hosts import LAST_PORT
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
-
-LAST_PORT = 65_535
 
 app = typer.Typer(help="The Triton server of a PyPI wheel.", no_args_is_help=True)
 

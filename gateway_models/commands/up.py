@@ -8,11 +8,10 @@ import typer
 from gateway.command_line.terminal import Host, Port, Repository, Workers, emit, settings_with
 from gateway_local.commands.service import detached, next_steps, running_on
 from gateway_local.commands.shown import Verbose, shown
+from gateway_local.hosts import LAST_PORT
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.commands.spec_options import takes_spec
 from gateway_models.repository.spec import ModelSpec
-
-LAST_PORT = 65_535
 
 
 @partial(takes_spec, optional=True)
