@@ -1,6 +1,5 @@
 """A Triton that serves some of a repository's models while a command runs."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,8 +35,6 @@ def serving(
         return
     runtime = ensure_runtime(default_cache_dir(), report)
     report(f"starting Triton with {', '.join(models) or 'no model'}")
-    # The log is only shown if Triton fails to start.
-    log: deque[str] = deque(maxlen=1)
     gpus = find_gpus()
     sizes = machine_plan(load_settings(), repository, gpus=gpus.usable)
     configs = sized_configs(repository, sizes)
@@ -45,7 +42,7 @@ def serving(
     with EmbeddedTriton(
         runtime,
         repository,
-        on_log=log.append,
+        on_log=lambda _: None,  # a failed start shows its last lines
         load_models=models,
         cache_bytes=0,
         extra_arguments=devices.arguments,
