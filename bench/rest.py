@@ -1,6 +1,7 @@
 """`python -m bench.rest`: how long `gateway up` takes to be ready, and its cost while no client is connected.
 
-Each round starts the service again; the first round prepares what later starts reuse. Figures are medians.
+Each round starts the service again; the first round prepares what later starts reuse. Times are medians of the
+rounds, memory is their mean.
 """
 
 import os

@@ -24,7 +24,7 @@ from playwright.sync_api import BrowserContext, FilePayload, FloatRect, Page, ex
 from skimage import data
 
 FOLDER = Path(__file__).with_name("images")
-EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+EXAMPLES = Path(__file__).with_name("examples")
 CAT = EXAMPLES / "cat.jpg"
 SHOWN = "127.0.0.1:8080"
 FRAMES = 40

@@ -26,7 +26,7 @@ LEAST_RUNS, MOST_RUNS = 5, 21
 
 
 def main() -> None:
-    """Time the networks that stdin names."""
+    """Time the network that stdin names."""
     given = json.load(sys.stdin)
     triton = ModuleType("triton_python_backend_utils")
     triton.TritonModelException = RuntimeError  # type: ignore[attr-defined]

@@ -34,8 +34,8 @@ SHM_GROWTH_BYTES = 16 * MIB
 
 EXIT_TIMEOUT_SECONDS = 5
 FINISHED = "Found 0 live models"
-"""Triton logs one of these during its exit when all models are unloaded, each after its last inference. Its line "Found
-0 model versions that have in-flight inferences" comes while models are still computing."""
+"""Triton logs this line during its exit when all models are unloaded, each after its last inference. Its line "Found 0
+model versions that have in-flight inferences" comes while models are still computing."""
 RESPONSE_TIMEOUT_SECONDS = 2.0
 
 

@@ -2,7 +2,7 @@
 
 Only the wheel's binaries are used: not its Python API, nor its dependencies, which hold numpy below 2.
 
-CACHE/triton-0.7.0/                 the wheel's files, checked against its hash
+    CACHE/triton-0.7.0/                 the wheel's files, checked against its hash
     CACHE/backends-cp311-1a2b3c4d5e6f/  a backend directory for one Python version and one set of ../backends
 """
 

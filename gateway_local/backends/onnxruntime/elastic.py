@@ -17,7 +17,7 @@ from typing import Any
 RECORD = "threads.json"
 LOADAVG = Path("/proc/loadavg")
 LOOKS, PAUSE_SECONDS = 4, 40e-6
-"""Interval of checks whether nothing else can run, and the pause between them: the process that has passed the image on
+"""Number of checks whether nothing else can run, and the pause between two: the process that has passed the image on
 may still be ending its work."""
 
 
