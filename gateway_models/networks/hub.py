@@ -194,17 +194,19 @@ def import_timm() -> Any:  # noqa: ANN401  # timm is imported where it is used
 def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
     """The preprocessing of timm's evaluation (timm.data.create_transform), from its configuration; raises HubError."""
     try:
-        values = import_timm().data.resolve_data_config({}, pretrained_cfg=dict(config))
+        # timm refuses an empty configuration, for which it has this default.
+        given = {"input_size": (3, 224, 224), **config}
+        values = import_timm().data.resolve_data_config({}, pretrained_cfg=given)
         channels, height, width = values["input_size"]
         mean, std = (tuple(map(float, values[name])) for name in ("mean", "std"))
         shorter = math.floor(height / float(values["crop_pct"]))
-    except (TypeError, ValueError, AssertionError) as exc:
+    except (TypeError, ValueError, AssertionError, OverflowError) as exc:
         raise HubError(f"timm cannot read its pretrained_cfg: {exc or type(exc).__name__}") from exc
     if channels != 3 or height != width:
         raise HubError(
             f"its input_size is {list(values['input_size'])}, but only squares with three channels are supported"
         )
-    resized = {"center": (shorter,), "squash": (shorter, shorter)}.get(values["crop_mode"])
+    resized = {"center": (shorter,), "squash": (shorter, shorter)}.get(str(values["crop_mode"]))
     if resized is None:
         raise HubError(
             f"its crop_mode is {values['crop_mode']!r}, but only center and squash are supported: use --resize, "

@@ -114,6 +114,8 @@ def test_small_logits_of_a_known_classifier_are_not_probabilities(vit, tmp_path)
         ({**TIMM, "model_args": {"checkpoint_path": "evil.pth"}}, "checkpoint_path in model_args"),
         ({**TIMM, "model_args": {"pretrained_cfg": {"file": "evil.pth"}}}, "pretrained_cfg in model_args"),
         ({**TIMM, "pretrained_cfg": []}, "is not a configuration of timm"),
+        ({**TIMM, "pretrained_cfg": {"crop_pct": 1e-320}}, "timm cannot read its pretrained_cfg"),
+        ({**TIMM, "pretrained_cfg": {"crop_mode": ["center"]}}, "only center and squash are supported"),
         ("{", "cannot be read as JSON"),
         ("[]", "does not contain a JSON object"),
         ('{"a":' * 100_000, "cannot be read as JSON"),
@@ -243,6 +245,11 @@ def test_folder_whose_processor_prepares_images_otherwise_is_refused(vit, monkey
     with pytest.raises(ModelFileError, match=r"a picture of 35×35 pixels that differ by up to \d+\.\d of 255 levels"):
         check_processor(spec)
     assert not completed(find_source(replace(spec, preprocessing=SMALL)), None).own_processor
+
+
+def test_values_that_a_configuration_of_timm_lacks_are_its_defaults():
+    assert timm_preprocessing({}) == timm_preprocessing({"input_size": None, "mean": None, "crop_pct": 0})
+    assert timm_preprocessing({}).crop_size == 224
 
 
 @pytest.mark.parametrize("largest", [256, pytest.param(4096, marks=pytest.mark.long)])
