@@ -92,7 +92,7 @@ def _read(data: bytes) -> Header:
     if bits <= 8 and header_bytes != _CORE_HEADER_BYTES:
         (colours,) = struct.unpack_from("<I", data, 46)
         usual = usual and pixels_offset == 14 + header_bytes + 4 * (colours or 1 << bits)
-    # OpenCV also takes runs behind the end of a row for the next row: it decodes no run lengths.
+    # OpenCV takes a run after the end of a row for the start of the next one: Pillow decodes run lengths.
     runs = compression in (_RLE8, _RLE4)
     info = Header(ImageFormat.BMP, width, abs(height), has_alpha=has_alpha, isolated=not usual, by_pillow=not usual)
     missing = pixels_offset + needed - len(data)

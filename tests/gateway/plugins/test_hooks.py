@@ -235,13 +235,13 @@ class EndsLate(Plugin):
         try:
             await asyncio.Event().wait()
         finally:
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(1.0)
 
 
 @pytest.mark.parametrize("plugin", [NeverEnds, Blocks, EndsLate])
 def test_lifespan_that_does_not_end_is_left(monkeypatch, plugin):
     monkeypatch.setattr(hooks, "CLOSE_SECONDS", 0.1)
-    monkeypatch.setattr(timing, "BLOCKED_SECONDS", 0.1)
+    monkeypatch.setattr(timing, "BLOCKED_SECONDS", 0.5)
     app = create_app(Settings(_env_file=None), StubBackend(), [plugin])
     with structlog.testing.capture_logs() as logs, client_of_app(app):
         pass
