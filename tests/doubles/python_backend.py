@@ -40,9 +40,9 @@ def python_backend(patch: pytest.MonkeyPatch, folder: Path | str = "") -> Log:
 
 
 def imported(patch: pytest.MonkeyPatch, path: Path) -> ModuleType:
-    """A file of a model, imported anew with the modules in its folder, as Triton's stub imports it."""
+    """A file of a model, imported anew with the modules in its folder and beside it, as Triton's stub imports it."""
     patch.syspath_prepend(path.parent)
-    for beside in path.parent.glob("*.py"):
+    for beside in path.parent.parent.glob("*/*.py"):
         patch.delitem(sys.modules, beside.stem, raising=False)
     spec = importlib.util.spec_from_file_location(f"{path.stem}_under_test", path)
     module = importlib.util.module_from_spec(spec)

@@ -146,7 +146,7 @@ def test_wheel_contains_models_backends_an_image_and_the_client_but_no_weights(i
         assert {"gateway_client/__init__.py", "gateway_client/py.typed"} <= set(archive.namelist())
     code = (
         "import gateway; from gateway_local.paths import *; print(gateway.__file__, "
-        "all((DEFAULT_BACKENDS / 'pytorch' / name).is_file() for name in ('model.py', 'elastic.py', 'on_torch.py')))"
+        "all((DEFAULT_BACKENDS / 'pytorch' / name).is_file() for name in ('model.py', 'on_torch.py')))"
     )
     printed = subprocess.run(
         [installed.prefix / "bin" / "python", "-c", code],

@@ -2,8 +2,7 @@
 
 threads.json    next to the network: how many threads, as `gateway_local/elastic.py` timed them on this machine
 
-../pytorch/ has a link to this file: Triton's stub adds only one backend's folder to sys.path. Only the standard library
-is used: the commands load the same file.
+../pytorch/model.py imports this module too. Only the standard library is used: the commands load the same file.
 """
 
 import contextlib

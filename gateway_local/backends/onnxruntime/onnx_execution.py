@@ -1,6 +1,6 @@
 """Runs Triton's requests as batches of an ONNX model, in either library.
 
-gateway_local/backends/pytorch/ has a link to this file: Triton's stub adds only one backend's folder to sys.path.
+../pytorch/model.py imports this module too.
 """
 
 import ctypes

@@ -11,12 +11,14 @@ parameters have no effect then. Such a process does not import torch: it starts 
 
 import importlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-# Modules in this folder, which Triton's stub adds to sys.path.
+# Modules in this folder, which Triton's stub adds to sys.path, and in that of the other backend.
+sys.path.append(str(Path(__file__).resolve().parent.parent / "onnxruntime"))
 from cpu_network import NETWORK, ONNXRUNTIME, Choice, choose
 from elastic import opened
 from positions import by_position

@@ -1,1 +1,0 @@
-../onnxruntime/elastic.py

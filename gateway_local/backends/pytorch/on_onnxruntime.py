@@ -1,1 +1,0 @@
-../onnxruntime/on_onnxruntime.py

@@ -1,1 +1,0 @@
-../onnxruntime/onnx_execution.py
