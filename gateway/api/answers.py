@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.body import Body
 from gateway.api.request_context import RequestContext
-from gateway.api.schemas import ModelOut, PredictResponse, StreamedSummary, SummaryOut
+from gateway.api.schemas import PredictResponse
 from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError, problem_document
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
@@ -193,9 +193,8 @@ class ResultLines(Response):
         return to_json({**self._shape.item(result, self._spec), "model": model}, inf_nan_mode="null")
 
     def _summary(self) -> bytes:
-        summary = SummaryOut(ok=self._ok, failed=self._failed)
-        model = ModelOut(name=self._spec.model_name, version=self._version)
-        return StreamedSummary(model=model, summary=summary).model_dump_json().encode()
+        model = {"name": self._spec.model_name, "version": self._version}
+        return to_json({"model": model, "summary": {"ok": self._ok, "failed": self._failed}})
 
 
 MAX_PREDICTIONS = 100_000

@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from gateway import __version__
 from gateway.api import openapi
-from gateway.api.auth import KeyCheck, document_keys
+from gateway.api.auth import KeyCheck
 from gateway.api.middleware import OriginCheck, middleware
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import CLIENT_HEADER, State
@@ -55,7 +55,6 @@ def assemble(
     `app.state.routes` is its RouteTable.
     """
     routers = (predict, *ROUTERS, *plugins.routers())
-    formats = plugins.error_formats()
     routes = RouteTable(routers, {health.METRICS_PATH: METRICS_ACCESS[settings.metrics_access]})
     origins = OriginCheck(settings) if check is None or check.admin_only else None
     app = FastAPI(
@@ -76,10 +75,8 @@ def assemble(
         generate_unique_id_function=lambda route: route.name,
     )
     app.state.routes = routes
-    openapi.complete(app, routes, formats, [each.code for each in errors_of(kinds)])
-    openapi.add(app, plugins.document)
-    if check is not None:
-        document_keys(app, routes, formats, admin_only=check.admin_only)
+    codes = [each.code for each in errors_of(kinds)]
+    openapi.complete(app, routes, plugins.error_formats(), codes, check, plugins.document)
     add_handlers(app, routes)
     for router in routers:
         if router is not models.admin_router or (check is not None and check.has_admins):

@@ -1,17 +1,13 @@
 """Authentication by API key: requests without a valid key are refused before the body is read."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from fastapi import FastAPI
 from starlette.types import Scope
 
-from gateway.api.problems import format_of
 from gateway.api.request_context import RequestContext
-from gateway.api.route_table import Access, RouteTable
-from gateway.api.schemas import Problem
+from gateway.api.route_table import Access
 from gateway.errors import Forbidden, Unauthorized
-from gateway.hooks import Authenticator, ErrorFormat, Identity
+from gateway.hooks import Authenticator, Identity
 from gateway.limits.pools import Bound
 
 KEY_SUBPROTOCOL = "gateway-key."
@@ -21,10 +17,6 @@ MISSING = "An API key is required: send it as 'Authorization: Bearer KEY' or as 
 UNKNOWN = "Unknown API key: it may have been removed, or copied incompletely."
 NO_ADMIN = "This key cannot manage models; use an admin key."
 UNKNOWN_KEY_CHALLENGE = 'Bearer error="invalid_token"'
-SCHEMES: dict[str, Any] = {
-    "bearer": {"type": "http", "scheme": "bearer"},
-    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-}
 
 
 class KeyCheck:
@@ -106,37 +98,3 @@ def _take_key(scope: Scope) -> bytes:
             kept.append((name, value))
     scope["headers"] = kept
     return bearer or header
-
-
-def document_keys(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat], *, admin_only: bool) -> None:
-    """Declare in the OpenAPI document which operations need a key, and how to send it."""
-    plain = app.openapi
-
-    def with_keys() -> dict[str, Any]:
-        schema = plain()
-        schema["components"]["securitySchemes"] = SCHEMES
-        content = {"application/problem+json": {"schema": {"$ref": f"#/components/schemas/{Problem.__name__}"}}}
-
-        def content_of(path: str) -> dict[str, Any]:
-            other = format_of(path, formats)
-            if other is None:
-                return content
-            return {"application/json": {"schema": {"$ref": f"#/components/schemas/{other.schema.__name__}"}}}
-
-        access = {route.path: route.traits.access for route in routes}
-        for path, operations in schema["paths"].items():
-            for operation in operations.values():
-                if access[path] is Access.ADMIN or (access[path] is Access.KEY and not admin_only):
-                    operation["security"] = [{name: []} for name in SCHEMES]
-                    operation["responses"]["401"] = {
-                        "description": "The API key is missing.",
-                        "content": content_of(path),
-                    }
-                if access[path] is Access.ADMIN:
-                    operation["responses"]["403"] = {
-                        "description": "The API key is valid but is not an admin key.",
-                        "content": content,
-                    }
-        return schema
-
-    app.openapi = with_keys  # type: ignore[method-assign]  # FastAPI's documented way

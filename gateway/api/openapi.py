@@ -1,74 +1,77 @@
-"""GET /openapi.json: FastAPI's document, completed: media types of errors and results, error codes."""
+"""GET /openapi.json: FastAPI's document, completed: media types of errors and results, error codes, API keys."""
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from threading import Lock
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, FastAPI, Request
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic_core import to_json
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response
 
+from gateway.api.auth import KeyCheck
 from gateway.api.problems import format_of
 from gateway.api.route_table import Access, RouteTable, traits
-from gateway.api.schemas import ModelOut, StreamedSummary
 from gateway.errors import PROBLEM_MEDIA_TYPE
 from gateway.hooks import ErrorFormat
 
 router = APIRouter(include_in_schema=False)
 
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
+AS_PROBLEM = {PROBLEM_MEDIA_TYPE: {"schema": PROBLEM}}
 RESULT_STATUSES = ("413", "415", "422", "502", "503", "504")
 """Error statuses whose body may also be a list of results: when none of several files was classified."""
+LINES = {
+    "application/x-ndjson": {
+        "schema": {"type": "string", "description": "A line for each result as it is ready, then the summary."}
+    }
+}
+SCHEMES: dict[str, Any] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+_making = Lock()
 
-LINES = "x-itemSchema"
-"""The schema of each line of JSON lines: OpenAPI 3.2 has `itemSchema` for it, 3.1 has nothing."""
 
-_REFERENCE = "#/components/schemas/{model}"
-_documents: WeakKeyDictionary[FastAPI, asyncio.Future[bytes]] = WeakKeyDictionary()
-"""The OpenAPI document of each application as JSON, from the first request for it on."""
-
-Change = Callable[[dict[str, Any]], None]
-"""Changes a document in place."""
-
-
-def add(app: FastAPI, change: Change) -> None:
-    """Have the application's document changed."""
+def complete(
+    app: FastAPI,
+    routes: RouteTable,
+    formats: Sequence[ErrorFormat],
+    codes: Sequence[str],
+    keys: KeyCheck | None,
+    change: Callable[[dict[str, Any]], None],
+) -> None:
+    """Complete the application's document; `change` does the same for the plug-ins, in place."""
     plain = app.openapi
 
-    def changed() -> dict[str, Any]:
+    @cache
+    def completed() -> dict[str, Any]:
         schema = plain()
-        change(schema)
-        return schema
-
-    app.openapi = changed  # type: ignore[method-assign]  # FastAPI's documented way
-
-
-def complete(app: FastAPI, routes: RouteTable, formats: Sequence[ErrorFormat], codes: Sequence[str]) -> None:
-    """Declare each response under its media type, and the `codes` of errors."""
-
-    def change(schema: dict[str, Any]) -> None:
-        for operations in schema["paths"].values():
+        schemas, paths = schema["components"]["schemas"], schema["paths"]
+        for operations in paths.values():
             for operation in operations.values():
                 for status, response in operation["responses"].items():
                     _declare_problem(status, response)
         # FastAPI's schemas for invalid parameters; this service returns problem documents instead.
         for unused in ("HTTPValidationError", "ValidationError"):
-            schema["components"]["schemas"].pop(unused, None)
+            schemas.pop(unused, None)
         for route in routes:
-            operation = schema["paths"].get(route.path, {}).get("post")  # a route may be hidden from the document
+            operation = paths.get(route.path, {}).get("post")  # a route may be hidden from the document
             if operation and route.traits.takes_images and format_of(route.path, formats) is None:
-                _declare_results(operation["responses"], schema["components"]["schemas"])
-        code = schema["components"]["schemas"]["Problem"]["properties"]["code"]
-        code["description"] = f"Stable name of the error: {', '.join(f'`{each}`' for each in codes)}."
-        for name, lines in _line_schemas().items():
-            schema["components"]["schemas"].setdefault(name, lines)
+                _declare_results(operation["responses"], schemas)
+        listed = ", ".join(f"`{each}`" for each in codes)
+        schemas["Problem"]["properties"]["code"]["description"] = f"Stable name of the error: {listed}."
+        change(schema)
+        if keys is not None:
+            _declare_keys(schema, routes, formats, admin_only=keys.admin_only)
+        return schema
 
-    add(app, change)
+    app.openapi = completed  # type: ignore[method-assign]  # FastAPI's documented way
 
 
 def _declare_results(answers: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Declare results as the body of errors, and lines."""
     content = answers["200"].get("content", {})
     whole = content.get("application/json", {}).get("schema", {})
     results = whole.get("anyOf", ())
@@ -77,61 +80,47 @@ def _declare_results(answers: dict[str, Any], schemas: dict[str, Any]) -> None:
         # that fits.
         as_json = {"schema": {"anyOf": [PROBLEM, *results]}}
         answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
-    if documents := [*_lines(results or [whole], schemas)]:
-        lines = "A line for each result as it is ready, then the summary."
-        content["application/x-ndjson"] = {
-            "schema": {"type": "string", "description": lines},
-            LINES: {"anyOf": [*documents, _object(error=PROBLEM)]},
-        }
-
-
-def _lines(documents: Sequence[dict[str, Any]], schemas: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schemas of a response's lines, from the schemas of its documents."""
-    for document in documents:
-        properties = schemas.get(document.get("$ref", "").rpartition("/")[2], {}).get("properties", {})
-        if "results" in properties:  # each line has the model, which a document has once
-            yield {"allOf": [properties["results"]["items"], _object(model=_refer(ModelOut))]}
-            yield _refer(StreamedSummary)
-
-
-def _object(**properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties)}
-
-
-def _refer(model: type[BaseModel]) -> dict[str, Any]:
-    return {"$ref": _REFERENCE.format(model=model.__name__)}
-
-
-def _line_schemas() -> dict[str, Any]:
-    """The schemas that only lines have; FastAPI does not know them."""
-    _, found = models_json_schema([(StreamedSummary, "serialization")], ref_template=_REFERENCE)
-    schemas: dict[str, Any] = found["$defs"]
-    return schemas
+    names = [each.get("$ref", "").rpartition("/")[2] for each in results or [whole]]
+    if any("results" in schemas.get(name, {}).get("properties", {}) for name in names):
+        content.update(LINES)
 
 
 def _declare_problem(status: str, response: dict[str, Any]) -> None:
     content = response.get("content", {})
     as_json = content.get("application/json", {}).get("schema", {})
     if as_json == PROBLEM or (status == "422" and as_json.get("$ref", "").endswith("/HTTPValidationError")):
-        response["content"] = {PROBLEM_MEDIA_TYPE: {"schema": PROBLEM}}
+        response["content"] = AS_PROBLEM
+
+
+def _declare_keys(
+    schema: dict[str, Any], routes: RouteTable, formats: Sequence[ErrorFormat], *, admin_only: bool
+) -> None:
+    """Declare which operations need a key, and how to send it."""
+    schema["components"]["securitySchemes"] = SCHEMES
+    access = {route.path: route.traits.access for route in routes}
+    for path, operations in schema["paths"].items():
+        error_format, content = format_of(path, formats), AS_PROBLEM
+        if error_format is not None:
+            reference = f"#/components/schemas/{error_format.schema.__name__}"
+            content = {"application/json": {"schema": {"$ref": reference}}}
+        for operation in operations.values():
+            if access[path] is Access.ADMIN or (access[path] is Access.KEY and not admin_only):
+                operation["security"] = [{name: []} for name in SCHEMES]
+                operation["responses"]["401"] = {"description": "The API key is missing.", "content": content}
+            if access[path] is Access.ADMIN:
+                operation["responses"]["403"] = {
+                    "description": "The API key is valid but is not an admin key.",
+                    "content": AS_PROBLEM,
+                }
 
 
 @router.get("/openapi.json")
 @traits(access=Access.OPEN)
 async def openapi(request: Request) -> Response:
-    """The OpenAPI document, made once for each application: on a thread, since that takes a quarter of a second."""
-    app: FastAPI = request.app
-    document = _documents.get(app)
-    if document is None:
-        document = _documents[app] = asyncio.get_running_loop().run_in_executor(None, _openapi_json, app)
-    try:
-        content = await asyncio.shield(document)
-    except Exception:
-        if _documents.get(app) is document:
-            del _documents[app]  # else this failure would be the answer for ever
-        raise
-    return Response(content, media_type=JSONResponse.media_type)
+    """The OpenAPI document, on a thread: making it takes a quarter of a second."""
+    return Response(await run_in_threadpool(_openapi_json, request.app), media_type=JSONResponse.media_type)
 
 
 def _openapi_json(app: FastAPI) -> bytes:
-    return bytes(JSONResponse(app.openapi()).body)
+    with _making:
+        return to_json(app.openapi())

@@ -80,13 +80,6 @@ class PredictResponse(Schema):
     summary: SummaryOut
 
 
-class StreamedSummary(Schema):
-    """The last line of a stream of results."""
-
-    model: ModelOut
-    summary: SummaryOut
-
-
 class Problem(Schema):
     """An RFC 9457 problem document."""
 
