@@ -187,8 +187,8 @@ figures: ready ## measure the tables of bench/RESULTS.md, performance and README
 	@$(BIN)/python -m bench --seconds 5 --rounds 4 --peers --concurrency 1,4,32 --files 200 --megapixels 12 $(MODELS) --write docs/explanation/performance.md --write README.md
 	@$(BIN)/python -m bench.feed --seconds 6 --rounds 3 $(RESULTS)
 
-fuzz: ready ## mutate images of every form; ARGS=http requests and WebSockets; ARGS=--help
-	@$(BIN)/python -m tests.fuzz $(ARGS)
+fuzz: ready ## mutate images of every form, requests and WebSockets, which takes minutes
+	@FUZZ_SEED=$$(date +%s) $(BIN)/pytest -q -m "slow or long" tests/fuzz
 
 SANITIZED := build/sanitized
 

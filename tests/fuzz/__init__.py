@@ -1,1 +1,1 @@
-"""Byte-mutation fuzzing of everything that reads an upload: `python -m tests.fuzz --seconds 60`."""
+"""Damaged files, requests and streams, at random: `make fuzz`."""

@@ -1,11 +1,10 @@
-"""Damaged requests and streams over raw sockets: `python -m tests.fuzz http --seconds 60`.
+"""Damaged requests and streams over raw sockets.
 
 The gateway runs alone in a separate process; see tests.fuzz.service for what is a fault.
 """
 
 import contextlib
 import json
-import math
 import random
 import re
 import socket
@@ -271,7 +270,7 @@ def _split(rng: random.Random, request: bytes) -> list[bytes]:
     return [request[start:end] for start, end in zip([0, *cuts], [*cuts, len(request)], strict=True)]
 
 
-def run(seconds: float = math.inf, seed: int = 0, *, requests: float = math.inf) -> Report:
+def run(requests: int, seed: int) -> Report:
     """Damage requests and streams at random, with some in a single packet and some reset; see run_cases."""
     seeds = {"requests": REQUESTS, "streams": [b"".join(case.pieces) for case in streams()]}
 
@@ -279,4 +278,4 @@ def run(seconds: float = math.inf, seed: int = 0, *, requests: float = math.inf)
         kind = seeds[rng.choice(sorted(seeds))]
         return Case(_split(rng, damaged(rng, rng.choice(kind), kind)), reset=rng.random() < 0.1)
 
-    return run_cases(make, exchange, seconds, seed, requests=requests, at_once=BATCH)
+    return run_cases(make, exchange, requests, seed, at_once=BATCH)

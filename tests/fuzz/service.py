@@ -8,11 +8,9 @@ memory than the bytes account for.
 import contextlib
 import functools
 import json
-import math
 import random
 import socket
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -122,14 +120,13 @@ Exchange = Callable[[Server, Case], str]
 def run_cases(
     make: Callable[[random.Random], Case],
     exchange: Exchange,
-    seconds: float = math.inf,
+    requests: int,
     seed: int = 0,
     *,
-    requests: float = math.inf,
     at_once: int = 1,
     **settings: object,
 ) -> Report:
-    """Send cases until the time, the number of cases or MOST_FAULTS is reached.
+    """Send cases until their number or MOST_FAULTS is reached.
 
     `settings` override SETTINGS.
     """
@@ -142,8 +139,7 @@ def run_cases(
         server = Server(gateway)
         answered = functools.partial(exchange, server)
         server.new_log()
-        deadline = time.monotonic() + seconds
-        while report.requests < requests and time.monotonic() < deadline and len(report.faults) < MOST_FAULTS:
+        while report.requests < requests and len(report.faults) < MOST_FAULTS:
             began = report.requests
             # A separate generator for each case, so that each can be reproduced from the seed and its number.
             cases = [make(random.Random(f"{seed} {began + number}")) for number in range(BATCH)]
