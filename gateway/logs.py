@@ -16,7 +16,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from gateway.errors import AlreadyLogged
-from gateway.log_stream import LogStream, lost_as_json, lost_as_text
+from gateway.log_stream import LogStream
 from gateway.settings import LogFormat, Settings
 
 log = structlog.get_logger("gateway")
@@ -97,7 +97,7 @@ def configure_logs(settings: Settings) -> None:
     repeats = Repeats()
     end = [repeats.shorten, *(_text(colours=sys.stderr.isatty()) if as_text(settings) else _json())]
     level = int(logging.getLevelName(settings.log_level.value.upper()))
-    stream = cast("TextIO", LogStream(sys.stderr, lost_as_text if as_text(settings) else lost_as_json))
+    stream = cast("TextIO", LogStream(sys.stderr))
     handler = logging.StreamHandler(stream)
     handler.setLevel(level)
     handler.addFilter(repeats)

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import TextIO, cast
 
 from gateway.errors import UserError
-from gateway.log_stream import LogStream, lost_as_text
+from gateway.log_stream import LogStream
 from gateway.machine.memory import killed_for_memory
 from gateway.machine.service_record import ServiceRecord
 from gateway.server.supervisor import replanned
@@ -44,7 +44,7 @@ def main() -> None:
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         table: Table = pickle.load(file)  # noqa: S301  # of `become_supervisor`
     # A log that cannot be written must not stop a service.
-    sys.stderr = cast("TextIO", LogStream(sys.stderr, lost_as_text))
+    sys.stderr = cast("TextIO", LogStream(sys.stderr))
     try:
         run(table)
     except (UserError, OSError) as exc:

@@ -14,7 +14,7 @@ import gateway.plain_structlog  # noqa: F401
 from gateway import __version__
 from gateway.command_line.terminal import emit
 from gateway.errors import UserError
-from gateway.log_stream import LogStream, lost_as_text
+from gateway.log_stream import LogStream
 from gateway_client.visible import visible
 
 GROUP = "triton_gateway.commands"
@@ -86,7 +86,7 @@ def _root(
 def main() -> None:
     """Entry point: prints errors that users can fix as one sentence, without a traceback."""
     # A log that cannot be written must not stop a service.
-    sys.stderr = cast("TextIO", LogStream(sys.stderr, lost_as_text))
+    sys.stderr = cast("TextIO", LogStream(sys.stderr))
     try:
         app()
     except UserError as exc:

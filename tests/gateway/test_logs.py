@@ -1,6 +1,5 @@
 """Logs: JSON lines for machines, readable text for people, one format for all loggers."""
 
-import io
 import json
 import os
 import pty
@@ -10,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.log_stream import LogStream, lost_as_json, lost_as_text
 from gateway.logs import (
     MAX_VALUE_CHARACTERS,
     REPEATS_PER_MINUTE,
@@ -215,32 +213,3 @@ def test_failed_write_does_not_stop_what_logs(opened):
     done = warm.run(PREAMBLE + LOGGER, ["text"], environment=environment(), stderr=stderr)
     os.close(stderr)
     assert done.stdout == "all logged\n"
-
-
-class Disk(io.StringIO):
-    """A text file that can be full."""
-
-    full = False
-
-    def write(self, text: str) -> int:
-        if self.full:
-            raise OSError(28, "No space left on device")
-        return super().write(text)
-
-
-@pytest.mark.parametrize("describe", [lost_as_text, lost_as_json])
-def test_lost_lines_are_counted_once_there_is_space_again(describe):
-    disk = Disk()
-    stream = LogStream(disk, describe)
-    stream.write("one\n")
-    disk.full = True
-    stream.write("two\n")
-    stream.write("three\nfour\n")
-    disk.full = False
-    stream.write("five\n")
-    stream.write("six\n")
-    first, lost, *rest = disk.getvalue().splitlines()
-    assert (first, rest) == ("one", ["five", "six"])
-    assert "No space left on device" in lost
-    assert "3 lines" in lost or json.loads(lost)["count"] == 3
-    assert LogStream(stream, describe).isatty() is False
