@@ -1,22 +1,18 @@
-"""Probing a network with made-up images: its input size, its classes, and the activation that it ends in."""
+"""Probing a network with made-up images: its classes, and the activation that it ends in."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-from gateway_models.networks.adapted import GRAY_ADVICE, PIXELS, PLAIN, Form, arranged, chosen
+from gateway_models.networks.adapted import PIXELS, chosen
 from gateway_models.networks.file_kinds import ModelFileError
 
 Run = Callable[[Tensor], object]
 """From images fp32 [N, C, H, W] to the network's output."""
 
-SIDES = (224, 256, 240, 260, 299, 300, 380, 384, 288, 320, 192, 160, 128, 112, 96, 64, 48, 32, 28)
-"""Common input sizes, probed in this order."""
-CHANNELS = (3, 1, 4)
-PROBED_INPUTS = (PLAIN, "float32-nhwc", "uint8-nchw", "uint8-nhwc")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda scores: torch.softmax(scores, dim=1),
     "sigmoid": torch.sigmoid,
@@ -137,21 +133,6 @@ def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tenso
     return ACTIVATIONS[activation_name(ending, multi_label=multi_label)]
 
 
-def form_of(network: Run, side: int, known: Form, *, pixels: bool) -> Form:
-    """A network's input format, by probing: float32 first, nchw first; float32-nchw if none runs."""
-    if known.input:
-        return known
-    for wanted in PROBED_INPUTS:
-        form = replace(known, input=wanted)
-
-        def run(images: Tensor, form: Form = form) -> object:
-            return _any_tensor(network(arranged(images, form)))
-
-        if _runs(run, (2, 3, side, side), pixels):
-            return form
-    return replace(known, input=PLAIN)
-
-
 def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) -> None:
     """Raise ModelFileError where labels and classes differ in number, or a single-label network has one class."""
     if findings.classes == 1 and not multi_label:
@@ -172,8 +153,14 @@ def _first_answer(run: Run, side: int, largest: int) -> Tensor:
         output = run(torch.rand((2, 3, side, side)) * largest)
     except ModelFileError:
         raise
-    except Exception as exc:
-        raise ModelFileError(_why_not(run, side, exc)) from exc
+    except Exception as exc:  # of the network's own code
+        # The last line is the reason; the lines before it are the traceback.
+        reason = (str(exc).strip().splitlines() or [type(exc).__name__])[-1]
+        raise ModelFileError(
+            f"it does not run on a batch of images [2, 3, {side}, {side}]: {reason}. Use --crop for another size, "
+            "--grayscale for one channel, or --input for channels last or uint8; a network for one image at a time "
+            "must be exported again for any batch"
+        ) from exc
     scores = _tensor(output)
     if scores.dim() != 2 or scores.shape[0] != 2:
         raise ModelFileError(
@@ -188,42 +175,6 @@ def _tensor(output: object) -> Tensor:
     if isinstance(output, Tensor):
         return output
     return chosen(output, "")
-
-
-def _why_not(run: Run, side: int, failure: Exception) -> str:
-    """Why a network does not run on this input, and which input it does take, by probing."""
-    for channels in CHANNELS:
-        for other in (side, *SIDES):
-            if not _runs(run, (2, channels, other, other)):
-                continue
-            if channels != 3:
-                return (
-                    f"it takes {channels} channel{'s' * (channels > 1)} but images have three, red, green and blue: "
-                    + (GRAY_ADVICE if channels == 1 else "add a layer in front that converts them, and save it again")
-                )
-            return f"it does not run on {side}×{side} but does on {other}×{other}: use --crop {other}"
-    if _runs(run, (1, 3, side, side)):
-        return "it takes only one image at a time: was it traced with code that reads the batch's size as a number?"
-    # The last line is the reason; the lines before it are the traceback.
-    reason = str(failure).strip().splitlines()[-1] if str(failure).strip() else type(failure).__name__
-    return f"it does not run on a batch of images [2, 3, {side}, {side}] or of other common sizes: {reason}"
-
-
-def _any_tensor(output: object) -> object:
-    """The first tensor of a network's output, whose length is the number of images."""
-    if isinstance(output, Mapping):
-        output = list(output.values())
-    if isinstance(output, (list, tuple)):
-        return next((part for part in output if isinstance(part, Tensor)), None)
-    return output
-
-
-def _runs(run: Run, shape: tuple[int, ...], pixels: bool = False) -> bool:  # noqa: FBT001, FBT002  # of a private helper
-    try:
-        output = run(torch.rand(shape) * (PIXELS if pixels else 1))
-    except Exception:  # any error means that the network does not take this shape
-        return False
-    return isinstance(output, Tensor) and output.shape[0] == shape[0]
 
 
 def _check_batches(run: Run, batches: Sequence[Tensor], classes: int) -> None:

@@ -1,15 +1,13 @@
 """Probes and writes networks that torch runs: TorchScript, torch.export, torchvision, timm, Hugging Face."""
 
 import tempfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from gateway_models.networks import onnx_graph
-from gateway_models.networks.adapted import Adapted, Form, Normalising, known_form
+from gateway_models.networks.adapted import PLAIN, Adapted, Form, Normalising, known_form
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
@@ -24,7 +22,7 @@ from gateway_models.networks.job_checks import (
 )
 from gateway_models.networks.onnx_job import serve_onnx, write_onnx
 from gateway_models.networks.originals import original_module
-from gateway_models.networks.probe import Ending, form_of
+from gateway_models.networks.probe import Ending
 from gateway_models.networks.torchscript import Served, export_torchscript, load_torchscript
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ImageTensor, Precision
@@ -37,13 +35,11 @@ def do_torch(job: Job) -> Outcome:
     spec = job.spec
     report(f"loading {spec.source}")
     with torch.no_grad():
-        module = original_module(spec, job.labels)
+        original = original_module(spec, job.labels)
         report(f"trying it on images of {job.side}×{job.side}")
-        form = form_of(module, job.side, known_form(spec), pixels=job.pixels)
+        form = known_form(replace(spec, input=spec.input or PLAIN))
         check_pixels(job, form.input)
-        given = _probe_output(module, job.side)
-        if not form.is_plain or spec.output or not isinstance(given, Tensor) or given.dim() != 2:
-            module = Adapted(module, form, spec.output).eval()
+        module = Adapted(original, form, spec.output).eval()
         findings = probed(job, module)
         activate = activation_of(job, findings, module)
         if spec.features:
@@ -51,7 +47,7 @@ def do_torch(job: Job) -> Outcome:
                 onnx_graph.write(onnx_graph.from_module(module, job.side), Path(folder) / "model.onnx")
                 outcome = serve_onnx(job, Path(folder) / "model.onnx", module, Form(""))
                 return replace(outcome, input=form.recorded)
-        served: torch.nn.Module = Served(module, activate, torch.float32)
+        served: torch.nn.Module = Served(module, activate)
         expected = [served(batch) for batch in images_of(job)]
         if spec.format is Format.ONNX:
             model = onnx_graph.from_module(served, job.side)
@@ -61,7 +57,8 @@ def do_torch(job: Job) -> Outcome:
         if dtype is not torch.float32:
             report(f"converting to {spec.precision.value}")
             try:
-                served = _converted(module, activate, dtype)
+                # Its images are converted to the input format in fp32 first.
+                module.network, module.dtype = module.network.to(dtype), dtype
                 served(images_of(job)[0])
             except RuntimeError as exc:
                 reason = str(exc).strip().splitlines()[-1]
@@ -76,20 +73,3 @@ def do_torch(job: Job) -> Outcome:
         export_torchscript(served, probe_batches_of(job)[1], file, tolerance=ALLOWED[spec.precision])
         written = load_torchscript(file, trust=spec.trust)
         return outcome_of(job, Format.TORCHSCRIPT, findings, expected, written, input=form.recorded)
-
-
-def _probe_output(module: torch.nn.Module, side: int) -> object:
-    """A module's output for a random batch; an empty tensor if it fails, which probing reports."""
-    try:
-        output: object = module(torch.rand((2, 3, side, side)))
-    except Exception:
-        return torch.empty(0)
-    return output
-
-
-def _converted(module: torch.nn.Module, activate: Callable[[Tensor], Tensor], dtype: torch.dtype) -> Served:
-    if isinstance(module, Adapted):
-        # Its images are converted to the input format in fp32 first.
-        module.network, module.dtype = module.network.to(dtype), dtype
-        return Served(module, activate, torch.float32)
-    return Served(module.to(dtype), activate, dtype)

@@ -31,16 +31,16 @@ class ExportError(UserError):
 
 
 class Served(nn.Module):
-    """Wraps a network for serving: fp32 images in, fp32 probabilities out; `dtype` is used inside."""
+    """Wraps a network of images fp32 for serving: its answers become probabilities in fp32."""
 
-    def __init__(self, network: nn.Module, activation: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    def __init__(self, network: nn.Module, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.network, self.activation, self.dtype = network, activation, dtype
+        self.network, self.activation = network, activation
 
     def forward(self, images: Tensor) -> Tensor:
         """Probabilities fp32 [N, classes] of images fp32 [N, 3, H, W]."""
         # Probabilities in fp32: in bf16 a softmax over 1,000 classes does not sum to one.
-        return self.activation(self.network(images.to(self.dtype)).float())
+        return self.activation(self.network(images).float())
 
 
 def load_torchscript(path: Path, *, trust: bool = False) -> torch.jit.ScriptModule:

@@ -235,9 +235,10 @@ class ModelSpec:
         Option("For FILE.py:NAME, a file or folder that it needs; may be repeated.", type=list[Path], read=tuple),
     ] = ()
     input: Annotated[
-        str, Option(f"Input of FILE.py:NAME, if it has no annotation: {', '.join(INPUTS)}.", read=_input)
+        str,
+        Option(f"Input of a network, or of FILE.py:NAME without an annotation: {', '.join(INPUTS)}.", read=_input),
     ] = ""
-    """"" if it is to be detected."""
+    """"" where an ONNX graph or an annotation says it; by default float32-nchw."""
     output: Annotated[str, Option("Which of several outputs are the scores: a name, or a number from 0.")] = ""
     features: Annotated[
         bool, Option("Give embeddings for POST /embed: the input of the last linear layer.", flag="--embeddings")

@@ -74,9 +74,9 @@ def scripted(module: nn.Module, path: Path, example: Tensor) -> Path:
     ],
     ids=["channels-last", "channels-last-to-onnx", "bytes", "bytes-last"],
 )
-def test_input_format_is_detected_by_probing(tmp_path, module, example, found, to):
+def test_network_gets_the_input_format_that_is_named(tmp_path, module, example, found, to):
     file = scripted(module, tmp_path / "model.pt", example)
-    outcome = jobs.do(job(file, tmp_path, pixels=found.startswith("uint8"), format=to))
+    outcome = jobs.do(job(file, tmp_path, pixels=found.startswith("uint8"), format=to, input=found))
     assert outcome.input == found
     expected = probabilities(module, arranged(FLOATS, Form(found)))
     assert torch.allclose(written(tmp_path)(FLOATS), expected, atol=1e-5)
@@ -87,7 +87,7 @@ def test_input_format_is_detected_by_probing(tmp_path, module, example, found, t
 def test_bytes_and_a_normalisation_contradict_each_other(tmp_path):
     file = scripted(Bytes(), tmp_path / "model.pt", PIXELS)
     with pytest.raises(ModelFileError, match="takes pixels as uint8"):
-        jobs.do(job(file, tmp_path))
+        jobs.do(job(file, tmp_path, input="uint8-nchw"))
 
 
 def test_one_of_several_outputs_is_served_by_its_name_or_number(tmp_path):
@@ -144,7 +144,8 @@ def test_network_for_gray_images_is_served(tmp_path, suffix, options):
 
 def test_lower_precision_arranges_its_images_in_fp32(tmp_path):
     file = scripted(ChannelsLast(), tmp_path / "model.pt", torch.rand(2, 32, 32, 3))
-    assert jobs.do(job(file, tmp_path, precision=Precision.BF16)).difference < 0.1
+    changes = {"precision": Precision.BF16, "input": "float32-nhwc"}
+    assert jobs.do(job(file, tmp_path, **changes)).difference < 0.1
     assert written(tmp_path)(torch.rand(2, 3, 32, 32)).dtype is torch.float32
 
 
