@@ -1,13 +1,16 @@
 """`gateway model drift`: false alarms, and the data from the log and the model."""
 
-import json
 import math
+import shutil
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
 
+from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER, parameters, read_model_config
 from gateway.values.extras import install
+from gateway.values.rollout import Rollout
+from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.predictions import store
 from gateway_models.predictions.drift import (
     LEAST_IMAGES,
@@ -18,7 +21,10 @@ from gateway_models.predictions.drift import (
     sample_of,
     version_in,
 )
+from gateway_models.predictions.live_drift import STORED_IMAGES, read_reference
 from gateway_models.predictions.reader import LogReader
+from gateway_models.repository.manage import use
+from gateway_models.repository.writing import rewrite
 from tests.commands import gateway, refusal
 from tests.gateway_models.predictions.logged import write_file
 
@@ -105,14 +111,16 @@ def test_comparison_needs_images(count):
         assert "entropy" not in {shift.name for shift in compare(*sides)}
 
 
-def write_rows(folder, found, at: datetime, *, version: str = "1", request: str = "", **members) -> None:
+def write_rows(
+    folder, found, at: datetime, *, model: str = "m", version: str = "1", request: str = "", **members
+) -> None:
     """Write images into a log as its writer does, in one file; each from another request unless one is named."""
     rows = [
         {
             "time": at,
             "request_id": request or f"{at:%d}-{number}",
             "index": number,
-            "model": "m",
+            "model": model,
             "version": version,
             "reasons": ["sample"],
             "labels": [{"0": "cat", "1": "dog"}[each["class"]]],
@@ -125,7 +133,7 @@ def write_rows(folder, found, at: datetime, *, version: str = "1", request: str 
         }
         for number, each in enumerate(found)
     ]
-    place = f"rows/model=m/day={at:%Y-%m-%d}"
+    place = f"rows/model={model}/day={at:%Y-%m-%d}"
     write_file(folder, f"{place}/{len(list(folder.glob(f'{place}/*')))}.parquet", rows)
 
 
@@ -180,24 +188,53 @@ def test_command_needs_a_reference_and_images_and_reports_no_drift(log):
     options = ("--reference", 7)
     refusal("model", "drift", "m", "--log", log, *options, kind=TooFewImages)
     write_rows(log, images(80, 50), NOW)
-    for reference in ("nothing", "nan", "-1", "0", "10001"):
+    for reference in ("nan", "-1", "0", "10001"):
         gateway("model", "drift", "m", "--log", log, "--reference", reference, code=2)
+    refusal("model", "drift", "m", "--log", log, "--reference", "nothing", kind=store.LogUnavailable)
     assert "no drift at a confidence of 95 %" in gateway("model", "drift", "m", "--log", log, *options).output
 
 
-def test_command_exits_with_3_on_drift(log):
-    write_rows(log, [{**each, "format": "$a_1$"} for each in images(80, 50, pixels=5e4)], NOW)
-    document = json.loads(gateway("model", "drift", "m", "--log", log, "--reference", 7, "--json", code=3).output)
-    found = {each["name"]: each for each in document["properties"]}
-    assert document["drift"] is True
-    assert found["pixels"]["drift"] is found["format"]["drift"] is True
-    assert (found["class"]["reference"], found["class"]["window"]) == (240, 80)
+@pytest.mark.parametrize("other", [False, True], ids=["days", "another log"])
+def test_command_exits_with_3_on_drift(log, tmp_path, other):
+    reference = shutil.copytree(log, tmp_path / "expected") if other else 7
+    write_rows(log, [{**each, "format": "PNG"} for each in images(80, 50, pixels=5e4)], NOW)
+    printed = gateway("model", "drift", "m", "--log", log, "--reference", reference, code=3).output
+    assert "240 and 80 images" in printed
+    assert "verdict    drift: format, pixels" in printed
+
+
+NAME = "ensemble_model"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """The default model without its network."""
+    rewrite(default_entry(EFFICIENTNET_LITE0), tmp_path / "models")
+    return tmp_path / "models"
+
+
+def stored(repository) -> str | None:
+    return parameters(read_model_config(repository / NAME / "config.pbtxt")).get(DRIFT_REFERENCE_PARAMETER)
+
+
+def test_reference_of_enough_images_is_stored_with_the_version(repository, tmp_path):
+    """It is part of the record, so that a later change of the model keeps it."""
+    store_it = ("model", "drift", NAME, "--reference", 7, "--store", "--log", tmp_path / "log")
+    store_it += ("--model-repository", repository)
+    write_rows(tmp_path / "log", images(STORED_IMAGES - 1), NOW, model=NAME)
+    assert "from 500 images at least" in refusal(*store_it, kind=store.LogUnavailable)
+    assert stored(repository) is None
+    write_rows(tmp_path / "log", images(1), NOW, model=NAME, request="another")
+    gateway(*store_it)
+    written = stored(repository)
+    assert {label for label, _ in read_reference(written).classes.values()} == {"cat", "dog"}
+    use(repository, NAME, Rollout.of(["1"]))
+    assert stored(repository) == written
 
 
 READING_COMMANDS = pytest.mark.parametrize(
     "words",
     [
-        ["predictions", "forget", "0" * 64],
         ["predictions", "export", "to-label"],
         ["model", "evaluate", "m"],
         ["model", "drift", "m", "--reference", "7"],

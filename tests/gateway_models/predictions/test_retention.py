@@ -1,18 +1,13 @@
-"""How long a log keeps its rows, and how one image is deleted."""
+"""How long a log keeps its rows."""
 
-import hashlib
 from datetime import date, timedelta
 
-import pyarrow.parquet as pq
 import pytest
 
-from gateway_models.predictions.forget import Forgotten, forget
 from gateway_models.predictions.layout import day_in, image_path, model_folder
-from gateway_models.predictions.reader import LogReader
-from gateway_models.predictions.store import LogUnavailable, Store
+from gateway_models.predictions.store import Store
 from gateway_models.predictions.writer import shorten
-from tests.doubles.backend import PNG
-from tests.gateway_models.predictions.logged import LATER, files, logging_service, rows, send
+from tests.gateway_models.predictions.logged import files, logging_service, rows, send
 from tests.processes import wait_for
 
 TODAY = date(2026, 3, 31)
@@ -70,49 +65,6 @@ def test_running_service_applies_the_limits(tmp_path):
         wait_for(lambda: not old.exists())
         rows(tmp_path, 1)
     assert len(files(tmp_path)) == 1
-
-
-def test_forgotten_image_leaves_nothing(tmp_path):
-    other = PNG + b"another"
-    forgotten, kept = hashlib.sha256(PNG).hexdigest(), hashlib.sha256(other).hexdigest()
-    with logging_service(tmp_path, constants=LATER, log_predictions_images=True) as client:
-        form = [("files", ("a.png", PNG, "image/png")), ("files", ("b.png", other, "image/png"))]
-        client.post("/predict", files=form, headers={"X-Request-ID": "r1"})
-        send(client, PNG, path="/predict?model=m")
-        for index in (0, 1):
-            client.post("/feedback", json={"request_id": "r1", "index": index, "wrong": True})
-    log = LogReader(str(tmp_path))
-    schemas = {path.parent: pq.read_schema(path) for path in files(tmp_path)}
-    assert forget(log, forgotten.upper()) == Forgotten(rows=2, feedback=1, images=1)
-    assert [path.read_bytes() for path in files(tmp_path, "images")] == [other]
-    assert [row["sha256"] for row in rows(tmp_path)] == [kept]
-    (path,) = files(tmp_path)
-    assert pq.read_schema(path).equals(schemas[path.parent], check_metadata=True)
-    assert [row["index"] for row in rows(tmp_path, below="feedback")] == [1]
-    assert not files(tmp_path, model_folder("m"))
-    assert forget(log, forgotten) == Forgotten()
-
-
-def test_images_are_forgotten_beside_a_running_service(tmp_path):
-    """Rows of other images are written meanwhile, and none is lost."""
-    with logging_service(tmp_path, log_predictions_images=True) as client:
-        forgotten = hashlib.sha256(PNG).hexdigest()
-        others = [PNG + bytes([number]) for number in range(20)]
-        for other in others:
-            send(client, PNG)
-            send(client, other)
-            forget(LogReader(str(tmp_path)), forgotten)
-    forget(LogReader(str(tmp_path)), forgotten)
-    assert sorted(row["sha256"] for row in rows(tmp_path)) == sorted(
-        hashlib.sha256(other).hexdigest() for other in others
-    )
-    assert forgotten not in {path.stem for path in files(tmp_path, "images")}
-
-
-@pytest.mark.parametrize("text", ["", "abc", "g" * 64, "a" * 63, "../" + "a" * 61])
-def test_forget_needs_a_hash(tmp_path, text):
-    with pytest.raises(LogUnavailable, match="sha256sum"):
-        forget(LogReader(str(tmp_path)), text)
 
 
 def test_names_of_models_stay_inside_the_log():
