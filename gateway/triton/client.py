@@ -5,13 +5,12 @@ import re
 import secrets
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.json_format import MessageToJson
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.grpc.service_pb2 import ModelStatisticsResponse, RepositoryIndexResponse
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
@@ -107,69 +106,6 @@ ALL_CLASSES = 2**31 - 1
 """A class count above any model's: Triton returns all classes."""
 
 
-class TritonEndpoint(Protocol):
-    """One Triton at one address; every method raises errors of gateway.errors only."""
-
-    address: str
-    supports_cancellation: bool
-    """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""
-
-    async def infer(
-        self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
-    ) -> Sequence[Row]:
-        """Request the `class_count` best classes of each image, or all scores if None; see Backend.infer.
-
-        With `embeddings` also those, which the model must have; `call.embeddings` is ignored. The caller applies the
-        call's selection; `call.model_name` is the name of a model in Triton, and `codec` is its codec.
-        """
-        ...
-
-    async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
-        """Run one step of a sequence; raises SequenceLost if Triton has no state of it."""
-        ...
-
-    async def call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
-        """One call of GRPCInferenceService, with serialised messages; see Backend.call."""
-        ...
-
-    async def fetch_server_metadata(self) -> str:
-        """Triton's version, such as 2.51.0; it also sets `supports_cancellation`."""
-        ...
-
-    async def index(self) -> RepositoryIndexResponse:
-        """Every model of the repository with its versions, state and reason."""
-        ...
-
-    async def config(self, name: str, version: str = "") -> ModelConfig:
-        """A model's configuration; raises ModelNotFound or ModelUnavailable."""
-        ...
-
-    async def statistics(self, name: str) -> ModelStatisticsResponse:
-        """The statistics of a model's versions since they were loaded; raises ModelUnavailable if it is not loaded."""
-        ...
-
-    async def load(self, name: str) -> None:
-        """Load a model, or reload it if its files have changed."""
-        ...
-
-    async def force_reload(self, name: str) -> None:
-        """Reload a model whose files have not changed; its old instances answer until the new ones are loaded."""
-        ...
-
-    async def unload(self, name: str) -> None:
-        """Unload a model; its requests in progress are finished first."""
-        ...
-
-    async def close(self) -> None:
-        """Close the connection; calls in flight are cancelled."""
-        ...
-
-
-async def step_configs(endpoint: TritonEndpoint, config: ModelConfig) -> list[ModelConfig]:
-    """The configurations of an ensemble's steps in order; for any other model, its own."""
-    return [await endpoint.config(name) for name in steps(config)] or [config]
-
-
 TARGET_NAME = "grpc.ssl_target_name_override"
 
 
@@ -230,8 +166,8 @@ ABANDONED_SECONDS = 30.0
 """How long past its deadline a call may run at a Triton that does not support cancellation."""
 
 
-class GrpcEndpoint:
-    """A TritonEndpoint over gRPC.
+class TritonEndpoint:
+    """One Triton at one address, over gRPC; every method raises errors of gateway.errors only.
 
     Create it inside the event loop that uses it, after any fork: a gRPC channel does not survive a fork.
     """
@@ -253,9 +189,11 @@ class GrpcEndpoint:
     async def infer(
         self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
     ) -> Sequence[Row]:
-        """See TritonEndpoint.infer.
+        """Request the `class_count` best classes of each image, or all scores if None; see Backend.infer.
 
-        The call carries the trace context of the current request, so that Triton's spans join its trace.
+        With `embeddings` also those, which the model must have; `call.embeddings` is ignored. The caller applies the
+        call's selection; `call.model_name` is the name of a model in Triton, and `codec` is its codec. The call carries
+        the trace context of the current request, so that Triton's spans join its trace.
         """
         timeout_seconds = call.deadline.left_seconds
         request = codec.request(call, class_count, timeout_seconds, embeddings=embeddings)
@@ -267,13 +205,16 @@ class GrpcEndpoint:
         return await codec.read(response, rows=rows, class_count=class_count, embeddings=embeddings)
 
     async def infer_sequence(self, step: SequenceStep) -> SequenceScores:
-        """Run one step of a sequence; see TritonEndpoint.infer_sequence."""
+        """Run one step of a sequence; raises SequenceLost if Triton has no state of it."""
         timeout_seconds = step.deadline.left_seconds
         request = step_request(step, timeout_seconds).SerializeToString()
         return read_step(await self._model_infer(request, timeout_seconds), step)
 
     async def call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
-        """See TritonEndpoint.call; the caller must not cancel it if the Triton does not support that."""
+        """One call of GRPCInferenceService, with serialised messages; see Backend.call.
+
+        The caller must not cancel it if the Triton does not support that.
+        """
         call = self._channel.unary_unary(f"/{SERVICE}/{method}")
         abandoned_seconds = 0 if self.supports_cancellation else ABANDONED_SECONDS
         return await self._send(call(request, timeout=timeout_seconds + abandoned_seconds))
@@ -299,7 +240,7 @@ class GrpcEndpoint:
         return (await self._send(self._stub.ModelConfig(request, timeout=METADATA_TIMEOUT_SECONDS))).config
 
     async def statistics(self, name: str) -> pb.ModelStatisticsResponse:
-        """The statistics of a model's versions since they were loaded."""
+        """The statistics of a model's versions since they were loaded; raises ModelUnavailable if it is not loaded."""
         request = pb.ModelStatisticsRequest(name=name)
         return await self._send(self._stub.ModelStatistics(request, timeout=METADATA_TIMEOUT_SECONDS))
 
@@ -375,14 +316,11 @@ class GrpcEndpoint:
             task.exception()  # marks the exception as retrieved: the caller may be gone
 
 
+async def step_configs(endpoint: TritonEndpoint, config: ModelConfig) -> list[ModelConfig]:
+    """The configurations of an ensemble's steps in order; for any other model, its own."""
+    return [await endpoint.config(name) for name in steps(config)] or [config]
+
+
 def triton_error(exc: grpc.RpcError) -> InferenceServerException:
     """Triton's error for a failed call."""
     return InferenceServerException(exc.details(), status=str(exc.code()))
-
-
-class Connect(Protocol):
-    """Makes the endpoint of an address."""
-
-    def __call__(self, address: str) -> GrpcEndpoint:
-        """The endpoint of host:port."""
-        ...

@@ -17,7 +17,7 @@ from gateway.hooks import Plugins
 from gateway.inference.backend import PROBE_SECONDS
 from gateway.settings import Settings, variable
 from gateway.triton.backend import BackendOptions, TritonBackend
-from gateway.triton.client import Connect, GrpcEndpoint, Tls, TritonEndpoint
+from gateway.triton.client import Tls, TritonEndpoint
 from gateway.triton.health.checker import HealthChecker, Repair
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.models import Models
@@ -27,6 +27,8 @@ from gateway.values.clients import is_address
 
 log = structlog.get_logger("gateway")
 
+Connect = Callable[[str], TritonEndpoint]
+"""Makes the endpoint of host:port."""
 LOOKUP_SECONDS = 5.0
 MISSES = 2
 """Successful lookups in a row without an address after which it is dropped: DNS answers may be incomplete or flap."""
@@ -92,7 +94,7 @@ def replica_maker(
     load: Collection[str] = (),
     on_demand: bool = False,
     codecs: Codecs | None = None,
-    connect: Callable[[str], TritonEndpoint] = GrpcEndpoint,
+    connect: Connect = TritonEndpoint,
 ) -> MakeReplica:
     """A function that makes the replicas of a pool, see MakeReplica.
 
@@ -155,8 +157,8 @@ def connector(settings: Settings) -> Connect:
     The files are read once, as Triton reads its own: after they were renewed, both have to be restarted.
     """
     if settings.triton_ca_file is None:
-        return GrpcEndpoint
-    return partial(GrpcEndpoint, tls=read_tls(settings, settings.triton_ca_file))
+        return TritonEndpoint
+    return partial(TritonEndpoint, tls=read_tls(settings, settings.triton_ca_file))
 
 
 class TlsError(UserError):

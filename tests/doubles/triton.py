@@ -1,4 +1,4 @@
-"""A fake Triton in this process, for tests and simulations: it implements TritonEndpoint, with faults on demand."""
+"""A fake Triton in this process, for tests, with faults on demand."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Call, SequenceScores, SequenceStep
 from gateway.inference.result import Prediction, Predictions, Row
-from gateway.triton.client import SequenceLost, StubDied, translate
+from gateway.triton.client import SequenceLost, StubDied, TritonEndpoint, translate
 from gateway.triton.contract import (
     DESCRIPTION_PARAMETER,
     DIMS,
@@ -208,13 +208,12 @@ class FakeTriton:
         return [replace(row, model_version="1") for row in rows]
 
 
-class FakeEndpoint:
+class FakeEndpoint(TritonEndpoint):
     """A TritonEndpoint of a FakeTriton."""
-
-    supports_cancellation = True
 
     def __init__(self, address: str, triton: FakeTriton | None = None) -> None:
         self.address = address
+        self.supports_cancellation = True
         self.triton = triton or FakeTriton()
         self.closed = False
         self.counts_read = 0

@@ -18,7 +18,7 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Call, SequenceStep
 from gateway.timing import Deadline
-from gateway.triton.client import GrpcEndpoint, SequenceLost, StubDied, TritonEndpoint
+from gateway.triton.client import SequenceLost, StubDied, TritonEndpoint
 from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, steps
 from gateway_local.runtime.base import TritonRuntime
 from tests.doubles.triton import (
@@ -63,7 +63,7 @@ def address(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def endpoint(address: str) -> AsyncIterator[TritonEndpoint]:
     fake = FakeEndpoint(address, FakeTriton(embedding_size=EMBEDDING_SIZE))
-    made: TritonEndpoint = fake if address == FAKE else GrpcEndpoint(address)
+    made: TritonEndpoint = fake if address == FAKE else TritonEndpoint(address)
     yield made
     await made.close()
 
@@ -243,7 +243,7 @@ async def test_server_metadata_is_a_version(endpoint):
 async def test_every_method_reports_an_unreachable_triton(kind):
     address = "127.0.0.1:1"
     fake = FakeEndpoint(address, FakeTriton(away=True))
-    endpoint: TritonEndpoint = GrpcEndpoint(address) if kind == "real" else fake
+    endpoint: TritonEndpoint = TritonEndpoint(address) if kind == "real" else fake
     assert endpoint.address == address
     for method in (
         endpoint.infer(call(), class_count=1),
@@ -273,7 +273,7 @@ async def test_force_reload_sends_a_changed_configuration():
             sent.append(request)
             return pb.RepositoryModelLoadResponse()
 
-    endpoint = GrpcEndpoint("127.0.0.1:1")
+    endpoint = TritonEndpoint("127.0.0.1:1")
     endpoint._stub = Stub()
     try:
         for _ in range(2):

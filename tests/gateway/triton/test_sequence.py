@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gateway.timing import Deadline
-from gateway.triton.client import GrpcEndpoint, StubDied
+from gateway.triton.client import StubDied, TritonEndpoint
 from gateway.triton.pool import TritonLoad
 from gateway.triton.sequence import ID_BITS, TritonSequence
 from tests.doubles.triton import FakeEndpoint, FakeTriton
@@ -20,7 +20,7 @@ SCORES = np.array([0.25, 0.75], np.float32)
 class FakeReplica:
     """The attributes of a Replica that a sequence uses."""
 
-    def __init__(self, endpoint: GrpcEndpoint | FakeEndpoint) -> None:
+    def __init__(self, endpoint: TritonEndpoint) -> None:
         self.endpoint, self.load, self.address = endpoint, TritonLoad(), endpoint.address
         self.dead: list[str] = []
         self.health = SimpleNamespace(process_died=self.dead.append)
@@ -121,7 +121,7 @@ CLASSES, FRAMES, STREAMS = 8, 5, 4
 
 
 async def test_frames_of_two_gateways_stay_in_their_sequences(light_triton):
-    gateways = [FakeReplica(GrpcEndpoint(light_triton.url)) for _ in range(2)]
+    gateways = [FakeReplica(TritonEndpoint(light_triton.url)) for _ in range(2)]
     sequences = [gateway.sequence() for gateway in gateways for _ in range(STREAMS)]
     for frame in range(1, FRAMES + 1):
         given = await asyncio.gather(

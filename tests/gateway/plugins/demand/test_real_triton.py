@@ -13,7 +13,7 @@ from gateway.plugins.demand.backend import DemandBackend
 from gateway.plugins.demand.plugin import Demand
 from gateway.plugins.recovery.plugin import Recovery
 from gateway.timing import Deadline
-from gateway.triton.client import GrpcEndpoint
+from gateway.triton.client import TritonEndpoint
 from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
@@ -62,7 +62,7 @@ async def gateways(triton: EmbeddedTriton, repository: Path) -> AsyncIterator[li
 
 
 async def loaded(triton: EmbeddedTriton) -> set[str]:
-    endpoint = GrpcEndpoint(triton.url)
+    endpoint = TritonEndpoint(triton.url)
     try:
         index = await endpoint.index()
     finally:
