@@ -1,7 +1,6 @@
 """The Backend over one or more Triton servers, as the settings name them."""
 
 import asyncio
-import contextlib
 import random
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -118,8 +117,7 @@ class PoolModels:
             return info
         if any(replica.health.lacks(name) for replica in self._pool.replicas):
             raise ModelUnavailable(NOT_LOADED)
-        hint = await models.suggestion(name)
-        raise ModelNotFound(f"There is no model {name!r} that classifies images; {hint or LIST_HINT}")
+        raise ModelNotFound(f"There is no model {name!r} that classifies images; {LIST_HINT}")
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""
@@ -354,7 +352,10 @@ class TritonBackend(PoolModels):
         try:
             rows = await replica.models.infer(call)
         except ModelNotFound as error:
-            raise await self._not_found(replica, call) from error
+            if self._pool.may_become_ready(call.model_name, call.model_version, replica):
+                raise ModelUnavailable(NOT_LOADED) from error
+            version = f" version {call.model_version}" if call.model_version else ""
+            raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {LIST_HINT}") from error
         except DeadlineExceeded:
             replica.load.observe(time.monotonic() - began)
             raise
@@ -362,16 +363,6 @@ class TritonBackend(PoolModels):
             replica.load.images -= images
         replica.load.observe(time.monotonic() - began)
         return rows
-
-    async def _not_found(self, replica: Replica, call: Call) -> GatewayError:
-        """The error of a call whose model or version a Triton does not have."""
-        if self._pool.may_become_ready(call.model_name, call.model_version, replica):
-            return ModelUnavailable(NOT_LOADED)
-        version = f" version {call.model_version}" if call.model_version else ""
-        hint = ""
-        with contextlib.suppress(GatewayError):  # a failed hint must not replace the error
-            hint = await replica.models.suggestion(call.model_name)
-        return ModelNotFound(f"There is no model {call.model_name!r}{version}; {hint or LIST_HINT}")
 
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
         """The Triton servers that are ready for a model, except those in `tried`."""

@@ -1,7 +1,6 @@
 """The models of one Triton by the names and versions that clients use, each an ensemble that keeps the contract."""
 
 import asyncio
-import difflib
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -163,16 +162,6 @@ class Models(ModelCalls):
         if info is None and lacks and not any(name in pinned_versions(other, [name]) for other in names):
             info = ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED)
         return info
-
-    async def suggestion(self, name: str) -> str:
-        """A question that suggests the model with the most similar name; "" if the model exists, or none is similar."""
-        names = _names(await self._endpoint.index())
-        similar = [] if name in names else difflib.get_close_matches(name, names, n=3)
-        for each in similar:
-            config = await self._endpoint.config(each)
-            if self._codecs.takes_images(config) and parameters(config).get(MODEL_PARAMETER, each) == each:
-                return f"did you mean {each!r}?"
-        return ""
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""

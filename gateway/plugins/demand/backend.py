@@ -14,7 +14,6 @@ from gateway.triton.client import LOAD_TIMEOUT_SECONDS, StubDied
 from gateway.triton.models import NOT_SERVED
 from gateway.triton.pool import TritonPool
 from gateway.triton.sequence import TritonSequence
-from gateway.values.validation import near
 
 MOST_RELOADS = 3
 """How often a call loads its model again: each time, another gateway has unloaded it meanwhile."""
@@ -108,7 +107,7 @@ class DemandBackend(TritonBackend):
             return found[name]
         if any(replica.health.lacks(name) for replica in self._tritons.replicas):
             raise ModelUnavailable(NOT_SERVED)
-        raise ModelNotFound(f"There is no model {name!r} that classifies images; {near(name, found) or LIST_HINT}")
+        raise ModelNotFound(f"There is no model {name!r} that classifies images; {LIST_HINT}")
 
     async def load(self, name: str) -> None:
         """Load a model, or reload it where it is loaded; see Backend.load."""

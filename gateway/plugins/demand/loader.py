@@ -276,10 +276,7 @@ class DemandLoader:
         if unit not in self.models.listed:
             await self._index(replica)
         if unit not in self.models.listed:
-            hint = ""
-            with suppress(GatewayError):  # a failed hint must not replace the error
-                hint = await replica.models.suggestion(unit)
-            raise ModelNotFound(f"There is no model {unit!r}; {hint or 'GET /models lists the models.'}")
+            raise ModelNotFound(f"There is no model {unit!r}; GET /models lists the models.")
         if unit in self._refused or not self.models.is_for_clients(unit):
             raise _no_model_for_clients(unit)
 

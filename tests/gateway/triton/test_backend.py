@@ -39,15 +39,10 @@ async def test_single_triton_that_returns_during_retries_answers():
         assert outcomes(await fleet.backend.infer(call_of(b"image"))) == ["ok"]
 
 
-async def test_unknown_model_error_has_the_requested_name_and_suggests_another():
+async def test_unknown_model_error_has_the_requested_name_and_version():
     async with fleet_of(2) as fleet:
-        for model, version, words in (
-            ("nope", "3", "'nope' version 3"),
-            ("ensemble_modle", "", "did you mean 'ensemble_model'"),
-            ("zzz", "", "GET /models lists"),
-        ):
-            with pytest.raises(ModelNotFound, match=words):
-                await fleet.backend.infer(call_of(b"image", model=model, version=version))
+        with pytest.raises(ModelNotFound, match="'nope' version 3"):
+            await fleet.backend.infer(call_of(b"image", model="nope", version="3"))
 
 
 async def test_crashing_image_is_never_sent_a_third_time():

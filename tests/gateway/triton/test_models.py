@@ -68,13 +68,6 @@ async def test_failure_of_a_model_that_breaks_the_contract_has_that_code(triton)
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("goood", "did you mean 'good'?"), ("zzz", ""), ("good", ""), ("brokn", "")]
-)
-async def test_unknown_name_suggests_models_and_never_steps(triton, name, hint):
-    assert await models_of(triton).suggestion(name) == hint
-
-
-@pytest.mark.parametrize(
     ("data_type", "tensor"),
     [(DataType.TYPE_FP32, "fp32"), (DataType.TYPE_UINT8, "uint8"), (DataType.TYPE_FP16, None)],
 )

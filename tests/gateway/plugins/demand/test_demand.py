@@ -359,7 +359,7 @@ async def test_list_has_models_that_are_not_loaded_and_a_description_loads_one()
         assert not found["m1"].ready
         info = await gateway.backend.model("m1")
         assert (info.loaded, info.ready, info.classes) == (True, True, 2)
-        with pytest.raises(ModelNotFound, match="did you mean"):
+        with pytest.raises(ModelNotFound, match="GET /models lists"):
             await gateway.backend.model("m11")
 
 
