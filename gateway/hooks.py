@@ -18,7 +18,7 @@ An implementation may leave out arguments that it does not need.
     errors                    by the documents                error codes of the plug-in's own
     check                     before the service starts       packages and files that the settings require
     ports                     before the service starts       ports that the plug-in listens on
-    examine, check_triton     by `gateway doctor`             what is wrong with the services that are used
+    examine                   by `gateway doctor`             what is wrong with the services that are used
     authenticators            when the application is made    who may call
     routers, document         when the application is made    routes, and the OpenAPI document
     shapes                    when the application is made    formats of the response of POST /predict
@@ -209,12 +209,6 @@ class Plugin:
     def ports(cls, settings: Settings) -> Sequence[Port]:
         """Ports that the plug-in listens on."""
         del settings
-        return ()
-
-    @classmethod
-    async def check_triton(cls, settings: Settings, address: str) -> Sequence[Finding]:
-        """Findings of `gateway doctor` about one Triton, which has answered at an address host:port."""
-        del settings, address
         return ()
 
     @classmethod
@@ -427,7 +421,7 @@ async def _findings(calls: "Sequence[_Call]", *arguments: object) -> Sequence[Fi
     return findings
 
 
-_COMBINED = {"examine": _findings, "check_triton": _findings}
+_COMBINED = {"examine": _findings}
 
 
 @asynccontextmanager

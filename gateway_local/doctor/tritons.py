@@ -3,7 +3,6 @@
 from gateway.errors import ContractBroken, GatewayError, ModelNotFound
 from gateway.findings import Finding, fail, ok, warn
 from gateway.inference.backend import PROBE_SECONDS, Call
-from gateway.plugin_loading import hooks
 from gateway.settings import Settings, variable
 from gateway.timing import Deadline
 from gateway.triton.client import CANCELLATION_SINCE, TritonEndpoint, step_configs, version_numbers
@@ -70,7 +69,6 @@ async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[F
         await _control_mode(endpoint, settings),
         await _contract(endpoint, settings),
         await _inference(endpoint, settings),
-        *await hooks(settings).check_triton(settings, endpoint.address),
     ]
 
 

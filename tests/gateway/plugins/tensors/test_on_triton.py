@@ -261,13 +261,12 @@ def test_killed_process_is_recovered(bare_triton, client, model):
     wait_for(lambda: client.post("/predict", params={"model": model}, content=photo("cat"), headers=JPEG).is_success)
 
 
-def test_doctor_sends_a_tensor_through_each_model(bare_triton, tensor_models):
-    settings = Settings(_env_file=None, triton_url=bare_triton.url, tensor_models_file=tensor_models, model=ONNX)
-    findings = [each for each in asyncio.run(tritons(settings)) if each.check in {"tensor model", "model", "inference"}]
-    assert {each.level for each in findings} <= {Level.OK, Level.WARN}
-    texts = "\n".join(each.text for each in findings)
-    for model in (ONNX, TORCH, PIXELS, CLASSIFIER):
-        assert f"{model} gave" in texts
+@pytest.mark.parametrize("model", [ONNX, PIXELS])
+def test_doctor_sends_a_tensor_through_the_model(bare_triton, tensor_models, model):
+    settings = Settings(_env_file=None, triton_url=bare_triton.url, tensor_models_file=tensor_models, model=model)
+    levels = {each.check: each.level for each in asyncio.run(tritons(settings))}
+    assert levels["model"] in {Level.OK, Level.WARN}
+    assert levels["inference"] is Level.OK
 
 
 def test_file_that_does_not_fit_is_reported(bare_triton, tmp_path):
