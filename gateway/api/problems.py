@@ -27,7 +27,7 @@ from gateway.errors import (
     clear_frames,
     problem_document,
 )
-from gateway.values.validation import NAME_CHARACTERS, near
+from gateway.values.validation import NAME_CHARACTERS
 
 if TYPE_CHECKING:
     from gateway.hooks import ErrorFormat
@@ -85,13 +85,8 @@ def report(exc: Exception, scope: Scope, *, started: bool) -> Response:
     return problem(error, scope)
 
 
-USUAL = {"/classify": "/predict", "/infer": "/predict"}
-"""Usual paths of other services, and the paths of this service for the same."""
-
-
 def add_handlers(app: Starlette, routes: RouteTable) -> None:
     """Convert FastAPI's and Starlette's own errors to GatewayErrors, which the middleware Errors handles."""
-    paths = sorted(route.path for route in routes.literal.values() if route.path != "/")
     managed = [route.pattern for route in routes if route.traits.access is Access.ADMIN]
 
     def not_found(path: str) -> NotFound:
@@ -101,8 +96,7 @@ def add_handlers(app: Starlette, routes: RouteTable) -> None:
                 f"There is nothing at {shown}: models are loaded and unloaded over HTTP only where "
                 "GATEWAY_ADMIN_KEYS_FILE is set."
             )
-        meant = f"did you mean {USUAL[shown]!r}?" if shown in USUAL else near(shown, paths, most=2)
-        return NotFound(f"There is nothing at {shown}; {meant + ' See' if meant else 'see'} /docs.")
+        return NotFound(f"There is nothing at {shown}; see /docs.")
 
     async def handle_validation_error(_: Request, exc: Exception) -> Response:
         assert isinstance(exc, RequestValidationError)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import GatewayError, InvalidParameter
-from gateway.inference.result import Row, Selection, label_hint
+from gateway.inference.result import LABELS_HINT, Row, Selection
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.timing import Deadline
 from gateway.values.rollout import Rollout
@@ -359,6 +359,7 @@ async def named_class(
     assert label is not None
     count = labels.count(label)
     if not count:
-        hint = label_hint(label, set(labels))
-        raise InvalidParameter(f"'label': the model {model_name!r} has no label {label[:NAME_CHARACTERS]!r}; {hint}")
+        raise InvalidParameter(
+            f"'label': the model {model_name!r} has no label {label[:NAME_CHARACTERS]!r}; {LABELS_HINT}"
+        )
     return label, labels.index(label) if count == 1 else None

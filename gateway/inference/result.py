@@ -1,6 +1,5 @@
 """A model's answer for an image, the result of a file, and the selection of classes."""
 
-import difflib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -179,10 +178,7 @@ class Result:
         return {}
 
 
-MAX_COMPARED = 100
-"""Labels that an unknown one is compared with: a comparison takes some 50 µs, and models have up to 21,000 labels."""
-MAX_HAVING = 3
-"""Suggested labels that contain the unknown one as a word, such as Egyptian cat for cat."""
+LABELS_HINT = "GET /models/NAME lists the labels."
 MAX_TOP_K = 1_000
 """Largest `top_k` of a request."""
 MAX_LABEL_PARTS = 4_000
@@ -276,8 +272,9 @@ class Selection:
             # Labels may hold commas themselves: "crane, bird".
             for label in (given,) if given in known else map(str.strip, given.split(",")):
                 if label not in known:
-                    hint = label_hint(label, known)
-                    raise InvalidParameter(f"'labels': the model has no label {label[:NAME_CHARACTERS]!r}; {hint}")
+                    raise InvalidParameter(
+                        f"'labels': the model has no label {label[:NAME_CHARACTERS]!r}; {LABELS_HINT}"
+                    )
                 wanted.add(label)
         return wanted
 
@@ -286,27 +283,3 @@ class Selection:
 def _selection(top_k: int | None, threshold: float | None, default_top_k: int) -> Selection:
     """A selection without labels, which the requests with these parameters share."""
     return Selection(top_k, threshold, (), default_top_k)
-
-
-def label_hint(label: str, known: set[str]) -> str:
-    """Advice for an unknown label: the nearest labels, or where all are listed."""
-    near = " or ".join(map(repr, nearest_labels(label[:NAME_CHARACTERS], known)))
-    return f"did you mean {near}?" if near else "GET /models/NAME lists the labels."
-
-
-def nearest_labels(label: str, known: set[str]) -> Sequence[str]:
-    """Did-you-mean suggestions: the known labels that contain `label` as a word, or else the most similar one.
-
-    Similarity is expensive, so only labels with the same beginning or about the same length are compared.
-    """
-    word = f" {label.casefold()} "
-    if label and (having := sorted(each for each in known if word in f" {each.casefold()} ")):
-        return having[:MAX_HAVING]
-    length, start = len(label), label[:2].casefold()
-    begin_alike = [each for each in known if each[:2].casefold() == start]
-    begin_alike.sort(key=lambda each: abs(len(each) - length))
-    as_long = sorted(each for each in known if abs(len(each) - length) <= 1)
-    compared = begin_alike[: MAX_COMPARED // 2] + as_long[: MAX_COMPARED // 2]
-    by_case = {each.casefold(): each for each in compared}
-    near = difflib.get_close_matches(label.casefold(), by_case, n=1)
-    return [by_case[each] for each in near]

@@ -79,10 +79,10 @@ def first_fault(error: ValidationError) -> str:
     return f"{where}: {fault(first)}" if where else fault(first)
 
 
-def near(name: str, known: Iterable[str], most: int = 1) -> str:
-    """A question that suggests the `most` known names most similar to `name`; "" if none is similar."""
-    found = difflib.get_close_matches(name[:NAME_CHARACTERS].lower(), list(known), n=most)
-    return f"did you mean {' or '.join(map(repr, found))}?" if found else ""
+def near(name: str, known: Iterable[str]) -> str:
+    """A question that suggests the known name most similar to `name`; "" if none is similar."""
+    found = difflib.get_close_matches(name[:NAME_CHARACTERS].lower(), list(known), n=1)
+    return f"did you mean {found[0]!r}?" if found else ""
 
 
 def _number(value: float) -> str:

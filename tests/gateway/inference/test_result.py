@@ -1,11 +1,9 @@
 """The classes that a request gets, and the memory that they take."""
 
-import difflib
-
 import pytest
 
 from gateway.errors import InvalidParameter
-from gateway.inference.result import MAX_COMPARED, Prediction, Selection
+from gateway.inference.result import Prediction, Selection
 
 LABELS = ("crane, bird", "crane", "bird", "cat", "dog", "mouse")
 SCORES = (0.9, 0.6, 0.5, 0.4999, 0.1, 0.0)
@@ -49,31 +47,7 @@ def test_classes_are_selected(wishes, expected):
     assert told(**wishes) == expected
 
 
-@pytest.mark.parametrize(
-    ("label", "hint"),
-    [
-        ("bat", "did you mean 'cat'?"),
-        ("xyz", "GET /models/NAME"),
-        ("", "''"),
-        ("Bird", "did you mean 'bird' or 'crane, bird'?"),
-    ],
-)
-def test_unknown_label_error_has_suggestions(label, hint):
-    with pytest.raises(InvalidParameter) as caught:
+@pytest.mark.parametrize("label", ["bat", "Bird", ""])
+def test_unknown_label_is_refused(label):
+    with pytest.raises(InvalidParameter, match=f"no label {label!r}"):
         told(labels=(label,))
-    assert repr(label) in caught.value.message
-    assert hint in caught.value.message
-
-
-def test_unknown_label_is_compared_with_few_labels(monkeypatch):
-    compared = []
-    close = difflib.get_close_matches
-    monkeypatch.setattr(
-        difflib,
-        "get_close_matches",
-        lambda word, words, **options: compared.extend(words) or close(word, words, **options),
-    )
-    many = [Prediction(f"kind {number}", number, 0.5) for number in range(21_000)]
-    with pytest.raises(InvalidParameter, match="did you mean 'Egyptian cat'"):
-        Selection(labels=("egyptain cat",)).apply([*many, Prediction("Egyptian cat", 21_000, 0.1)], multi_label=False)
-    assert len(compared) <= MAX_COMPARED

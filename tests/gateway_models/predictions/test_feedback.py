@@ -96,7 +96,6 @@ def test_last_feedback_counts(tmp_path, given, expected):
 @pytest.mark.parametrize(
     ("members", "status", "words"),
     [
-        ({"request_id": "r", "label": "clas 3"}, 422, "did you mean 'class 3'?"),
         ({"request_id": "r", "label": "zebra"}, 422, "has no label 'zebra'; GET /models/NAME lists the labels."),
         ({"request_id": "r", "class_id": 5}, 202, ""),
         ({"request_id": "r", "class_id": 6}, 422, "has the classes 0 to 5"),

@@ -93,7 +93,7 @@ def test_request_that_cannot_be_explained_costs_at_most_one_image(answer, settin
 @pytest.mark.parametrize(
     ("parameters", "status", "words"),
     [
-        ({"label": "top lift"}, 422, "did you mean 'top left'?"),
+        ({"label": "top lift"}, 422, "has no label 'top lift'"),
         ({"label": "twin"}, 422, "send 'class_id' instead"),
         ({"class_id": 4}, 422, "the classes 0 to 3"),
         ({"class_id": 1, "label": "twin"}, 422, "not both"),

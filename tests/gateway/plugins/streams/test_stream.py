@@ -194,7 +194,6 @@ def test_unknown_labels_end_the_stream_with_their_code(service):
     with opened(service, "?labels=darkness") as client:
         told = ask(client, frame(0))
         assert (told["type"], told["error"]["code"]) == ("error", "invalid_parameter")
-        assert "did you mean 'dark'" in told["error"]["message"]
         _, end = rest(client)
     assert (end.code, end.reason) == (4422, "invalid_parameter")
 
