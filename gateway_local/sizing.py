@@ -84,7 +84,7 @@ def completed(text: str, *, preprocessor: bool, chosen: Plan, in_onnx: bool = Fa
         if may_wait and not batching.all("max_queue_delay_microseconds"):
             edits.append((batching.end, batching.end, f"max_queue_delay_microseconds: {chosen.queue_delay_us} "))
     if edits and not any(on_gpus) and (in_onnx or config.first("platform") == ONNX):
-        edits += [(each.start, each.end, "1") for each in config.all("model_warmup", "count")]
+        edits += _shorter(text, config.all("model_warmup"))
     if edits:
         parameter = f'parameters {{ key: "{PARAMETER}" value: {{ string_value: "{chosen.machine}" }} }}'
         edits.append((config.end, config.end, f"\n{parameter}\n"))
@@ -103,6 +103,18 @@ def _warmups(text: str, written: list[Field], preferred: list[int]) -> str:
             own += [(each.start - last.start, each.end - last.start, f'"batch of {size}"') for each in names]
             added += "\nmodel_warmup " + edited(text[last.start : last.end + 1], own)
     return added
+
+
+def _shorter(text: str, warmups: list[Field]) -> list[tuple[int, int, str]]:
+    """Edits that leave one call of each warm-up, and none of the larger batches that `gateway model add` writes."""
+    edits = []
+    for each in warmups:
+        before = text[: each.start].rstrip()
+        if each.first("name").startswith("batch of ") and each.first("batch_size") != "1" and before.endswith(","):
+            edits.append((len(before) - 1, each.end + 1, ""))
+        else:
+            edits += [(count.start, count.end, "1") for count in each.all("count")]
+    return edits
 
 
 def _count(chosen: Plan, *, preprocessor: bool, on_gpu: bool) -> int:

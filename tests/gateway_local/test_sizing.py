@@ -60,7 +60,7 @@ def test_shipped_models_are_completed(repository):
     assert groups(on_cpu["classifier"]) == [(AUTO, 13, [])]
     assert list(on_cpu["classifier"].dynamic_batching.preferred_batch_size) == [4, 8]
     warmed = on_cpu["classifier"].model_warmup
-    assert [(each.batch_size, each.count) for each in warmed] == [(1, 1), (4, 1), (8, 1)]
+    assert [(each.name, each.batch_size, each.count) for each in warmed] == [("batch of 1", 1, 1)]
     assert [each.count for each in found["classifier"].model_warmup] == [3, 3, 3, 3, 3]
     network.unlink()
     by_torch = config_of(completed_texts(repository, CPU)["classifier"])
@@ -103,6 +103,12 @@ def test_written_batching_stays_and_a_network_without_warm_up_gets_none():
     assert not sized("max_batch_size: 8").HasField("dynamic_batching")
     assert not sized(BATCHED).model_warmup
     assert not sized(f"{BATCHED} model_warmup {{ name: 'own' }}", CPU).model_warmup[1:]
+
+
+def test_written_warm_ups_of_onnx_stay_on_a_cpu_with_one_call_each():
+    text = "max_batch_size: 8 model_warmup [ { name: 'a' batch_size: 8 count: 3 }, { name: 'b' batch_size: 2 count: 2 } ]"
+    config = config_of(completed(text, preprocessor=False, chosen=CPU, in_onnx=True))
+    assert [(each.name, each.batch_size, each.count) for each in config.model_warmup] == [("a", 8, 1), ("b", 2, 1)]
 
 
 @pytest.mark.parametrize(("most", "wanted"), [(64, [8, 16, 32]), (32, [8, 16, 32]), (31, [8, 16]), (7, [])])
