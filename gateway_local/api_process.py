@@ -6,7 +6,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from gateway.errors import UserError
-from gateway.server.workers import Plan, Reloads, Workers
+from gateway.server.workers import Plan, Process, Reloads, Workers
 from gateway_local.children import Waited, get, wait_ready
 from gateway_local.hosts import reachable
 
@@ -32,9 +32,9 @@ class ApiProcess:
         host, self.port, *_ = listener.getsockname()
         self._host = reachable(host)
 
-    def start(self, plan: Plan) -> None:
-        """Start the workers of a plan, without waiting for them."""
-        self._workers.start(plan)
+    def start(self, plan: Plan, *started: Process) -> None:
+        """Start the workers of a plan, of which some processes may have `started`, without waiting for them."""
+        self._workers.start(plan, started)
 
     def reloads(self, replan: Callable[[], Plan], done: Callable[[str | None], None]) -> Reloads:
         """Reloads of these workers."""

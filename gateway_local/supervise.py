@@ -89,7 +89,7 @@ def _run_with_api(
     def start_api() -> None:
         # Concurrently with Triton, whose address is known once its process runs.
         children.append(api)
-        api.start(plan(given.plan))
+        api.start(plan(given.plan), given.process)
 
     with _recorded(record), _stopping(children, display):
         _start(triton, table, display, start_api)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gateway.server.workers import Plan
+from gateway.server.workers import Plan, Process
 from gateway_local.display import Display, JsonLines, Lines
 from gateway_local.live import LiveDisplay
 
@@ -43,6 +43,8 @@ class Api:
     """Fields of the service's record."""
     ready: Sequence[str]
     """Hints about the service, line by line."""
+    process: Process
+    """The first worker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ class Table:
 
 def become_supervisor(table: Table) -> NoReturn:
     """Replace this process by one that keeps the processes of a table running: it takes a third of the memory."""
+    if table.api is not None:
+        for each in (table.api.listener, table.api.process.messages, table.api.process.variables):
+            os.set_inheritable(each, True)  # noqa: FBT003  # its only form
     handle = os.memfd_create("table", 0)
     with open(handle, "wb", closefd=False) as file:
         pickle.dump(table, file)

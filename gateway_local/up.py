@@ -16,7 +16,7 @@ from gateway.errors import UserError
 from gateway.machine.gpus import Gpus, find_gpus
 from gateway.plugin_loading import hooks, needs_key
 from gateway.server.serve import bound, check_address, plan_of
-from gateway.server.workers import Plan
+from gateway.server.workers import Plan, start_process
 from gateway.settings import LocalTritonSettings, Settings, variable
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.health.state import ALL
@@ -54,6 +54,9 @@ def up(settings: Settings, model_repository: Path, *, shown: Shown, display: Dis
             f"{variable('triton_ca_file')} is set, and the Triton of gateway up speaks without TLS on this machine: "
             "unset it, or use gateway serve for a Triton elsewhere"
         )
+    # Its first second of imports is the second that the plan takes.
+    listener = bound(settings)
+    process = start_process(listener)
     install_models(model_repository, say)
     name = default_model(model_repository, settings)
     if name != settings.model:
@@ -66,8 +69,6 @@ def up(settings: Settings, model_repository: Path, *, shown: Shown, display: Dis
     fields: dict[str, object] = {"load_models": ",".join(triton["load_models"])}
     fields["model_repository"] = str(model_repository.resolve())
     given = json.dumps({"model": name, "computed": plan.changed, "own": fields, "tritons": _of_triton(new)})
-    listener = bound(new)
-    listener.set_inheritable(True)
     api = Api(
         api_plan(new, {**plan.changed, **fields}),
         listener.detach(),
@@ -80,6 +81,7 @@ def up(settings: Settings, model_repository: Path, *, shown: Shown, display: Dis
             f"next: every request with a form at {address}/docs; `{program()} up FILE --labels FILE` adds a model",
             *runtimes(model_repository, name, gpus=gpus.usable),
         ),
+        process,
     )
     become_supervisor(Table(triton, settings.triton_start_timeout_seconds, shown, not gpus.usable, began, api))
 

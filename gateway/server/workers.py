@@ -6,13 +6,13 @@ Standard library only, since the process that supervises them lives as long as t
 
 import contextlib
 import ctypes
+import json
 import os
 import secrets
 import shutil
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -81,21 +81,52 @@ class Plan(NamedTuple):
         return cls((host, port), *others)
 
 
-class Worker:
-    """One process."""
+class Process(NamedTuple):
+    """A process that has started to import, and waits for its variables."""
 
-    def __init__(self, listener: socket.socket, variables: Mapping[str, str]) -> None:
-        self._pipe, theirs = os.pipe()
-        os.set_blocking(self._pipe, False)
-        handles = (listener.fileno(), theirs)
-        command = [sys.executable, "-m", "gateway.worker", *map(str, handles), str(os.getpid())]
-        try:
-            # A new session: Ctrl-C on a terminal reaches the supervisor alone.
-            self.process = subprocess.Popen(
-                command, env=dict(variables), stdin=subprocess.DEVNULL, pass_fds=handles, start_new_session=True
-            )
-        finally:
-            os.close(theirs)
+    pid: int
+    messages: int
+    """A descriptor from which its messages are read."""
+    variables: int
+    """A descriptor to which its variables are written, in JSON; it ends if this is closed before."""
+
+
+def start_process(listener: socket.socket) -> Process:
+    """Start a worker's process; this process, or the program that replaces it, becomes its parent."""
+    messages, theirs = os.pipe()
+    stdin, variables = os.pipe()
+    os.set_blocking(messages, False)
+    command = [sys.executable, "-m", "gateway.worker", str(listener.fileno()), str(theirs), str(os.getpid())]
+    inherited = [each for each in (listener.fileno(), theirs) if not os.get_inheritable(each)]
+    try:
+        for each in inherited:
+            os.set_inheritable(each, True)  # noqa: FBT003  # its only form
+        # A new session: Ctrl-C on a terminal reaches the supervisor alone.
+        pid = os.posix_spawn(
+            sys.executable, command, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, stdin, 0)], setsid=True
+        )
+    except OSError:
+        os.close(messages)
+        os.close(variables)
+        raise
+    finally:
+        for each in inherited:
+            os.set_inheritable(each, False)  # noqa: FBT003
+        os.close(theirs)
+        os.close(stdin)
+    return Process(pid, messages, variables)
+
+
+class Worker:
+    """One process that serves."""
+
+    def __init__(self, process: Process, variables: Mapping[str, str]) -> None:
+        self.pid, self._messages, handle = process
+        os.set_inheritable(self._messages, False)  # noqa: FBT003
+        self.code: int | None = None
+        """The exit code of a process that has ended, negative for a signal."""
+        with contextlib.suppress(BrokenPipeError), os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(variables, file)
         self.heard: set[bytes] = set()
         self.replaced_at: float | None = None
         """When its successor starts, after it has died."""
@@ -104,10 +135,10 @@ class Worker:
     def alive(self) -> bool:
         """Whether it runs; reads its messages."""
         with contextlib.suppress(OSError):  # nothing was written, or the pipe is closed
-            while data := os.read(self._pipe, 4096):
+            while data := os.read(self._messages, 4096):
                 self.heard.update(bytes([each]) for each in data)
                 self._heard_at = time.monotonic()
-        return self.process.poll() is None
+        return self._wait(os.WNOHANG) is None
 
     def hangs(self) -> bool:
         """Whether it has been silent for too long."""
@@ -119,33 +150,45 @@ class Worker:
 
     def send(self, number: int) -> None:
         """Send a signal, unless it has ended."""
-        self.process.send_signal(number)
+        if self._wait(os.WNOHANG) is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it with its children; for signal handlers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def end(self) -> None:
         """Kill it with its children, and wait for its end."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        if self._pipe >= 0:
-            os.close(self._pipe)
-            self._pipe = -1
+        self.kill()
+        self._wait(0)
+        if self._messages >= 0:
+            os.close(self._messages)
+            self._messages = -1
+
+    def _wait(self, options: int) -> int | None:
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, options)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code
 
 
 class Generation:
     """Workers with the same settings; several share a folder of metrics."""
 
-    def __init__(self, listener: socket.socket, plan: Plan, secret: str) -> None:
+    def __init__(self, listener: socket.socket, plan: Plan, secret: str, started: Sequence[Process] = ()) -> None:
         self.plan = plan
         self._listener = listener
         self._folder = tempfile.mkdtemp(prefix="gateway-workers-") if plan.workers > 1 else None
         secrets_of = {} if plan.has_secret else {CACHE_SECRET: secret}
         shared = {SHARED_FOLDER: self._folder} if self._folder else {}
-        self._variables = {**os.environ, **secrets_of, **plan.variables, **shared}
-        self.workers = [self.new() for _ in range(plan.workers)]
+        self._variables = {**secrets_of, **plan.variables, **shared}
+        self.workers = [Worker(each, self._variables) for each in started]
+        self.workers += [self.new() for _ in range(plan.workers - len(started))]
 
     def new(self) -> Worker:
         """Start a worker."""
-        return Worker(self._listener, self._variables)
+        return Worker(start_process(self._listener), self._variables)
 
     def all_heard(self, what: bytes) -> bool:
         """Whether each worker has written something."""
@@ -197,16 +240,16 @@ class Workers:
     @property
     def pids(self) -> list[int]:
         """The processes that serve."""
-        return [each.process.pid for each in self._serving.workers] if self._serving else []
+        return [each.pid for each in self._serving.workers] if self._serving else []
 
     @property
     def ready(self) -> bool:
         """Whether each worker has classified an image."""
         return self._serving is not None and self._serving.all_heard(READY)
 
-    def start(self, plan: Plan) -> None:
-        """Start the first workers, without waiting for them."""
-        self._serving = Generation(self._listener, plan, self._secret)
+    def start(self, plan: Plan, started: Sequence[Process] = ()) -> None:
+        """Start the first workers, of which some processes may have `started`, without waiting for them."""
+        self._serving = Generation(self._listener, plan, self._secret, started)
         self.failure, self._restarts = None, Restarts()
 
     def reload(self, plan: Plan) -> None:
@@ -272,14 +315,14 @@ class Workers:
         if alive and not worker.hangs():
             return
         worker.end()
-        code = worker.process.returncode
+        code = worker.code
         pause = self._restarts.pause_seconds(now - worker.started_at)
         if pause is None or not self._was_up:
             self.failure = code
             return
         how = f"did not answer for {HANG_SECONDS:g} s" if alive else f"ended with code {code}"
         text = f"a worker of the API {how}; starting another one in {pause:g} s"
-        self._report("worker_died", text, {"pid": worker.process.pid, "code": code})
+        self._report("worker_died", text, {"pid": worker.pid, "code": code})
         worker.replaced_at = now + pause
 
     def stop(self, grace_seconds: float | None = None) -> None:
@@ -305,8 +348,7 @@ class Workers:
         """Kill all workers; for signal handlers."""
         for each in filter(None, (self._serving, self._starting, *self._retiring)):
             for worker in each.workers:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(worker.process.pid, signal.SIGKILL)
+                worker.kill()
 
 
 class Refused(Exception):

@@ -106,7 +106,8 @@ def test_written_batching_stays_and_a_network_without_warm_up_gets_none():
 
 
 def test_written_warm_ups_of_onnx_stay_on_a_cpu_with_one_call_each():
-    text = "max_batch_size: 8 model_warmup [ { name: 'a' batch_size: 8 count: 3 }, { name: 'b' batch_size: 2 count: 2 } ]"
+    first, second = "{ name: 'a' batch_size: 8 count: 3 }", "{ name: 'b' batch_size: 2 count: 2 }"
+    text = f"max_batch_size: 8 model_warmup [ {first}, {second} ]"
     config = config_of(completed(text, preprocessor=False, chosen=CPU, in_onnx=True))
     assert [(each.name, each.batch_size, each.count) for each in config.model_warmup] == [("a", 8, 1), ("b", 2, 1)]
 
