@@ -24,10 +24,8 @@ def triton_address(context: typer.Context, given: str | None) -> str | None:
     return address
 
 
-def gateway_url(context: typer.Context, given: str | None) -> str | None:
+def gateway_url(given: str) -> str:
     """Validate --gateway: a URL, with http:// if it has no scheme; raises WrongAddress."""
-    if given is None or context.resilient_parsing:
-        return given
     url = given if "://" in given else f"http://{given}"
     if not url.startswith(("http://", "https://")):
         raise WrongAddress(f"--gateway {given}: the address needs the form http://HOST:PORT or https://HOST:PORT")

@@ -23,11 +23,7 @@ class Meter:
         """Images of this run with a warning in their rows."""
         self.waiting = ""
         """The reason of the current pause; empty while images are sent."""
-        self.start()
-
-    def start(self) -> None:
-        """Start the clock, once a service that the run starts itself is ready."""
-        self._started = self._clock()
+        self._started = clock()
 
     def count(self, result: Result) -> None:
         """Count a result."""
@@ -46,7 +42,7 @@ class Meter:
         """Format the totals of this run, at its end."""
         seconds = self._clock() - self._started
         images = "1 image" if self.done == 1 else f"{self.done:,} images"
-        return f"{images} in {_duration(seconds)}, {self.done / max(seconds, 1e-9):,.1f}/s"
+        return f"{images} in {seconds:,.0f} s, {self.done / max(seconds, 1e-9):,.1f}/s"
 
     def summary(self) -> str:
         """Format the progress as one line."""
@@ -54,9 +50,3 @@ class Meter:
         parts = [f"{self.before + self.done:,}", f"{rate:,.1f}/s"]
         parts += [f"{self.failed:,} failed"] if self.failed else []
         return ", ".join([*parts, f"waiting: {self.waiting}"] if self.waiting else parts)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3600:.1f} h"

@@ -123,5 +123,4 @@ def _option(name: str, value: object) -> str:
     option = f"--{name.replace('_', '-')}"
     if value in (None, False):
         return f"without {option}"
-    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return f"with {option}" if value is True else f"with {option} {text}"
+    return f"with {option}" if value is True else f"with {option} {value}"

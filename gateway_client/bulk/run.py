@@ -18,10 +18,6 @@ from gateway_client.files import whole_file
 from gateway_client.visible import visible
 
 
-class TooManyFailures(BulkError):
-    """More images failed than `--max-failures` allows."""
-
-
 @dataclass(frozen=True, slots=True)
 class BulkJob:
     """The sources and options of a run."""
@@ -29,7 +25,6 @@ class BulkJob:
     paths: tuple[str, ...]
     parameters: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of `Gateway.classify`, or of `Gateway.embed`."""
-    max_failures: int | None = None
     embeddings: bool = False
     """Whether each row has the image's embedding."""
     shard: Shard | None = None
@@ -47,7 +42,7 @@ def classified(
     meter: Meter,
     tick: Callable[[Meter], None],
 ) -> Generator[Row, None, None]:
-    """Yield a row for each image, as it is ready; raises TooManyFailures, BulkError and the client's errors.
+    """Yield a row for each image, as it is ready; raises BulkError and the client's errors.
 
     The argument of `images` is the service's `max_file_bytes`. `tick` is called after each row, and when the run waits
     for the service.
@@ -58,16 +53,12 @@ def classified(
         tick(meter)
 
     send = gateway.embed if job.embeddings else gateway.classify
-    meter.start()
     results = send(images(gateway.limits().max_file_bytes), on_wait=wait, **job.parameters)
     with closing(results):
         for result in results:
             meter.count(result)
             yield row_of(result, embeddings=job.embeddings)
             tick(meter)
-            if job.max_failures is not None and meter.failed > job.max_failures:
-                codes = ", ".join(f"{number} {code}" for code, number in meter.codes.most_common())
-                raise TooManyFailures(f"{meter.failed} images failed, more than --max-failures: {codes}")
     # A shard of few images may have none.
     if not meter.before and not meter.done and job.shard is None:
         raise BulkError(f"no images in {visible(', '.join(job.paths))}")

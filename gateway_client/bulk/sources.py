@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import sys
-from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,14 +19,8 @@ from gateway_client.images import is_image_name
 
 STDIN = "-"
 LIST_SUFFIX = ".txt"
-TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 MAX_LINE_BYTES = 2**20
 MAX_SHARDS = 10_000
-_SIGNATURES = (
-    *(b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"II*\0", b"MM\0*", b"\0\0\0", b"PK\3\4", b"\x1f\x8b"),
-    *(BOM_UTF16_BE, BOM_UTF16_LE),
-)
-"""Signatures of images, archives and texts in UTF-16; no path in UTF-8 begins like this."""
 Reading = Callable[[int], Iterator[NamedImage]]
 """Yields the images of a source; the argument is the maximum number of bytes of a file."""
 
@@ -101,8 +95,6 @@ def _open(source: str, wants: Callable[[str], bool]) -> Reading:
         return partial(_folder, source, wants)
     if path.suffix.lower() == LIST_SUFFIX and path.is_file():
         return partial(_list, path)
-    if path.suffix.lower() in TABLE_SUFFIXES and path.is_file():
-        raise BulkError(f"{source} is a table: pipe its column of paths, one per line, to `gateway classify -`")
     if path.is_file() and source.lower().endswith(tuple(ARCHIVE_SUFFIXES)):
         return partial(read_archive, path, wants)
     if os.path.lexists(source):
@@ -187,8 +179,6 @@ def _lines(descriptor: int, name: str) -> Iterator[str]:
     """Yield the paths in a file, one per line or separated by NUL; raises BulkError if it is not a list of paths."""
     rest, separator, first = b"", b"\n", True
     while chunk := os.read(descriptor, 64 * 1024):
-        if first and chunk.startswith(_SIGNATURES):
-            raise BulkError(f"{name} is not a list of paths in UTF-8, but the content of another file")
         rest += chunk.removeprefix(BOM_UTF8) if first else chunk
         first = False
         if b"\0" in rest:

@@ -8,14 +8,13 @@ from contextlib import ExitStack, closing, contextmanager
 from enum import IntEnum
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.command_line.addresses import gateway_url
-from gateway.command_line.terminal import ApiKey, Repository, ServiceModel, print_status
+from gateway.command_line.addresses import DEFAULT_GATEWAY, RunningGateway
+from gateway.command_line.terminal import ApiKey, ServiceModel, print_status
 from gateway_client.visible import visible
-from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 if TYPE_CHECKING:  # imported in the functions that need them, so that `gateway --help` is fast
     from gateway_client import Gateway
@@ -24,6 +23,7 @@ if TYPE_CHECKING:  # imported in the functions that need them, so that `gateway 
     from gateway_client.bulk.sources import Skipped, Sources
 
 KEY_ADVICE = ": give it by --api-key KEY, or by the variable GATEWAY_API_KEY"
+SECONDS_BETWEEN_LINES = 10.0
 
 
 class Exit(IntEnum):
@@ -31,7 +31,6 @@ class Exit(IntEnum):
 
     OK = 0
     SOME_FAILED = 3
-    GAVE_UP = 4
     INTERRUPTED = 130
 
 
@@ -46,24 +45,9 @@ def classify(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            dir_okay=False,
-            help="Output: .jsonl, .csv or .parquet.",
-            show_default=False,
-        ),
+        typer.Option("--out", "-o", dir_okay=False, help="Output: .jsonl, .csv or .parquet.", show_default=False),
     ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--gateway",
-            metavar="URL",
-            help="A running service; by default one is started.",
-            show_default=False,
-            callback=gateway_url,
-        ),
-    ] = None,
+    url: RunningGateway = DEFAULT_GATEWAY,
     api_key: ApiKey = None,
     model: ServiceModel = None,
     version: Annotated[
@@ -73,25 +57,12 @@ def classify(
         int | None,
         typer.Option(help="Classes to report for each image; by default the service's.", min=1, show_default=False),
     ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(help="Report only classes with at least this score.", min=0, max=1, show_default=False),
-    ] = None,
-    labels: Annotated[
-        str | None, typer.Option(help="Report only these classes, separated by commas.", show_default=False)
-    ] = None,
     concurrency: Annotated[int, typer.Option(help="Maximum number of concurrent requests.", min=1, max=64)] = 4,
     shard: Annotated[
         str | None,
         typer.Option(
-            metavar="NUMBER/COUNT",
-            help="Classify only this part of the images, such as 3/16.",
-            show_default=False,
+            metavar="NUMBER/COUNT", help="Classify only this part of the images, such as 3/16.", show_default=False
         ),
-    ] = None,
-    max_failures: Annotated[
-        int | None,
-        typer.Option(help="Stop when more images than this have failed.", min=0, show_default="never"),
     ] = None,
     *,
     embeddings: Annotated[
@@ -102,36 +73,29 @@ def classify(
         bool, typer.Option("--resume", help="Continue a run that ended early, and keep its rows.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")] = False,
-    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
     """Classify any number of images, with one row for each.
 
-    Without --out the rows go to stdout as JSON lines. Exits with 0 if every image was classified, 3 if some failed, 4
-    if more failed than --max-failures, 130 after Ctrl-C, 1 on any other fault.
+    Without --out the rows go to stdout as JSON lines. Exits with 0 if every image was classified, 3 if some failed, 130
+    after Ctrl-C, 1 on any other fault.
     """
     from gateway.errors import UserError
     from gateway_client import Gateway, GatewayError
     from gateway_client.bulk import BulkError
-    from gateway_client.bulk.run import BulkJob, FileRun, TooManyFailures, part_of
+    from gateway_client.bulk.run import BulkJob, FileRun, part_of
     from gateway_client.bulk.sources import read_shard
-    from gateway_local.commands.own_service import own_service
 
     if resume and (overwrite or out is None):
         raise typer.BadParameter("--resume needs --out and excludes --overwrite")
-    if embeddings and (threshold is not None or labels):
-        raise typer.BadParameter("--embeddings excludes --threshold and --labels")
-    parameters: dict[str, Any] = {"model": model, "version": None if version is None else str(version), "top_k": top_k}
     if embeddings:
-        parameters["top_k"] = top_k or 1  # for the columns of the best class
-    else:
-        parameters |= {"threshold": threshold, "labels": [labels] if labels else None}
+        top_k = top_k or 1  # for the columns of the best class
+    parameters = {"model": model, "version": None if version is None else str(version), "top_k": top_k}
     if resume and out is not None and out.exists() and not part_of(out).exists():
         print_status(f"{visible(out)} is complete; --overwrite classifies all images again")
         raise typer.Exit(Exit.OK)
     run: FileRun | None = None
     try:
-        part = None if shard is None else read_shard(shard)
-        job = BulkJob(tuple(sources), parameters, max_failures, embeddings, part)
+        job = BulkJob(tuple(sources), parameters, embeddings, None if shard is None else read_shard(shard))
         with ExitStack() as stack:
             stack.enter_context(_interrupted_by_sigterm())
             if out is not None:
@@ -139,8 +103,7 @@ def classify(
                 if run.before:
                     print_status(f"rows from before: {run.before:,}")
             found = job.open() if run is None else run.sources
-            address = url or stack.enter_context(own_service(model_repository, print_status))
-            gateway = stack.enter_context(Gateway(address, api_key, concurrency=concurrency))
+            gateway = stack.enter_context(Gateway(url, api_key, concurrency=concurrency))
             try:
                 if run is None:
                     meter = _to_stdout(job, found, gateway)
@@ -154,13 +117,10 @@ def classify(
     except KeyboardInterrupt:
         print_status(f"stopped{_how_to_continue(run)}")
         raise typer.Exit(Exit.INTERRUPTED) from None
-    except TooManyFailures as exc:
-        print_status(f"{exc}{_how_to_continue(run, ' with a larger --max-failures')}")
-        raise typer.Exit(Exit.GAVE_UP) from None
     except GatewayError as error:
         advice = KEY_ADVICE if error.code == "unauthorized" else ""
         raise UserError(f"{error.message.rstrip('.')}{advice}{_how_to_continue(run)}") from error
-    except (UserError, BulkError) as error:
+    except BulkError as error:
         raise UserError(f"{error}{_how_to_continue(run)}") from error
     if rows is not None:
         print_status(f"{visible(out)}: {_counted(rows, 'row')}; {meter.speed()}")
@@ -180,19 +140,8 @@ def _to_stdout(job: "BulkJob", found: "Sources", gateway: "Gateway") -> "Meter":
 
     with closing(classified(job, gateway, found.images, meter, show_pause)) as rows:
         for row in rows:
-            _print_line(row)
+            print(json.dumps(row), flush=True)  # noqa: T201  # results belong to stdout
     return meter
-
-
-def _print_line(row: dict[str, Any]) -> None:
-    from gateway.errors import UserError
-
-    try:
-        print(json.dumps(row), flush=True)  # noqa: T201  # results belong to stdout
-    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
-        raise
-    except OSError as exc:
-        raise UserError(f"the rows cannot be written: {exc.strerror or exc}") from exc
 
 
 def _summary(meter: "Meter", skipped: "Skipped") -> Exit:
@@ -221,10 +170,10 @@ def _counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _how_to_continue(run: "FileRun | None", how: str = "") -> str:
+def _how_to_continue(run: "FileRun | None") -> str:
     if run is None or not run.rows.path.exists():
         return ""
-    return f"; {visible(run.rows.path)} has the rows so far; --resume{how} continues"
+    return f"; {visible(run.rows.path)} has the rows so far; --resume continues"
 
 
 @contextmanager
@@ -237,9 +186,6 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-SECONDS_BETWEEN_LINES = 10.0
 
 
 def _line_at_intervals() -> Callable[["Meter"], None]:

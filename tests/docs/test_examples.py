@@ -118,17 +118,6 @@ def test_actors_that_leave_no_core_are_refused(tmp_path):
     assert "fewer --workers" in run.stderr
 
 
-@needs_ray
-@pytest.mark.slow
-def test_an_actor_runs_its_own_service(tmp_path, model_repository):
-    table = written(tmp_path / "in.parquet", [PROJECT / "docs" / "examples" / "cat.jpg"] * 3)
-    run = classify(table, tmp_path / "out", "--repository", model_repository, "--workers", "1", "--cpus", "0.5")
-    assert run.returncode == 0, run.stderr
-    rows = pyarrow.parquet.read_table(tmp_path / "out").to_pylist()
-    assert [row["error"] for row in rows] == [""] * 3
-    assert all(row["label"] for row in rows)
-
-
 def test_batches_get_their_classes(tmp_path):
     paths = [str(path) for path in sorted(folder_of(tmp_path / "photos", 5, PNG).rglob("*.png"))]
     (bad := tmp_path / "bad.png").write_bytes(b"text")

@@ -135,6 +135,7 @@ class Reader:
     def _here(self, text: str) -> str:
         for there, here in self.ports.items():
             text = text.replace(f":{there}", f":{here}").replace(f"-port {there}", f"-port {here}")
+        text = text.replace("gateway classify", f"gateway classify --gateway 127.0.0.1:{self.ports['8080']}")
         return text.replace(CHECKOUT, str(PROJECT))
 
     def _there(self, text: str) -> str:

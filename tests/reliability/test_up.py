@@ -1,7 +1,6 @@
-"""`gateway up`, `triton run` and `classify`: they start everything, keep it running, and leave nothing behind."""
+"""`gateway up` and `triton run`: they start everything, keep it running, and leave nothing behind."""
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -296,17 +295,3 @@ def test_triton_run_starts_a_triton_that_dies_again(light_repository, tmp_path):
         run.process.send_signal(signal.SIGTERM)
         assert run.process.wait(timeout=60) == 0
         assert is_gone(second)
-
-
-@pytest.mark.usefixtures("runtime", "model_repository")
-def test_classify_without_url_starts_and_stops_a_service(tmp_path):
-    out = tmp_path / "out.jsonl"
-    sources, options = ("docs/examples/cat.jpg", "README.md"), ("--out", out, "--top-k", "1")
-    run = python("-m", "gateway", "classify", *sources, *options, code=3, env=environment())
-    rows = {row["path"]: row for row in map(json.loads, out.read_text().splitlines())}
-    assert rows["docs/examples/cat.jpg"]["label"] == "Egyptian cat"
-    assert rows["README.md"]["error"] == "unsupported_format"
-    port = run.stderr.partition("on http://127.0.0.1:")[2].partition(" ")[0].partition("\n")[0]
-    commands = [each.info["cmdline"] for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"]]
-    assert port
-    assert not [command for command in commands if "up" in command and port in command]

@@ -93,29 +93,11 @@ def test_non_utf_8_names_leave_the_output_readable(url, tmp_path):
     assert pyarrow.parquet.read_table(tmp_path / "out.parquet")["path"].to_pylist() == [expected]
 
 
-def test_failures_of_earlier_runs_count_for_max_failures(url, photos, tmp_path):
-    out = tmp_path / "out.jsonl"
+def test_failures_are_counted_by_code(url, photos, tmp_path):
     for number in range(3):
         spoil(photos, number)
-    printed = run(photos, "--out", out, "--gateway", url, "--max-failures", 1, code=4)
-    assert "2 images failed, more than --max-failures: 2 unsupported_format; " in printed
-    assert "--resume with a larger --max-failures continues" in printed
-    assert not out.exists()
-    run(photos, "--out", out, "--gateway", url, "--resume", "--max-failures", 2, code=4)
-    printed = run(photos, "--out", out, "--gateway", url, "--resume", code=3)
+    printed = run(photos, "--out", tmp_path / "out.jsonl", "--gateway", url, code=3)
     assert "3 images failed:\ngateway |   3 unsupported_format\n" in printed
-    assert len(rows_of(out)) == 8
-
-
-def test_too_many_failures_end_a_run_whose_other_images_wait(url, photos, tmp_path):
-    out = tmp_path / "out.jsonl"
-    for number in range(3):
-        spoil(photos, number)
-    with stub_service(StubBackend(Overloaded())) as overloaded:
-        run(photos, "--out", out, "--gateway", overloaded, "--max-failures", 2, code=4)
-    assert [row["error"] for row in part_of(out)] == ["unsupported_format"] * 3
-    run(photos, "--out", out, "--gateway", url, "--resume", code=3)
-    assert len(rows_of(out)) == 8
 
 
 def test_existing_output_needs_overwrite(url, photos, tmp_path):
@@ -144,8 +126,6 @@ def end_early(monkeypatch, *arguments) -> None:
     [
         ((), ("--model", "flowers"), "with --model ensemble_model, and this run is with --model flowers"),
         (("--top-k", "1"), ("--top-k", "3"), "with --top-k 1, and this run is with --top-k 3"),
-        (("--threshold", "0.2"), (), "with --threshold 0.2, and this run is without --threshold"),
-        (("--labels", "cat,dog"), ("--labels", "cat"), "with --labels cat,dog, and this run is with --labels cat"),
         (("--shard", "1/1"), (), "with --shard 1/1, and this run is without --shard"),
         ((), ("--version", "2"), "with --version 1, and this run is with --version 2"),
         ((), ("--embeddings",), "without --embeddings, and this run is with --embeddings"),
@@ -268,7 +248,7 @@ def test_full_disk_under_stdout_is_reported(url, photos):
             command(photos, "--gateway", url), stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=120
         )
     assert done.returncode == 1
-    assert b"error: the rows cannot be written: No space left on device" in done.stderr
+    assert b"error: No space left on device" in done.stderr
     assert b"Traceback" not in done.stderr
 
 
@@ -347,9 +327,6 @@ def test_rows_have_embeddings(tmp_path):
     with stub_service(StubBackend(with_vector)) as url:
         for kind in ("parquet", "csv", "jsonl"):
             run(photos, "--embeddings", "-o", tmp_path / f"out.{kind}", "--gateway", url, code=3)
-        refused = run(
-            photos, "--embeddings", "--threshold", "0.5", "-o", tmp_path / "other.csv", "--gateway", url, code=2
-        )
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
     assert str(table.schema.field("embedding").type) == "list<element: float>"
     with (tmp_path / "out.csv").open(newline="") as file:
@@ -359,7 +336,6 @@ def test_rows_have_embeddings(tmp_path):
             ("", []),
             *[("cat", VECTOR.tolist())] * 3,
         ]
-    assert "--embeddings excludes --threshold" in " ".join(refused.split())
 
 
 def test_missing_key_error_names_the_option(tmp_path, monkeypatch):
@@ -387,11 +363,9 @@ def test_commands_print_the_documented_output(tmp_path):
     (tmp_path / "docs").symlink_to(PROJECT / "docs")
     with stub_service() as url:
         for command, documented in EXAMPLES:
-            command = command.replace("http://127.0.0.1:8080", url).replace(
-                "gateway classify", f"{sys.executable} -m gateway classify"
-            )
+            program = f"{sys.executable} -m gateway classify --gateway {url}"
             run = subprocess.run(
-                ["bash", "-c", command],
+                ["bash", "-c", command.replace("gateway classify", program)],
                 cwd=tmp_path,
                 env={**environment(), "PYTHONPATH": str(PROJECT)},
                 capture_output=True,
