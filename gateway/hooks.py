@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from starlette.middleware import Middleware
 
     from gateway.inference.backend import Backend, ServerRecovery
-    from gateway.inference.expansion import Expansion
+    from gateway.inference.request_spec import Expansion
     from gateway.inference.request import Step
     from gateway.inference.service import InferenceService, Observer
     from gateway.ingest.upload import BodyReader, UploadsOrUrls

@@ -158,7 +158,7 @@ async def recognise(image: Image) -> None:
         if not isinstance(info, Header):  # a decoder reads the header of a file that is not passed on
             if info.traits.slow:
                 account.add_slow_codec(nbytes)
-            info = await within(image.deadline, image.decoders.read_header(upload.data, info, account))
+            info = await within(image.deadline, request.tools.decoders.read_header(upload.data, info, account))
             unchecked = True
         else:
             unchecked = False
@@ -237,10 +237,10 @@ async def decode(image: Image) -> None:
     """
     request, upload = image.request, image.upload
     assert image.size is not None
-    pixels = image.decoders.decode(encoded(upload, image.info), image.info, image.size, request.account)
+    pixels = request.tools.decoders.decode(encoded(upload, image.info), image.info, image.size, request.account)
     with request.stages["prepare"]:
         image.payload, image.damaged = await within(image.deadline, pixels)
-        if image.damaged and image.strict:
+        if image.damaged and request.spec.strict:
             raise DamagedImage
     if not request.keeps_files:
         image.upload = replace(upload, data=b"")

@@ -18,8 +18,15 @@ from gateway.api.route_table import Endpoint, traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY
 from gateway.errors import InvalidParameter
 from gateway.inference.backend import Embeddings
-from gateway.inference.expansion import Expansion
-from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds, TopK, timeout_within
+from gateway.inference.request_spec import (
+    Expansion,
+    ModelName,
+    ModelVersion,
+    RequestSpec,
+    TimeoutSeconds,
+    TopK,
+    timeout_within,
+)
 from gateway.inference.result import Selection
 from gateway.ingest.upload import Uploads
 from gateway.limits.caller import ANYONE

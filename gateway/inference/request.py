@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import anyio
 
@@ -26,20 +26,15 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.backend import Call
-from gateway.inference.expansion import ImageSource, OpenedImage, Report
-from gateway.inference.request_spec import RequestSpec, Stage
+from gateway.inference.request_spec import Report, RequestSpec, Stage
 from gateway.inference.result import Result, Row
 from gateway.inference.tools import Scope, Tools
 from gateway.ingest.image_formats import Header, Size
-from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import Upload, Uploads
 from gateway.limits.account import Account
 from gateway.limits.admission import Permit
 from gateway.limits.caller import ANYONE
 from gateway.timing import Deadline, TimeSlice
-
-if TYPE_CHECKING:
-    from gateway.ingest.decoders.pool import Decoders
 
 T = TypeVar("T")
 
@@ -71,10 +66,47 @@ ALONE = BatchGroup(0, costly=False)
 """The group of images with one call each, in addition to the calls that keep the Triton servers busy."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedImage:
+    """One image of an open file: its number in the file, when it is shown, and its pixels as PPM."""
+
+    index: int
+    seconds: float
+    pixels: bytes
+
+
+class ImageSource(Protocol):
+    """A file that gives one image after the other, and may be closed in between to make room for another file.
+
+    Its methods raise what `Decoders.decode` raises.
+    """
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open."""
+        ...
+
+    async def open(self) -> None:
+        """Wait until it is open."""
+        ...
+
+    async def find(self) -> bool:
+        """Whether there is another image, which `next` then returns.
+
+        It is called before each image but the first, if a key's rate limits the request. The file is open, and may be
+        closed and opened again before `next`.
+        """
+        ...
+
+    async def next(self) -> OpenedImage | None:
+        """The next image; None after the last one."""
+        ...
+
+
 class Image:
     """An upload from its last byte to its result: the findings of the steps, and the resources that it holds.
 
-    An upload that becomes several images has a copy for each of them; see gateway.inference.expansion.
+    An upload that becomes several images has a copy for each of them; see `add`.
     """
 
     __slots__ = (
@@ -146,31 +178,6 @@ class Image:
         """Report an error of the image as its result."""
         self.report(self, self.result(Row(error=error, damaged=self.damaged)))
 
-    @property
-    def policy(self) -> DecodePolicy:
-        """Which images the gateway decodes itself."""
-        return self.request.tools.policy
-
-    @property
-    def decoders(self) -> "Decoders":
-        """The pool of decoder processes."""
-        return self.request.tools.decoders
-
-    @property
-    def account(self) -> Account:
-        """The account for the request's decoding."""
-        return self.request.account
-
-    @property
-    def strict(self) -> bool:
-        """Whether a damaged image is an error."""
-        return self.request.spec.strict
-
-    @property
-    def begun(self) -> bool:
-        """Whether an image of the request has had a permit."""
-        return self.request.begun
-
     async def charge(self) -> None:
         """Charge one image to the API key; waits while its rate is used up. Raises RateLimited."""
         request = self.request
@@ -192,7 +199,11 @@ class Image:
         return resize or min(max_side or tools.policy.max_side, tools.policy.max_side)
 
     async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> bool:
-        """Queue the next image of an open file; see ExpandedUpload."""
+        """Queue the next image of an open file, of up to `nbytes`, with the report of `begin`; False if there is none.
+
+        The first image is paid with the file. All others are charged to the API key: this waits while its rate is used
+        up, and raises RateLimited. It also waits for the image's permit.
+        """
         request = self.request
         if self._has_images and request.spec.caller.has_rate:
             with request.stages["prepare"]:

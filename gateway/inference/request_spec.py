@@ -2,16 +2,17 @@
 
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field, WithJsonSchema
 
 from gateway.errors import InvalidParameter, ServiceError
 from gateway.inference.backend import Embeddings
-from gateway.inference.expansion import Expansion
-from gateway.inference.result import Selection
+from gateway.inference.result import Result, Selection
+from gateway.ingest.image_formats import Header
 from gateway.limits.caller import ANYONE, Caller
 from gateway.values.validation import VERSION_PATTERN
 
@@ -100,6 +101,39 @@ def timeout_within(seconds: float | None, *, default: float, most: float) -> flo
     if seconds > most:
         raise InvalidParameter(f"'timeout': must be at most {most:g} s.", limit="max_timeout_seconds", value=most)
     return seconds
+
+
+Report = Callable[[Any, Result], None]
+"""Takes an image (see gateway.inference.request.Image), and the result of it or of its file."""
+
+
+class Expansion(Protocol):
+    """Makes several images of each upload of one request: frames, or masked copies."""
+
+    @property
+    def has_lowest_priority(self) -> bool:
+        """Whether the images have the lowest priority, and no observer sees them."""
+        ...
+
+    @property
+    def native_only(self) -> str:
+        """The error if another format than the native one is requested."""
+        ...
+
+    def applies(self, info: Header) -> bool:
+        """Whether an upload becomes several images; if not, it is one image as usual."""
+        ...
+
+    def single(self, report: Report) -> Report:
+        """The report for an upload that is one image, or has an error."""
+        ...
+
+    async def run(self, image: Any) -> None:  # noqa: ANN401  # an Image of gateway.inference.request
+        """Make and queue the images of an upload, by `Image.add`, and report one result of the file.
+
+        Raises ImageError, DeadlineExceeded, or the error that ends the request.
+        """
+        ...
 
 
 @dataclass(slots=True)

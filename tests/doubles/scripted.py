@@ -12,7 +12,7 @@ from unittest import mock
 from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, ModelLoader
-from gateway.inference.expansion import OpenedImage
+from gateway.inference.request import OpenedImage
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.service import InferenceService, Observer, Observers

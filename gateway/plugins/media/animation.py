@@ -17,8 +17,8 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
-from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
-from gateway.inference.request import within
+from gateway.inference.request import Image, OpenedImage, within
+from gateway.inference.request_spec import Report
 from gateway.inference.result import NO_PREDICTIONS, Prediction, Result, Row
 from gateway.ingest.formats import png
 from gateway.ingest.frames import FrameSelection
@@ -86,7 +86,7 @@ def read_frames(given: str, most: int) -> FrameSelection:
 
 
 class Frames:
-    """The frames that one request selects; see gateway.inference.expansion.Expansion."""
+    """The frames that one request selects; see gateway.inference.request_spec.Expansion."""
 
     has_lowest_priority = False
     native_only = "'frames': answers for each frame are available in the native format only."
@@ -103,27 +103,27 @@ class Frames:
     def single(self, report: Report) -> Report:
         """A still image has one frame."""
 
-        def take(image: ExpandedUpload, result: Result) -> None:
+        def take(image: Image, result: Result) -> None:
             frames = () if result.error else (FrameResult(0, 0.0, result.predictions),)
             report(image, _of(result, frames))
 
         return take
 
-    async def run(self, image: ExpandedUpload) -> None:
+    async def run(self, image: Image) -> None:
         """Queue each wanted frame; the next upload is read after the last one."""
         file = FileFrames(image)
         try:
             await within(image.deadline, self._read(image, file))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
-            if isinstance(error, Overloaded) and not image.begun:
+            if isinstance(error, Overloaded) and not image.request.begun:
                 raise
             file.end(error)
         else:
             file.end()
 
-    async def _read(self, image: ExpandedUpload, file: "FileFrames") -> None:
-        data, info = image.upload.data, image.info
-        if image.policy.mode is DecodeMode.NEVER:
+    async def _read(self, image: Image, file: "FileFrames") -> None:
+        data, info, request = image.upload.data, image.info, image.request
+        if request.tools.policy.mode is DecodeMode.NEVER:
             raise UnsupportedFormat(
                 f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or "
                 "always."
@@ -133,7 +133,7 @@ class Frames:
         size = await image.decoded_size()
         nbytes = shrunk_bytes(info, size)
         wanted = replace(self._wanted, most=self._wanted.most - self._queued)
-        async with animation(image.decoders, data, info, size, image.account, wanted) as frames:
+        async with animation(request.tools.decoders, data, info, size, request.account, wanted) as frames:
 
             def begin(frame: OpenedImage) -> Report:
                 return file.begin(frame.index, frame.seconds)
@@ -149,10 +149,10 @@ class FileFrames:
     one. A file that breaks off has a last entry with the error, or no entries if no frame was read.
     """
 
-    def __init__(self, file: ExpandedUpload) -> None:
+    def __init__(self, file: Image) -> None:
         self._file = file
         self._frames: dict[int, tuple[float | None, Result]] = {}
-        self._first: tuple[tuple[bool, int], ExpandedUpload] = (True, sys.maxsize), file
+        self._first: tuple[tuple[bool, int], Image] = (True, sys.maxsize), file
         """The first answered frame, or else the first one: whether it has an error, its index; and its image."""
         self._in_progress = 0
         self._last = -1
@@ -163,7 +163,7 @@ class FileFrames:
         self._in_progress += 1
         self._last = index
 
-        def take(image: ExpandedUpload, result: Result) -> None:
+        def take(image: Image, result: Result) -> None:
             self._in_progress -= 1
             self._add(index, seconds, image, result)
             self._end_if_done()
@@ -180,7 +180,7 @@ class FileFrames:
             self._add(self._last + 1, None, self._file, self._file.result(Row(error=error)))
         self._end_if_done()
 
-    def _add(self, index: int, seconds: float | None, image: ExpandedUpload, result: Result) -> None:
+    def _add(self, index: int, seconds: float | None, image: Image, result: Result) -> None:
         """Keep a result, and one of the images: each has its pixels, but no longer a permit."""
         self._frames[index] = seconds, result
         self._first = min(self._first, ((result.error is not None, index), image), key=itemgetter(0))

@@ -17,8 +17,8 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
-from gateway.inference.expansion import ExpandedUpload, OpenedImage, Report
-from gateway.inference.request import NOT_SERVED, within
+from gateway.inference.request import NOT_SERVED, Image, OpenedImage, within
+from gateway.inference.request_spec import Report
 from gateway.inference.result import Result, Row
 from gateway.ingest.decoders.worker import DecoderJob
 from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, memory_limit, shrunk_bytes
@@ -68,7 +68,7 @@ class ExplainedResult(Result):
 
 
 class MaskedCopies:
-    """Explains the score of a class: None is the top-1 class. See gateway.inference.expansion.Expansion.
+    """Explains the score of a class: None is the top-1 class. See gateway.inference.request_spec.Expansion.
 
     TooCostly is the error of a file whose masked copies have more than `max_bytes` together.
     """
@@ -89,21 +89,21 @@ class MaskedCopies:
         """A file that cannot be read has an error."""
         return report
 
-    async def run(self, image: ExpandedUpload) -> None:
+    async def run(self, image: Image) -> None:
         """Classify masked copies of an image; the result is the heat map of a class, or the first error of a copy."""
         try:
             result = await within(image.deadline, self._explained(image))
         except RequestError:
             raise
         except GatewayError as error:
-            if isinstance(error, NOT_SERVED) and not image.begun:
+            if isinstance(error, NOT_SERVED) and not image.request.begun:
                 raise
             result = image.result(Row(error=error))
         image.report(image, result)
 
-    async def _explained(self, image: ExpandedUpload) -> Result:
-        masking = self.masking
-        if image.policy.mode is DecodeMode.NEVER:
+    async def _explained(self, image: Image) -> Result:
+        masking, tools = self.masking, image.request.tools
+        if tools.policy.mode is DecodeMode.NEVER:
             raise UnsupportedFormat(
                 f"Images are masked in the gateway, which {variable('decode')}=never forbids; set it to auto or always."
             )
@@ -120,8 +120,8 @@ class MaskedCopies:
                 value=self._max_bytes,
             )
         scores = MaskScores(self)
-        ppm, damaged = await image.decoders.decode(data, image.info, whole, image.account)
-        if damaged and image.strict:
+        ppm, damaged = await tools.decoders.decode(data, image.info, whole, image.request.account)
+        if damaged and image.spec.strict:
             raise DamagedImage
         copies = Copies(image, ppm, size, masking)
         for _ in range(masking.images):
@@ -146,11 +146,11 @@ class MaskedCopies:
 
 
 class Copies:
-    """The masked copies of an image, made in the slots of all images; see gateway.inference.expansion.ImageSource."""
+    """The masked copies of an image, made in the slots of all images; see gateway.inference.request.ImageSource."""
 
     is_open = True
 
-    def __init__(self, image: ExpandedUpload, ppm: bytes, size: Size, masking: Masking) -> None:
+    def __init__(self, image: Image, ppm: bytes, size: Size, masking: Masking) -> None:
         self._image, self._ppm, self._size, self._masking = image, ppm, size, masking
         self._visible: list[bytes] = []
         """For each copy so far, how visible each cell of the heat map is."""
@@ -185,12 +185,13 @@ class Copies:
         return HeatMap(values, await self._run("heat map", values.tobytes(), MAX_OVERLAY_BYTES, options))
 
     async def _run(self, kind: str, data: bytes, most_bytes: int, options: dict[str, Any]) -> bytes:
-        image, limits = self._image, self._image.decoders.limits
+        image, request, decoders = self._image, self._image.request, self._image.request.tools.decoders
+        limits = decoders.limits
         memory_bytes = min(memory_limit(image.info, WORK_BYTES * len(self._ppm)), limits.memory_bytes)
         job = MaskJob(kind=kind, nbytes=len(data), memory_bytes=memory_bytes, most_bytes=most_bytes, options=options)
         slot_bytes = min(WORK_BYTES * len(self._ppm), limits.memory_bytes)
         expected = expected_frame_seconds(image.info)
-        return (await image.decoders.run(job, data, image.info, image.account, expected, slot_bytes))[1]
+        return (await decoders.run(job, data, image.info, request.account, expected, slot_bytes))[1]
 
 
 class MaskScores:
@@ -213,7 +214,7 @@ class MaskScores:
         index = self._begun
         self._begun += 1
 
-        def take(_: ExpandedUpload, result: Result) -> None:
+        def take(_: Image, result: Result) -> None:
             try:
                 self._scores[index] = self._score_of(result)
             except GatewayError as error:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Self
 
-from gateway.inference.expansion import OpenedImage
+from gateway.inference.request import OpenedImage
 from gateway.ingest.decoders.pool import Decoders, check_reply, error_of
 from gateway.ingest.decoders.worker import DecoderJob, PixelJob, Reply, Worker, WorkerLost
 from gateway.ingest.frames import FrameSelection

@@ -9,7 +9,7 @@ from gateway.plugins.media.settings import MAX_FRAMES, MediaSettings
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from gateway.inference.expansion import Expansion
+    from gateway.inference.request_spec import Expansion
 
 
 class Media(Plugin):
