@@ -25,7 +25,6 @@ An implementation may leave out arguments that it does not need.
     expansions                when the application is made    parameters that make several images of one upload
     error_formats             when the application is made    error responses that are no problem documents
     middleware                when the application is made    ASGI middleware around every request and response
-    cors_headers              when the application is made    headers that pages of other origins may send and read
     backend                   when the service starts         the inference server
     repair                    when the service starts         reloads models that fail
     body_readers              when the service starts         readers of bodies of further media types
@@ -62,8 +61,8 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from starlette.middleware import Middleware
 
     from gateway.inference.backend import Backend, ServerRecovery
-    from gateway.inference.request_spec import Expansion
     from gateway.inference.request import Step
+    from gateway.inference.request_spec import Expansion
     from gateway.inference.service import InferenceService, Observer
     from gateway.ingest.upload import BodyReader, UploadsOrUrls
     from gateway.limits.pools import Bound, Pool
@@ -274,10 +273,6 @@ class Plugin:
 
         It sees every request before its API key is checked, and the final headers of every response, also of errors.
         """
-        return ()
-
-    def cors_headers(self) -> Sequence[str]:
-        """Headers that web pages of other origins may send and read."""
         return ()
 
     def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:

@@ -326,7 +326,7 @@ class Limits:
 
 
 class DirectRoutes:
-    """Calls an endpoint itself if that is all that FastAPI would do, and sends constant responses.
+    """Calls an endpoint itself if that is all that FastAPI would do.
 
     HEAD is served as GET (RFC 9110, 9.3.2); ResponseHeaders leaves out the body.
     """
@@ -341,8 +341,6 @@ class DirectRoutes:
             scope = {**scope, "method": "GET"}
         if route is None or scope.get("method") not in route.methods:
             await self._app(scope, receive, send)
-        elif route.traits.constant is not None:
-            await route.traits.constant(scope, receive, send)
         elif route.traits.direct:
             response = await route.endpoint(Request(scope, receive, send))
             await response(scope, receive, send)

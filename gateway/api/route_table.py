@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter
-from starlette.responses import Response
 
 from gateway import metrics
 
@@ -36,8 +35,6 @@ class RouteTraits:
     direct: bool = False
     """The endpoint takes the request alone, and is called without FastAPI's routing and dependencies, which would cost
     a third of the application's processor time for a request with one image."""
-    constant: Response | None = None
-    """The response to every GET, which is sent without calling the endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +59,11 @@ def traits(
     takes_images: bool = False,
     polled: bool = False,
     direct: bool = False,
-    constant: Response | None = None,
 ) -> Callable[[E], E]:
     """Declare the traits of an endpoint; apply it below the router's decorator."""
 
     def declare(endpoint: E) -> E:
-        _TRAITS[endpoint] = RouteTraits(access, takes_images, polled, direct, constant)
+        _TRAITS[endpoint] = RouteTraits(access, takes_images, polled, direct)
         return endpoint
 
     return declare

@@ -50,12 +50,6 @@ class OpenInferenceProtocol(Plugin):
 
         return (V2_ERRORS,)
 
-    def cors_headers(self) -> Sequence[str]:
-        """The length of the JSON in a binary body."""
-        from gateway.plugins.oip.documents import HEADER_LENGTH
-
-        return (HEADER_LENGTH,)
-
     def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
         """The gRPC server, if a port is set."""
         if not self._settings.grpc_port:

@@ -268,18 +268,17 @@ def test_listed_origin_may_call_and_read_the_response():
         assert each.headers.get_list("cache-control") == ["no-store"]
     assert answer.headers["access-control-allow-origin"] == ORIGIN
     assert "Origin" in answer.headers["vary"]
-    exposed = set(answer.headers["access-control-expose-headers"].lower().split(", "))
-    assert exposed >= {"x-request-id", "server-timing", "retry-after", "ratelimit", "ratelimit-policy"}
+    assert answer.headers["access-control-expose-headers"] == "*"
     assert "access-control-allow-credentials" not in answer.headers
 
 
 @pytest.mark.parametrize("origin", ["https://other.example", "https://app.example.evil", "null", "http://app.example"])
-def test_unlisted_origin_and_unknown_method_or_header_are_refused(origin):
+def test_unlisted_origin_and_unknown_method_are_refused(origin):
     with client_of(cors_origins=(ORIGIN,)) as client:
         refused = preflight(client, origin=origin)
-        unknown = [preflight(client, method="DELETE"), preflight(client, headers="x-anything")]
+        unknown = preflight(client, method="DELETE")
         answer = client.get("/health/live", headers={"Origin": origin})
-    assert [each.status_code for each in (refused, *unknown)] == [400] * 3
+    assert (refused.status_code, unknown.status_code) == (400, 400)
     assert "access-control-allow-origin" not in refused.headers
     assert "access-control-allow-origin" not in answer.headers
 

@@ -362,7 +362,7 @@ def test_step_that_never_ends_has_the_deadline_of_its_image():
 class Absent(Plugin):
     """Would add a header."""
 
-    cors_headers = middleware = None  # fails if it is called
+    middleware = None  # fails if it is called
 
 
 def test_plugin_that_is_switched_off_is_not_used():

@@ -58,8 +58,8 @@ async def server_metadata() -> Response:
 
 
 @router.get("/v2/health/live")
-@traits(access=Access.OPEN, polled=True, constant=LIVE)
-async def server_live() -> Response:
+@traits(access=Access.OPEN, polled=True, direct=True)
+async def server_live(_: Request) -> Response:
     """Always 200: the process responds."""
     return LIVE
 
