@@ -111,8 +111,7 @@ CONNECTIONS_LIMIT = Gauge(
 )
 CONNECTIONS_CLOSED = Counter(
     "gateway_connections_closed_total",
-    "Connections that the gateway closed: idle, pipelining or slow (for a new one), refused, unread (the response was "
-    "not read).",
+    "Connections that the gateway closed: idle or slow (for a new one), refused, unread (the response was not read).",
     ["reason"],
 )
 
@@ -199,7 +198,7 @@ DNS_FAILURES = Counter(
 )
 
 # Series that alerts use exist from the start: increase() misses the first count of a new series.
-for _reason in ("idle", "pipelining", "refused", "slow", "unread"):
+for _reason in ("idle", "refused", "slow", "unread"):
     CONNECTIONS_CLOSED.labels(_reason)
 for _reason in ("idle", "displaced", "key_removed"):
     STREAMS_STOPPED.labels(_reason)

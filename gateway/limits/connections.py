@@ -5,10 +5,9 @@ import math
 import resource
 import time
 from collections.abc import Callable, Hashable
-from enum import IntEnum
 from functools import partial
 from itertools import islice
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import structlog
 
@@ -25,29 +24,28 @@ BACKLOG_SHARE, BACKLOG_MOST = 4, 4
 """Work that did not end in its turn gets 1/BACKLOG_SHARE of the time, in at most BACKLOG_MOST concurrent pieces."""
 LEAST_PAUSE_SECONDS = 0.001
 """Time between two rounds of the backlog. The loop's timers count milliseconds."""
-REFUSAL_SECONDS, FREE_SECONDS, MOST_SECONDS = 0.01, 0.2, 1.0
-"""The wait that each refusal adds for its client, the part of the wait that is free, and its maximum: a client that is
-refused more than 100 times a second waits before its next connection is read."""
-MAX_REFUSED = 1_024
-"""Clients whose refusals are kept."""
-
 Work = Callable[[], None]
 
 
-class Participant(Protocol):
-    """A connection, which has turns."""
+class Member(Protocol):
+    """The interface of a connection for `Connections`."""
+
+    transport: asyncio.Transport
+    pace: Pace
 
     @property
     def client(self) -> Hashable:
         """Turns alternate between clients."""
 
+    def displace(self, error: Overloaded) -> None:
+        """End the connection, with this error where a response is due."""
 
-P = TypeVar("P", bound=Participant)
-Queue = dict[Hashable, dict[P, Work]]
+
+Queue = dict[Hashable, dict[Member, Work]]
 """Waiting work, by client; the first client is the next one."""
 
 
-class Turns(Generic[P]):
+class Turns:
     """Runs at most `most` pieces of work in one iteration of the event loop, and begins none after `seconds` of it.
 
     Work that did not end in its turn is enqueued again as backlog, which gets 1/BACKLOG_SHARE of the time. So a client
@@ -60,11 +58,10 @@ class Turns(Generic[P]):
         self._count, self._spent_seconds = 0, 0.0  # in this iteration
         self._ticks = False
         """Whether `_next` is due in the next iteration."""
-        self._new: Queue[P] = {}
-        self._backlog: Queue[P] = {}
+        self._new: Queue = {}
+        self._backlog: Queue = {}
         self._timer: asyncio.TimerHandle | None = None
         """The next round of the backlog."""
-        self._refused_until: dict[Hashable, float] = {}
 
     def run(self, work: Work, *, has_turn: bool = False) -> bool:
         """Run some work now and return True; False without running it if this iteration has no time left for it.
@@ -84,46 +81,30 @@ class Turns(Generic[P]):
             self._spent_seconds += time.perf_counter() - began
         return True
 
-    def enqueue(self, participant: P, work: Work, *, backlog: bool = False) -> None:
-        """Run some work in one of the next iterations: one piece for each participant."""
-        (self._backlog if backlog else self._new).setdefault(participant.client, {})[participant] = work
+    def enqueue(self, connection: Member, work: Work, *, backlog: bool = False) -> None:
+        """Run some work in one of the next iterations: one piece for each connection."""
+        (self._backlog if backlog else self._new).setdefault(connection.client, {})[connection] = work
         if not backlog:
             if not self._ticks:
                 self._tick()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LEAST_PAUSE_SECONDS, self._run_backlog)
 
-    async def wait(self, participant: P) -> None:
-        """Wait for the turn of a participant."""
+    async def wait(self, connection: Member) -> None:
+        """Wait for the turn of a connection."""
         if self._new or self._count >= self._most or self._spent_seconds >= self._seconds:
             entered = asyncio.get_running_loop().create_future()
-            self.enqueue(participant, partial(_wake, entered))
+            self.enqueue(connection, partial(_wake, entered))
             await entered
         else:
             self._count += 1
             if not self._ticks:
                 self._tick()
 
-    def oldest(self) -> P | None:
-        """The participant whose turn is next, if one waits."""
-        return next((next(iter(works)) for works in self._new.values()), None)
-
-    def leave(self, participant: P) -> None:
-        """Run the new work of a participant now, if it has any."""
-        if participant in self._new.get(participant.client, ()):
-            _take(self._new, participant.client, participant)()
-
-    def refuse(self, client: Hashable) -> None:
-        """Count a refusal of a client's data."""
-        now = time.monotonic()
-        until = max(self._refused_until.pop(client, now), now) + REFUSAL_SECONDS
-        self._refused_until[client] = min(until, now + MOST_SECONDS)
-        if len(self._refused_until) > MAX_REFUSED:
-            del self._refused_until[next(iter(self._refused_until))]
-
-    def wait_seconds(self, client: Hashable) -> float:
-        """How long the client has to wait for its refusals."""
-        return max(0.0, self._refused_until.get(client, 0.0) - time.monotonic() - FREE_SECONDS)
+    def leave(self, connection: Member) -> None:
+        """Run the new work of a connection now, if it has any."""
+        if connection in self._new.get(connection.client, ()):
+            _take(self._new, connection.client, connection)()
 
     def _tick(self) -> None:
         """Begin the next iteration as soon as this one has ended."""
@@ -151,10 +132,10 @@ class Turns(Generic[P]):
             self._timer = asyncio.get_running_loop().call_later(pause, self._run_backlog) if self._backlog else None
 
 
-def _take(queue: Queue[P], client: Hashable, participant: P | None = None) -> Work:
-    """Remove and return the work of a participant, by default of the client's next; the client is the last one then."""
+def _take(queue: Queue, client: Hashable, connection: Member | None = None) -> Work:
+    """Remove and return the work of a connection, by default of the client's next; the client is the last one then."""
     works = queue.pop(client)
-    work = works.pop(next(iter(works)) if participant is None else participant)
+    work = works.pop(next(iter(works)) if connection is None else connection)
     if works:
         queue[client] = works
     return work
@@ -165,10 +146,9 @@ def _wake(entered: "asyncio.Future[None]") -> None:
         entered.set_result(None)
 
 
-FIRST_REQUESTS, NEXT_REQUESTS, PIPELINED_REQUESTS = 2, 4, 1
-"""How many requests may begin in one iteration of the event loop: the first ones of their connections, later ones, and
-pipelined ones (sent before the last response). Many requests of one kind then delay neither the others nor health
-checks, and clients that do not pipeline are served first."""
+FIRST_REQUESTS, NEXT_REQUESTS = 2, 4
+"""How many requests may begin in one iteration of the event loop: the first ones of their connections, and later ones.
+Many requests of one kind then delay neither the others nor health checks."""
 PARSE_SECONDS = 0.0005
 """Time in one iteration of the event loop after which no more connections begin to parse."""
 RESERVED = 64
@@ -180,33 +160,14 @@ COMPARED = 64
 """The slowest connection is the slowest of this many whose clients have been silent for longest."""
 
 
-class Member(Participant, Protocol):
-    """The interface of a connection for `Connections`."""
-
-    transport: asyncio.Transport
-    pace: Pace
-
-    def displace(self, error: Overloaded) -> None:
-        """End the connection, with this error where a response is due."""
-
-
-class Slot(IntEnum):
-    """The slot of a connection that begins a request; NONE is false."""
-
-    NONE = 0
-    RESERVE = 1
-    """It is closed after the response."""
-    MEMBER = 2
-
-
 class Connections:
     """The connections of one process: at most `most`, and `reserved` more for newcomers and health requests.
 
     A newcomer beyond the limit is in the reserve until its request is known. A request for the service's health is
     served there. Any other request displaces the first connection of this list: the oldest without a request; an idle
-    one, whose last response was more than IDLE_SECONDS ago; one whose client does not read; one whose pipelined request
-    has not begun; the slowest upload or stream, if it is slower than `min_upload_bytes_per_second`; the longest idle;
-    the slowest. If all are at work, the request is refused.
+    one, whose last response was more than IDLE_SECONDS ago; one whose client does not read; the slowest upload or
+    stream, if it is slower than `min_upload_bytes_per_second`; the longest idle; the slowest. If all are at work, the
+    request is refused.
     """
 
     def __init__(self, most: int, clock: Callable[[], float] = time.monotonic, *, reserved: int = RESERVED) -> None:
@@ -221,9 +182,8 @@ class Connections:
         self._answered: dict[Member, float] = {}  # since when they are idle, the longest first
         self._awaiting: dict[Member, None] = {}  # members that wait for their client's bytes, the longest first
         self._stalled: dict[Member, float] = {}  # since when their clients do not read, the longest first
-        self.parsing = Turns[Member](seconds=PARSE_SECONDS)
-        self.first_requests, self.next_requests = Turns[Member](most=FIRST_REQUESTS), Turns[Member](most=NEXT_REQUESTS)
-        self.pipelined_requests = Turns[Member](most=PIPELINED_REQUESTS)
+        self.parsing = Turns(seconds=PARSE_SECONDS)
+        self.first_requests, self.next_requests = Turns(most=FIRST_REQUESTS), Turns(most=NEXT_REQUESTS)
 
     def __len__(self) -> int:
         return len(self._members)
@@ -236,24 +196,27 @@ class Connections:
         else:
             self._enter_reserve(connection)
 
-    def start(self, connection: Member, *, health: bool = False) -> Slot:
-        """Begin a request: its connection has a slot, gets one, or needs none for `health`."""
+    def start(self, connection: Member, *, health: bool = False) -> bool:
+        """Begin a request: its connection has a slot, gets one, or needs none for `health`; False if it is refused.
+
+        The connection of a request in the reserve is closed after the response.
+        """
         if connection in self._members:
             self._new.pop(connection, None)
             self._answered.pop(connection, None)
-            return Slot.MEMBER
+            return True
         if connection not in self._reserve:
-            return Slot.NONE  # displaced meanwhile
+            return False  # displaced meanwhile
         del self._reserve[connection]
         if health:
             self._reserve[connection] = None  # behind the ones that have sent no request yet
-            return Slot.RESERVE
+            return True
         if self._bound.free < 1 and not self._displace():
             metrics.CONNECTIONS_CLOSED.labels("refused").inc()
             self._reserve[connection] = None
-            return Slot.NONE
+            return False
         self._join(connection)
-        return Slot.MEMBER
+        return True
 
     def full(self) -> Overloaded:
         """Why a request is refused."""
@@ -314,7 +277,7 @@ class Connections:
         self._members.discard(connection)
         for order in (self._new, self._answered, self._awaiting, self._stalled):
             order.pop(connection, None)
-        for turns in (self.first_requests, self.next_requests, self.pipelined_requests):
+        for turns in (self.first_requests, self.next_requests):
             turns.leave(connection)
         self._bound.add(-1)
 
@@ -328,7 +291,7 @@ class Connections:
 
     def _displace(self) -> bool:
         """End the least useful connection, if there is one."""
-        unused, pipelining = next(iter(self._new), None), self.pipelined_requests.oldest()
+        unused = next(iter(self._new), None)
         stalled, answered = next(iter(self._stalled), None), next(iter(self._answered), None)
         idle = answered is not None and self._clock() - self._answered[answered] > IDLE_SECONDS
         if unused is not None:
@@ -339,8 +302,6 @@ class Connections:
             metrics.CONNECTIONS_CLOSED.labels("unread").inc()
             stalled.transport.abort()
             self._leave(stalled)
-        elif pipelining is not None:
-            self._end(pipelining, "pipelining")
         elif (slowest := self._slowest()) is not None and (answered is None or slowest.pace.is_slow):
             self._end(slowest, "slow")
         elif answered is not None:

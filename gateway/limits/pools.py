@@ -257,21 +257,23 @@ IDLE_SECONDS = 1.0
 """A client that has not read, and has not sent a request or a frame, for this long is idle."""
 
 
-class PoolClient(ABC):
-    """The eviction rule's view of a client."""
+class PoolClient:
+    """The eviction rule's view of a client. One of this class is never evicted, and no other one is evicted for it."""
 
     @property
-    @abstractmethod
     def is_idle(self) -> bool:
         """Whether the gateway waits for this client; others are never evicted."""
+        return False
 
-    @abstractmethod
-    def eviction_score(self, held: int) -> float:
+    def eviction_score(self, held: int) -> float:  # noqa: ARG002  # subclasses need it
         """The idle client with the highest score is evicted first; `held` is how much it holds of the pool."""
+        return math.inf
 
-    @abstractmethod
     def evict(self, error: Overloaded) -> None:
         """End this client's work with an error; it then holds nothing."""
+
+
+NEVER_EVICTED = PoolClient()
 
 
 class UploadingClient(PoolClient):
@@ -289,7 +291,7 @@ class UploadingClient(PoolClient):
         return held / max(self.pace.bytes_per_second, 1.0)
 
 
-class WaitingClient(PoolClient):
+class WaitingClient(PoolClient, ABC):
     """A client that reads, or sends messages: its score is the time for which it has done neither."""
 
     @property
@@ -305,23 +307,6 @@ class WaitingClient(PoolClient):
     def eviction_score(self, held: int) -> float:  # noqa: ARG002  # the amount does not matter
         """Seconds for which the gateway has waited."""
         return self.idle_seconds
-
-
-class NeverEvicted(PoolClient):
-    """A client that is never evicted, and for which no other is."""
-
-    is_idle = False
-
-    def eviction_score(self, held: int) -> float:  # noqa: ARG002  # see PoolClient
-        """Above every other score, so a pool that is full refuses this client."""
-        return math.inf
-
-    def evict(self, error: Overloaded) -> None:
-        """Never called."""
-        raise AssertionError from error
-
-
-_NEVER_EVICTED = NeverEvicted()
 
 
 class PoolLease:
@@ -372,7 +357,7 @@ class PoolLease:
         """Give everything back; a second call does nothing."""
         if self.held:
             self.hold(0)
-        self.client = _NEVER_EVICTED  # it may refer to the lease, and full garbage collections are long
+        self.client = NEVER_EVICTED  # it may refer to the lease, and full garbage collections are long
 
 
 class Pool:

@@ -19,7 +19,7 @@ from gateway.errors import (
     InvalidRequest,
     Overloaded,
 )
-from gateway.limits.connections import Member, Slot, Turns
+from gateway.limits.connections import Turns
 from gateway.server.connection import Connection, Needs, Phase, ProtocolOf, head
 from gateway.values.quantities import size
 
@@ -47,7 +47,7 @@ class HttpCycle:
         header_bytes: int,
         keep_alive: bool,
         expects_continue: bool,
-        start_turns: Turns[Member] | None,
+        start_turns: Turns | None,
     ) -> None:
         self._connection = connection
         self._transport = connection.transport
@@ -493,16 +493,11 @@ class HttpHandler:
         scope = self._scope()
         scope["method"] = method.decode("ascii")
         health = method in (b"GET", b"HEAD") and scope["path"].startswith(HEALTH_PATH)
-        slot = connection.connections.start(connection, health=health)
-        if not slot:
-            raise self._refused(connection.connections.full())
+        connections = connection.connections
+        if not connections.start(connection, health=health):
+            raise self._refused(connections.full())
         first, self._known = not self._known, True
-        if self._cycles:
-            start_turns = connection.connections.pipelined_requests
-        elif first:
-            start_turns = connection.connections.first_requests
-        else:
-            start_turns = connection.connections.next_requests
+        start_turns = connections.first_requests if first else connections.next_requests
         cycle = HttpCycle(
             connection,
             self.complete,
@@ -511,7 +506,7 @@ class HttpHandler:
             keep_alive=not self._stopping
             and self._parser.get_http_version() != "1.0"
             and self._parser.should_keep_alive()
-            and slot is not Slot.RESERVE,
+            and not connections.reserves(connection),
             expects_continue=self._expects_continue,
             start_turns=None if first and health else start_turns,
         )

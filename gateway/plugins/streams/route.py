@@ -16,7 +16,7 @@ from gateway.api.parameters import reading, request_spec
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import Problem
 from gateway.errors import GatewayError, InternalError, clear_frames
-from gateway.limits.pools import NeverEvicted
+from gateway.limits.pools import NEVER_EVICTED
 from gateway.plugins.streams.errors import UpgradeRequired
 from gateway.plugins.streams.messages import error_message
 from gateway.plugins.streams.options import StreamParameters
@@ -106,7 +106,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     # A stream keeps its version, and each frame is charged.
     spec = replace(spec, split=False, paid=False)
     # A frame that cannot wait is dropped: no upload is evicted for it.
-    lease = context.shared["uploads"].lease(NeverEvicted(), key_bound=context.caller.upload_bytes)
+    lease = context.shared["uploads"].lease(NEVER_EVICTED, key_bound=context.caller.upload_bytes)
     context.leases.append(lease)
     return StreamSession(context.service, settings, lease, parameters, spec, context.is_allowed)
 

@@ -25,7 +25,7 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.backend import CallLimits
-from gateway.limits.pools import NeverEvicted, PoolLease, upload_buffer
+from gateway.limits.pools import NEVER_EVICTED, PoolLease, upload_buffer
 from tests.asking import encode
 from tests.doubles.scripted import (
     Body,
@@ -93,7 +93,7 @@ class Requests(RuleBasedStateMachine):
             await client.gone.wait()
             raise ClientDisconnect
 
-        with self.uploads.lease(NeverEvicted()) as client.buffer:
+        with self.uploads.lease(NEVER_EVICTED) as client.buffer:
             async with self.service.classify(client.body.uploads(), query(timeout_seconds), leaving) as results:
                 async for result in results:
                     client.results += 1

@@ -7,8 +7,8 @@ from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
 from gateway.limits.pools import (
+    NEVER_EVICTED,
     Bound,
-    NeverEvicted,
     Pace,
     Pool,
     PoolLease,
@@ -80,7 +80,7 @@ def counted(name: str) -> float:
 
 def test_held_bytes_are_counted_while_they_are_held(uploads):
     before = counted("gateway_waiting_bytes")
-    with uploads.lease(NeverEvicted()) as lease:
+    with uploads.lease(NEVER_EVICTED) as lease:
         for _ in range(50):
             lease.hold(60)
             lease.hold(0)
@@ -131,7 +131,7 @@ def test_slowest_uploads_are_evicted(uploads, clock, stalled, newcomer, evicted)
 )
 def test_upload_is_not_evicted(uploads, clock, speed, is_idle, newcomers_speed):
     upload, _ = opened(uploads, clock, nbytes=90, speed=speed, is_idle=is_idle)
-    newcomer = Upload(clock, newcomers_speed) if newcomers_speed else NeverEvicted()
+    newcomer = Upload(clock, newcomers_speed) if newcomers_speed else NEVER_EVICTED
     with pytest.raises(Overloaded):
         uploads.lease(newcomer, 20)
     assert upload.error is None
@@ -148,7 +148,7 @@ def test_response_past_the_limit_is_refused_if_every_client_reads():
 
 def test_response_above_the_limit_is_built_alone():
     buffer = response_buffer(MAX)
-    with buffer.lease(NeverEvicted(), 60) as large, buffer.lease(NeverEvicted()) as small:
+    with buffer.lease(NEVER_EVICTED, 60) as large, buffer.lease(NEVER_EVICTED) as small:
         large.grow(MAX)
         with pytest.raises(Overloaded):
             small.grow(1)
@@ -196,8 +196,8 @@ def test_clients_of_a_key_hold_its_bound_together_and_evict_no_other_client(cloc
     pool, key_bound = upload_buffer(MAX), Bound("share", MAX // 2)
     slow, first, second = (
         Upload(clock, 1),
-        pool.lease(NeverEvicted(), key_bound=key_bound),
-        pool.lease(NeverEvicted(), key_bound=key_bound),
+        pool.lease(NEVER_EVICTED, key_bound=key_bound),
+        pool.lease(NEVER_EVICTED, key_bound=key_bound),
     )
     other = pool.lease(slow)
     other.hold(10)

@@ -78,18 +78,3 @@ async def test_work_that_fails_stops_no_other():
         while len(done) < 2:  # noqa: ASYNC110  # no event
             await asyncio.sleep(0.001)
     assert len(failures) == 2
-
-
-def test_client_that_is_refused_often_waits(monkeypatch):
-    """Up to a limit; the memory for all clients is bounded."""
-    monkeypatch.setattr(module, "MAX_REFUSED", 2)
-    turns = Turns()
-    for _ in range(int(module.FREE_SECONDS / module.REFUSAL_SECONDS)):
-        turns.refuse("rarely")
-    assert turns.wait_seconds("rarely") == 0
-    for _ in range(1_000):
-        turns.refuse("often")
-    assert 0.5 < turns.wait_seconds("often") <= module.MOST_SECONDS
-    turns.refuse("rarely")
-    turns.refuse("another")
-    assert turns.wait_seconds("often") == 0

@@ -272,7 +272,7 @@ async def test_messages_that_wait_stop_the_reading():
         await until(connection.transport.is_reading)
 
 
-class Held(Turns[Connection]):
+class Held(Turns):
     """Turns that the test begins."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import grpc
 
 from gateway import metrics
-from gateway.errors import HeadersTooLarge, InvalidBody, Overloaded, UploadTimeout
+from gateway.errors import HeadersTooLarge, InvalidBody, UploadTimeout
 from gateway.limits.pools import Bound, Pool, PoolClient
 from gateway.plugins.oip.grpc_api.status import failure_of
 from gateway.server.http import MAX_HEADER_BYTES
@@ -132,15 +132,9 @@ class Call:
 class Arrived(PoolClient):
     """A new call: idle clients are evicted for it, and it is never evicted."""
 
-    is_idle = False
-
     def eviction_score(self, held: int) -> float:  # noqa: ARG002  # see PoolClient
         """Below every client that the gateway waits for."""
         return 0.0
-
-    def evict(self, error: Overloaded) -> None:
-        """Never called."""
-        raise AssertionError from error
 
 
 def _address(peer: str) -> tuple[str, int] | None:
