@@ -34,7 +34,7 @@ def stream(
     model: ServiceModel = None,
     smoothing: Annotated[
         str | None,
-        typer.Option(help="hold, exponential, majority, hysteresis or none; by default hold.", show_default=False),
+        typer.Option(help="exponential or none; by default exponential.", show_default=False),
     ] = None,
     fps: Annotated[
         float | None, typer.Option(help="Maximum frames per second; by default all.", min=0.01, show_default=False)

@@ -1,4 +1,4 @@
-"""The stateful model on the real Triton: each way of smoothing, sequences apart from each other, and their places."""
+"""The stateful model on the real Triton: its average, sequences apart from each other, and their places."""
 
 import shutil
 from collections.abc import Iterator
@@ -62,25 +62,8 @@ def test_exponential_smoothing_is_a_moving_average(client):
     expected = [NOISE[0]]
     for frame in NOISE[1:]:
         expected.append(0.25 * frame + 0.75 * expected[-1])
-    results = play(client, NOISE, 1, smoothing="exponential", alpha=0.25)
+    results = play(client, NOISE, 1, alpha=0.25)
     assert results == pytest.approx(np.array(expected), abs=1e-6)
-
-
-def test_majority_is_the_share_of_recent_frames_won_by_a_class(client):
-    best = NOISE.argmax(axis=1)
-    expected = [np.bincount(best[max(0, n - 4) : n + 1], minlength=7) / min(n + 1, 5) for n in range(len(NOISE))]
-    assert play(client, NOISE, 1, smoothing="majority", window=5) == pytest.approx(np.array(expected))
-
-
-def test_hysteresis_reports_a_class_between_enter_and_leave(client):
-    frames = [[0.5, 0.1], [0.7, 0.1], [0.5, 0.65], [0.3, 0.5], [0.5, 0.5], [0.7, 0.3]]
-    expected = [[0, 0], [0.7, 0], [0.5, 0.65], [0, 0.5], [0, 0.5], [0.7, 0]]
-    results = play(client, np.array(frames, np.float32), 1, smoothing="hysteresis", enter=0.6, leave=0.4)
-    assert results == pytest.approx(np.array(expected, np.float32))
-
-
-def test_no_smoothing_returns_the_frames_own_scores(client):
-    assert np.array_equal(play(client, NOISE, 1, smoothing="none"), NOISE)
 
 
 def test_interleaved_sequences_have_separate_states(client):
@@ -101,10 +84,7 @@ def test_interleaved_sequences_have_separate_states(client):
 @pytest.mark.parametrize(
     ("classes", "parameters", "words"),
     [
-        (7, {"smoothing": "wild"}, "smoothing 'wild' is none of"),
         (7, {"alpha": 0}, "alpha must be above 0"),
-        (7, {"window": 0}, "window must be from 1"),
-        (7, {"enter": 0.2, "leave": 0.3}, "leave must be from 0 to enter"),
         (3, {}, "a frame of 3 classes in a sequence of 7"),
     ],
 )

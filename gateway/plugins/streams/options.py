@@ -3,21 +3,17 @@
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.inference.backend import Parameters
 from gateway.inference.request_spec import ModelName, ModelVersion, TimeoutSeconds, TopK
 
 
 class Smoothing(StrEnum):
     """How the scores of a sequence are computed from those of its frames."""
 
-    HOLD = "hold"
-    """As exponential; the first class stays until another one leads by a margin."""
     EXPONENTIAL = "exponential"
-    MAJORITY = "majority"
-    HYSTERESIS = "hysteresis"
     NONE = "none"
+    """There is no sequence."""
 
 
 class Drop(StrEnum):
@@ -44,35 +40,11 @@ class StreamParameters(BaseModel):
     """Only classes with these labels."""
     timeout: TimeoutSeconds = None
     """Deadline of a frame in seconds, from the start of its classification."""
-    smoothing: Smoothing = Smoothing.HOLD
-    """How the sequence's scores are computed: hold, exponential, majority, hysteresis, or none for no sequence."""
+    smoothing: Smoothing = Smoothing.EXPONENTIAL
+    """How the sequence's scores are computed: exponential, or none for no sequence."""
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.3
-    """Hold and exponential: the weight of the newest frame."""
+    """The weight of the newest frame."""
     margin: Annotated[float, Field(ge=0, le=1)] = 0.15
-    """Hold: how far another class must lead before it replaces the first one."""
-    window: Annotated[int, Field(ge=1, le=10_000)] = 15
-    """Majority: the number of latest frames that vote, each for its best class."""
-    enter: Annotated[float, Field(ge=0, le=1)] = 0.6
-    """Hysteresis: a class is returned from this score on."""
-    leave: Annotated[float, Field(ge=0, le=1)] = 0.4
-    """Hysteresis: a returned class stays until its score falls below this."""
+    """How far another class must lead in the sequence before it replaces the first one."""
     drop: Drop = Drop.OLDEST
     """Which frames are dropped if too many wait: oldest; or never, and then the gateway reads more slowly."""
-
-    @model_validator(mode="after")
-    def _leave_is_not_above_enter(self) -> "StreamParameters":
-        if self.leave > self.enter:
-            msg = "'leave' must not be above 'enter'"
-            raise ValueError(msg)
-        return self
-
-    @property
-    def for_the_model(self) -> Parameters:
-        """The parameters of the stateful model."""
-        return {
-            "smoothing": Smoothing.EXPONENTIAL.value if self.smoothing is Smoothing.HOLD else self.smoothing.value,
-            "alpha": self.alpha,
-            "window": self.window,
-            "enter": self.enter,
-            "leave": self.leave,
-        }

@@ -357,19 +357,16 @@ class StreamSession(WaitingClient):
     async def _sequence_member(self, result: Result, labels: TextSequence[str]) -> dict[str, Any]:
         """Add a frame to the sequence; returns the member of the result: the sequence's classes, or the error."""
         assert result.scores is not None
-        parameters = self._parameters
         try:
             if self._sequence is None:
                 self._sequence = await self._service.backend.sequence(*self._model)
             deadline = Deadline.after(self._spec.timeout_seconds)
-            state: SequenceScores = await self._sequence.add(
-                result.scores, parameters.for_the_model, deadline, self._spec.request_id
-            )
+            alpha = {"alpha": self._parameters.alpha}
+            state: SequenceScores = await self._sequence.add(result.scores, alpha, deadline, self._spec.request_id)
         except GatewayError as error:
             return sequence_member(None, [], error)
-        margin = parameters.margin if parameters.smoothing is Smoothing.HOLD else 0.0
         smoothed = self._held.predictions(
-            state.scores, labels, self._selection, margin, multi_label=result.row.multi_label
+            state.scores, labels, self._selection, self._parameters.margin, multi_label=result.row.multi_label
         )
         return sequence_member(state, smoothed, None)
 

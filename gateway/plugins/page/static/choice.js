@@ -7,7 +7,7 @@ import { curl, javascript, percent, pythonClient } from "./words.js";
 
 const NAMES = 3;
 const PRESET = "top_k=5";
-const SMOOTHING = "hold";
+const SMOOTHING = "exponential";
 
 const TABS = ["images", "camera"];
 const tabs = TABS.map((name) => $(`tab-${name}`));

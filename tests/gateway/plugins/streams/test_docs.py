@@ -29,5 +29,5 @@ def test_every_parameter_is_documented_with_its_default():
     given = StreamParameters()
     for name in ("smoothing", "drop"):
         assert told[name] == f"`{getattr(given, name)}`"
-    for name in ("alpha", "window", "enter", "leave"):
+    for name in ("alpha", "margin"):
         assert str(getattr(given, name)) in told[name]
