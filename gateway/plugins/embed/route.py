@@ -1,43 +1,24 @@
-"""POST /embed: images in, their embeddings out.
-
-The formats of the response:
-
-native   one result for each file, as from `POST /predict`, with its embedding
-openai   the format of OpenAI's embeddings API (https://platform.openai.com/docs/api-reference/embeddings)
-"""
+"""POST /embed: images in, their embeddings out, as one result for each file."""
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
-from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import Native, respond
 from gateway.api.parameters import image_route, open_uploads, request_spec
 from gateway.api.request_context import request_context
 from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut
-from gateway.errors import GatewayError
-from gateway.hooks import AnswerShape
-from gateway.inference.answer_shape import Foreign
 from gateway.inference.backend import Embeddings
 from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds, TopK
 from gateway.inference.result import Result, Selection
 
 router = APIRouter(tags=["classify"])
-
-
-class VectorShape(StrEnum):
-    """The format of a response."""
-
-    # The OpenAPI document names this class, and generated clients with it.
-    NATIVE = "native"
-    OPENAI = "openai"
 
 
 class Encoding(StrEnum):
@@ -66,8 +47,6 @@ class EmbeddingParameters(BaseModel):
     """Deadline for each file in seconds, from its last byte on."""
     strict: bool = False
     """Whether a damaged JPEG is refused; by default its result has `warning`."""
-    format: VectorShape = VectorShape.NATIVE
-    """The format of the response: this service's own, or OpenAI's."""
 
 
 Embedding = list[float] | str | None
@@ -101,31 +80,6 @@ class EmbedResponse(Schema):
     summary: SummaryOut
 
 
-class OpenAIEmbedding(Schema):
-    """One embedding in OpenAI's format; if a file failed, it is null and `error` is set."""
-
-    object: Literal["embedding"] = "embedding"
-    index: int
-    embedding: Embedding
-    error: ErrorOut | None = None
-
-
-class OpenAIUsage(Schema):
-    """Tokens; always 0 for images."""
-
-    prompt_tokens: int = 0
-    total_tokens: int = 0
-
-
-class OpenAIResponse(Schema):
-    """OpenAI's list of embeddings."""
-
-    object: Literal["list"] = "list"
-    data: list[OpenAIEmbedding]
-    model: str
-    usage: OpenAIUsage
-
-
 class NativeEmbeddings(Native):
     """Like the format of `POST /predict`, with an embedding in each result."""
 
@@ -141,38 +95,6 @@ class NativeEmbeddings(Native):
         if not self._parameters.top_k:
             predictions = []
         return {**known, "embedding": _embedding(result, self._parameters), "predictions": predictions, "error": error}
-
-
-class OpenAIEmbeddings(Foreign):
-    """OpenAI's list of embeddings; the error of a single file is the error of the response."""
-
-    documents = OpenAIResponse
-
-    def __init__(self, parameters: EmbeddingParameters) -> None:
-        self._parameters = parameters
-
-    def item(self, result: Result, spec: RequestSpec) -> object:
-        """The members of OpenAIEmbedding."""
-        return {"object": "embedding", "index": result.index, **cast("dict[str, object]", super().item(result, spec))}
-
-    def result(self, result: Result) -> object:
-        """The member `embedding`."""
-        return {"embedding": _embedding(result, self._parameters)}
-
-    def error(self, error: GatewayError) -> object:
-        """The error's code and message, with a null embedding."""
-        return {"embedding": None, "error": {"code": error.code, "message": error.message}}
-
-    def around(self, results: Sequence[Result], spec: RequestSpec) -> tuple[bytes, bytes]:  # noqa: ARG002
-        """A list, even for one image, and the model."""
-        after = b'],"model":%b,"usage":%b}' % (to_json(spec.model_name), to_json(OpenAIUsage()))
-        return b'{"object":"list","data":[', after
-
-
-SHAPES: dict[VectorShape, Callable[[EmbeddingParameters], AnswerShape]] = {
-    VectorShape.NATIVE: NativeEmbeddings,
-    VectorShape.OPENAI: OpenAIEmbeddings,
-}
 
 
 def _embedding(result: Result, parameters: EmbeddingParameters) -> Any:  # noqa: ANN401  # a text, a list or None
@@ -196,7 +118,7 @@ def normalized(embedding: NDArray[np.float32]) -> NDArray[np.float32]:
     EmbeddingParameters,
     {"description": "At least one file has an embedding; each file has its own result."},
     summary="Embeddings of images",
-    response_model=EmbedResponse | OpenAIResponse,
+    response_model=EmbedResponse,
 )
 async def embed(request: Request) -> Response:
     """Compute an embedding of each image, with a model that was added with `--embeddings`.
@@ -216,4 +138,4 @@ async def embed(request: Request) -> Response:
         embeddings=Embeddings.NEEDED,
         strict=parameters.strict,
     )
-    return await respond(context, spec, body, uploads, SHAPES[parameters.format](parameters))
+    return await respond(context, spec, body, uploads, NativeEmbeddings(parameters))

@@ -88,7 +88,7 @@ def post(client: Client, key: str, path: str, body: str, headers: dict[str, str]
     [
         ("/predict", '{"images": [{"b64": "IMAGE", "filename": "%s"}]}'),
         ("/predict", '{"images": [{"b64": "IMAGE", "%s": 1}]}'),
-        ("/embed?format=openai", '{"images": [{"b64": "IMAGE", "%s": 1}]}'),
+        ("/embed", '{"images": [{"b64": "IMAGE", "%s": 1}]}'),
         ("/predict", '{"%s": [{"b64": "IMAGE"}]}'),
         ("/predict", '{"inputs": "IMAGE", "parameters": {"%s": 1}}'),
         (INFER, '{"id": "%s", "inputs": [TENSOR]}'),

@@ -35,15 +35,14 @@ def url() -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize(("command", "documented"), EXAMPLES, ids=["native", "openai"])
-def test_documented_request_gets_its_documented_response(url: str, command: str, documented: str):
+def test_documented_request_gets_its_documented_response(url: str):
+    ((command, documented),) = EXAMPLES
     command = command.replace("http://127.0.0.1:8080", url)
     answer = subprocess.run(["bash", "-c", command], cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     assert matches(values(documented), values(answer)), answer
 
 
-def test_every_parameter_is_documented_and_every_example_is_found():
-    assert len(EXAMPLES) == TEXT.count("```console\n$ curl") == 2
+def test_every_parameter_is_documented():
     assert set(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)) == set(EmbeddingParameters.model_fields)
 
 

@@ -1,4 +1,4 @@
-"""POST /embed: the embedding of each file, in several response shapes, with the limits of POST /predict."""
+"""POST /embed: the embedding of each file, with the limits of POST /predict."""
 
 import base64
 import json
@@ -59,20 +59,6 @@ def test_embeddings_can_be_normalised_and_base64_encoded_and_classes_included(cl
     assert one["predictions"] == [{"label": "cat", "class_id": 0, "score": 0.9}]
 
 
-def test_openai_client_can_read_the_response(client):
-    answer = embedded(client, PNG, b"no picture", format="openai")
-    assert answer["object"] == "list"
-    assert answer["model"] == "ensemble_model"
-    assert answer["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
-    first, second = answer["data"]
-    assert first == {"object": "embedding", "index": 0, "embedding": VECTOR.tolist()}
-    assert second["embedding"] is None
-    assert second["error"]["code"] == "unsupported_format"
-    # A single file that fails is a problem document.
-    alone = client.post("/embed", files=files(b"no picture"), params={"format": "openai"})
-    assert (alone.status_code, alone.json()["code"]) == (415, "unsupported_format")
-
-
 def test_parameters_may_be_form_fields_and_images_json(client):
     form = [("normalize", (None, "true")), ("encoding_format", (None, "base64")), *files(PNG)]
     (one,) = client.post("/embed", files=form).json()["results"]
@@ -98,7 +84,6 @@ def test_streamed_lines_name_their_model(client):
         ({"params": {"threshold": 0.5}}, 422, "invalid_parameter"),
         ({"params": {"encoding_format": "int8"}}, 422, "invalid_parameter"),
         ({"params": {"top_k": MAX_TOP_K + 1}}, 422, "invalid_parameter"),
-        ({"params": {"format": "openai"}, "headers": {"Accept": "application/x-ndjson"}}, 422, "invalid_parameter"),
         ({"params": {"model": "plain"}}, 422, "no_features"),
     ],
     ids=str,
