@@ -1,11 +1,9 @@
 """Two models that classify the colour of an image, so that tests of the page know the results without a Triton."""
 
-import io
 from datetime import UTC, datetime
 
 import cv2
 import numpy as np
-from PIL import Image
 
 from gateway.inference.backend import Call, ModelInfo
 from gateway.inference.result import Row
@@ -50,14 +48,6 @@ def picture(colour: str, number: int = 0) -> bytes:
     pixels = np.full((60, 120, 3), COLOURS[colour], np.uint8)
     pixels[0, 0] = number
     return encode(pixels, ".png")
-
-
-def animation(*colours: str) -> bytes:
-    """A GIF that shows each colour for a second."""
-    first, *others = (Image.new("RGB", (120, 60), COLOURS[colour]) for colour in colours)
-    file = io.BytesIO()
-    first.save(file, "GIF", save_all=True, append_images=others, duration=1000)
-    return file.getvalue()
 
 
 def video(**colours: int) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, FilePayload, Page, Route, expect
 
 from gateway.plugins.keys.key_file import add_key
-from tests.browser.backend import animation, picture
+from tests.browser.backend import picture
 from tests.browser.conftest import PATIENCE_MS, box, enter_key, file, page_of, read_download
 from tests.doubles.backend import StubBackend
 from tests.processes import wait_for
@@ -136,15 +136,6 @@ def test_two_models_answer_side_by_side(page: Page, tmp_path):
     expect(page.locator("#tally")).to_have_text("2 classified")
     expect(page.locator(".card").first.locator(".model")).to_have_text(["colours", "moods"])
 
-    page.get_by_role("button", name="Open blue-0.png").click()
-    expect(page.locator(".seen strong")).to_have_text(["What colours saw", "What moods saw"])
-    middle = "From the middle 25.0% of the width, 50.0% of the height, at 16 × 16"
-    expect(page.locator(".seen span")).to_have_text(["What is in the frame, at 32 × 32", middle])
-    page.keyboard.press("ArrowRight")
-    expect(page.locator("#viewer-name")).to_have_text("red-0.png")
-    expect(page.locator(".seen strong")).to_have_text(["What colours saw", "What moods saw"])
-    page.keyboard.press("Escape")
-
     expect(page.locator(".disagree:visible")).to_have_count(1)
     page.locator("#kinds").get_by_text("Disagree").click()
     shows(page, "red-0.png")
@@ -191,31 +182,6 @@ def test_card_says_what_the_model_is(page: Page):
     expect(page.locator("#about-words")).to_be_hidden()
 
 
-@pytest.mark.parametrize("origins", [["*"], []], ids=str)
-def test_embed_code_shows_the_page_on_a_site_of_the_settings(context: BrowserContext, origins: list[str]):
-    with page_of(context, cors_origins=origins) as page:
-        expect(page.locator("#about-name")).to_have_text("colours")
-        page.get_by_role("button", name="Settings").click()
-        page.get_by_role("button", name="Copy embed code").click()
-        expect(page.locator("#embed")).to_have_text("Copied")
-        code = page.evaluate("navigator.clipboard.readText()")
-        page.get_by_role("button", name="Copy link").click()
-        expect(page.locator("#link")).to_have_text("Copied")
-        assert page.evaluate("navigator.clipboard.readText()").endswith("?model=colours")
-        site = context.new_page()
-        said: list[str] = []
-        site.on("console", lambda message: said.append(message.text))
-        # Another origin, whose policy has no word about frames in it.
-        site.goto(page.url.replace("127.0.0.1", "localhost") + "openapi.json")
-        site.evaluate("code => (document.body.innerHTML = code)", code)
-        name = site.frame_locator("iframe").locator("#about-name")
-        if origins:
-            expect(name).to_have_text("colours")
-        else:
-            # Waits in the browser, which then has the message.
-            wait_for(lambda: site.evaluate("1") and any("frame-ancestors" in words for words in said))
-
-
 @pytest.mark.parametrize("access", ["open", "key"])
 def test_metrics_that_need_a_key_have_no_link(context: BrowserContext, tmp_path, access: str):
     add_key(tmp_path / "keys", "page")
@@ -253,7 +219,9 @@ def test_labels_are_counted_and_the_slider_hides_those_below_the_threshold(page:
 def test_viewer_shows_the_crop_and_requests_every_label(page: Page):
     add(page, photos(blue=2))
     page.get_by_role("button", name="Open blue-0.png").click()
-    expect(page.locator(".seen span")).to_have_text("What is in the frame, at 32 × 32")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#viewer-name")).to_have_text("blue-1.png")
+    expect(page.locator("#viewer-seen")).to_have_text("The model saw what is in the frame, at 32 × 32.")
     image, frame = (box(page.locator(each)) for each in ("#viewer-image", "#viewer-frame"))
     assert frame["width"] == pytest.approx(image["width"] / 2, abs=1)
     assert frame["x"] - image["x"] == pytest.approx(image["width"] / 4, abs=1)
@@ -265,43 +233,15 @@ def test_viewer_shows_the_crop_and_requests_every_label(page: Page):
     page.get_by_label("Find a label").fill("colour 39")
     expect(page.locator("#viewer .scores li:visible")).to_have_count(1)
 
-    page.get_by_role("button", name="Next").click()
-    expect(page.locator("#viewer-name")).to_have_text("blue-1.png")
+    page.get_by_role("button", name="Previous").click()
+    expect(page.locator("#viewer-name")).to_have_text("blue-0.png")
     page.keyboard.press("Escape")
     expect(page.locator("#viewer")).to_be_hidden()
 
 
-def test_viewer_shows_the_frames_of_animations(page: Page, tmp_path):
-    film, still = animation("blue", "red", "green"), animation("red")
-    files = [("film.gif", film, "image/gif"), ("still.gif", still, "image/gif")]
-    add(page, [file(*each) for each in files])
-    expect(page.locator("#again")).to_have_text("Run again")
-    expect(page.locator("#tally")).to_have_text("2 classified")
-    page.get_by_role("button", name="Open film.gif").click()
-    expect(page.locator(".frames li")).to_have_text(["0.0 sblue90.0%", "1.0 sred60.0%", "2.0 sgreen90.0%"])
-    page.get_by_role("button", name="Next").click()
-    expect(page.locator("#viewer-name")).to_have_text("still.gif")
-    expect(page.locator(".frames")).to_have_count(0)
-    page.keyboard.press("Escape")
-    saved = json.loads(read_download(page, "Save as JSON", tmp_path).read_text())
-    assert [each["predictions"][0]["label"] for each in saved["results"][0]["frames"]] == ["blue", "red", "green"]
-    assert "frames" not in saved["results"][1]
-
-
-@pytest.mark.parametrize("most", [2, 8])
-def test_animation_with_too_many_frames_is_classified_as_a_still(context: BrowserContext, most: int, monkeypatch):
-    film = animation(*("blue", "red", "green") * 2)
-    monkeypatch.setattr("gateway.plugins.media.plugin.MAX_FRAMES", most)
-    with page_of(context) as page:
-        add(page, [file("one.gif", film, "image/gif"), file("two.gif", film, "image/gif")])
-        expect(page.locator("#tally")).to_have_text("2 classified")
-        expect(page.locator("#again")).to_have_text("Run again")
-
-
-def test_code_is_shown_in_three_ways(page: Page):
+def test_code_is_shown_in_two_ways(page: Page):
     starts = {
         "curl": "curl -F files=@cat.jpg",
-        "JavaScript": "const body = new",
         "Python": r"# pip install http://.*_client-.*\.whl\nfrom gateway_client import",
     }
     for name, start in starts.items():

@@ -66,6 +66,12 @@ def test_content_security_policy_allows_nothing_inline_or_external(client: Clien
     assert [words for words in ("unsafe", "//") if words in policy] == []
 
 
+def test_pages_of_listed_origins_may_have_the_page_in_a_frame():
+    with client_of(StubBackend(), cors_origins=["https://app.example"]) as client:
+        policy = client.get("/").headers["content-security-policy"]
+    assert policy.endswith("frame-ancestors 'self' https://app.example")
+
+
 def test_page_knows_the_errors_that_are_worth_a_retry():
     image_codes = {error.code for error in errors_of(installed()) if issubclass(error, errors.ImageError)}
     file_faults = set(re.findall(r'^  "(\w+)",$', text_of("entry.js"), flags=re.MULTILINE))
@@ -113,19 +119,6 @@ def test_csv_can_be_read_back_and_contains_no_formulas(evaluate):
     assert list(csv.reader(io.StringIO(text, newline=""))) == rows
     row = ["=1", "+1", "-1", "@a", "\t=1", "\r", ' "=1', "'=1", "\uff1d1", "a;=1", "cat", -1, 0.5, ""]
     assert evaluate(f"csv({json.dumps([row])})") == csv_line(row)
-
-
-def test_javascript_snippet_runs(evaluate):
-    """The code that needs no client of ours classifies a file, as a colleague with the URL alone would run it."""
-    with stub_service() as url:
-        address = json.dumps(f"{url}/predict?top_k=1")
-        script = evaluate(f"javascript({address}, '')")
-        file = f"new File([Buffer.from({json.dumps(PNG.hex())}, 'hex')], 'a b.png', {{ type: 'image/png' }})"
-        answer = evaluate(
-            f"await (async () => {{ globalThis.document = {{ querySelector: () => ({{ files: [{file}] }}) }};"
-            f"let shown; const console = {{ log: (text) => (shown = text) }};\n{script}\nreturn shown; }})()"
-        )
-    assert [each["label"] for each in answer["results"][0]["predictions"]] == ["cat"]
 
 
 def test_python_client_snippet_compiles(evaluate):

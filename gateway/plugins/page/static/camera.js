@@ -7,15 +7,13 @@ import { $, element } from "./dom.js";
 import { onKey, UNAUTHORIZED } from "./key.js";
 import { factsOf } from "./service.js";
 import { seen } from "./filters.js";
-import { Stream, wouldOpen } from "./stream.js";
+import { Stream } from "./stream.js";
 import { count, milliseconds, percent } from "./words.js";
 
 const ATTEMPTS = 5;
 const FIGURES_MS = 500;
 const WINDOW_MS = 3_000;
 const ANNOUNCE_MS = 4_000;
-/** On a phone the picture fills the screen from the beginning. */
-const TOUCH = matchMedia("(pointer: coarse) and (max-width: 860px)");
 
 const capture = new Capture($("camera-picture"), stop);
 let stream = null;
@@ -34,7 +32,6 @@ let announced = { label: "", at: 0 };
 
 async function start() {
   $("camera-start").disabled = true;
-  $("camera-plain").hidden = true;
   showStatus("Waiting for permission to use the camera.");
   try {
     if (!(await capture.start($("camera-device").value))) return;
@@ -47,7 +44,6 @@ async function start() {
   [last, dropped, skipped, recent, attempt] = [null, 0, 0, [], 0];
   $("camera-off").hidden = true;
   $("camera-on").hidden = false;
-  fill(TOUCH.matches);
   $("camera-stop").focus();
   drawAnswer();
   connect();
@@ -65,7 +61,6 @@ export function stop(reason = "") {
   stream = null;
   capture.stop();
   fault = reason instanceof Error ? reason : null;
-  fill(false);
   $("camera-on").hidden = true;
   $("camera-off").hidden = false;
   showStatus(fault?.message ?? reason, fault !== null);
@@ -75,12 +70,11 @@ export function stop(reason = "") {
 function connect() {
   clearTimeout(attemptTimer);
   stream?.close();
-  const query = cameraQuery();
   if (!attempt) showNote("Connecting");
-  stream = new Stream(query, { onMessage, onEnd: (reason) => onEnd(reason, query) });
+  stream = new Stream(cameraQuery(), { onMessage, onEnd });
 }
 
-async function onEnd(reason, query) {
+function onEnd(reason) {
   if (!capture.running) return;
   last = null;
   drawAnswer();
@@ -92,10 +86,6 @@ async function onEnd(reason, query) {
     return;
   }
   stop(reason);
-  if (reason.code !== "model_not_found" || $("smoothing").value === "none") return;
-  const plain = new URLSearchParams(query);
-  plain.set("smoothing", "none");
-  $("camera-plain").hidden = !(await wouldOpen(plain));
 }
 
 function onMessage(message, age) {
@@ -204,12 +194,6 @@ async function offerCameras() {
   );
 }
 
-/** Fill the window with the camera's picture, or show it among the rest of the page. */
-function fill(whole) {
-  $("camera-on").classList.toggle("full", whole);
-  $("camera-full").textContent = whole ? "Leave full screen" : "Full screen";
-}
-
 /** Open a new stream for the running camera: its parameters are those of its URL. */
 function again() {
   if (!capture.running) return;
@@ -221,15 +205,6 @@ $("camera-start").addEventListener("click", start);
 // A click before this module was loaded would be lost.
 $("camera-start").disabled = false;
 $("camera-stop").addEventListener("click", () => stop());
-$("camera-full").addEventListener("click", () => fill(!$("camera-on").classList.contains("full")));
-addEventListener("keydown", (event) => {
-  if (event.key === "Escape") fill(false);
-});
-$("camera-plain").addEventListener("click", () => {
-  $("smoothing").value = "none";
-  $("smoothing").dispatchEvent(new Event("change"));
-  start();
-});
 $("camera-device").addEventListener("change", () => {
   if (capture.running) capture.start($("camera-device").value).catch(stop);
 });

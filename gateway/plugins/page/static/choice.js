@@ -3,7 +3,7 @@
 import { $, copy } from "./dom.js";
 import { keyWanted } from "./key.js";
 import { chosenModel } from "./service.js";
-import { curl, javascript, percent, pythonClient } from "./words.js";
+import { curl, percent, pythonClient } from "./words.js";
 
 const NAMES = 3;
 const PRESET = "top_k=5";
@@ -71,7 +71,7 @@ export function drawAsked(all) {
   const code = imagesCode(all.length ? all.slice(0, NAMES) : ["cat.jpg"]);
   if ($("code").value !== code) $("code").value = code;
   $("code").rows = code.split("\n").length;
-  $("code-label").textContent = all.length > NAMES && language !== "javascript" ? "The first three in code" : "The same in code";
+  $("code-label").textContent = all.length > NAMES ? "The first three in code" : "The same in code";
   for (const button of $("languages").children) button.setAttribute("aria-pressed", String(button.dataset.language === language));
 }
 
@@ -87,11 +87,7 @@ function withLeast(query) {
 function imagesCode(names) {
   const parameters = withLeast(queries()[0]);
   const url = new URL(`predict?${parameters}`, document.baseURI).href;
-  return {
-    curl: () => curl(url, names, keyName()),
-    javascript: () => javascript(url, keyName()),
-    python: () => pythonClient(base(), wheel, parameters, names, keyName()),
-  }[language]();
+  return language === "curl" ? curl(url, names, keyName()) : pythonClient(base(), wheel, parameters, names, keyName());
 }
 
 /** The settings that are not those of a new page, in one line; the model has its card. */
@@ -106,13 +102,6 @@ function link() {
   const address = new URL(location.href);
   if (!address.searchParams.has("model") && chosenModel()) address.searchParams.set("model", chosenModel());
   return address.href;
-}
-
-const FRAME = 'width="100%" height="840" style="border: 0" allow="camera; clipboard-write" loading="lazy"';
-/** The page in a frame of another page, high enough for an example with its answer. */
-function embedded() {
-  const [address, title] = [link(), $("about-name").textContent].map((text) => text.replaceAll("&", "&amp;").replaceAll('"', "&quot;"));
-  return `<iframe src="${address}" title="${title}" ${FRAME}></iframe>`;
 }
 
 /** A multi-label model selects the likely labels itself. */
@@ -152,7 +141,6 @@ export function onChoice(changed) {
   }
   $("copy").addEventListener("click", () => copy($("code").value, $("copy")));
   $("link").addEventListener("click", () => copy(link(), $("link")));
-  $("embed").addEventListener("click", () => copy(embedded(), $("embed")));
 }
 
 export const tabShown = () => $("main").dataset.tab;

@@ -19,13 +19,6 @@ const FILE_FAULTS = new Set([
   "url_not_allowed",
 ]);
 
-// Types that may be animated; animated PNGs are rare.
-const MOVING = /^image\/(gif|webp|avif|apng)$/;
-const FRAMES = "frames=8";
-
-/** A query without frames. */
-export const withoutFrames = (query) => query.replace(new RegExp(`&?${FRAMES}$`), "");
-
 /** The folder of a path, without a slash at its ends. */
 export const folderOf = (path) => path.split("/").filter(Boolean).slice(0, -1).join("/");
 
@@ -76,9 +69,8 @@ export class Answer {
 
   toJSON() {
     const { state: status, model, error } = this;
-    const { width = null, height = null, predictions = [], frames = [] } = this.result ?? {};
-    const moves = frames.length > 1 ? { frames } : {};
-    return { filename: this.entry.name, status, width, height, model, predictions, error, ...moves };
+    const { width = null, height = null, predictions = [] } = this.result ?? {};
+    return { filename: this.entry.name, status, width, height, model, predictions, error };
   }
 }
 
@@ -87,29 +79,17 @@ export class Entry {
   answers = [];
   /** Whether the browser can show the file; null until it was tried. */
   previewable = null;
-  /** Whether several frames are requested; a still image has one. */
-  #moves;
+
   constructor(file, folder = folderOf(file.webkitRelativePath ?? "")) {
     this.file = file;
     this.name = file.name || "pasted image";
     /** The folder that the file was dropped or chosen with, "" where it is unknown. */
     this.folder = folder;
-    this.#moves = MOVING.test(file.type);
-  }
-
-  /** The queries for this file, if those of the others are these. */
-  queriesFrom(queries) {
-    return this.#moves ? queries.map((query) => [...(query ? [query] : []), FRAMES].join("&")) : queries;
-  }
-
-  /** Request no frames from now on. */
-  hold() {
-    this.#moves = false;
   }
 
   /** Request the results again; returns those to wait for. */
   ask(queries) {
-    this.answers = this.queriesFrom(queries).map((query) => new Answer(this, query));
+    this.answers = queries.map((query) => new Answer(this, query));
     return this.answers;
   }
 

@@ -110,8 +110,8 @@ export class Results {
   }
 
   #drawTools(entries, running) {
-    const current = queries();
-    const changed = entries.some((entry) => entry.answers.map((answer) => answer.query).join(" ") !== entry.queriesFrom(current).join(" "));
+    const current = queries().join(" ");
+    const changed = entries.some((entry) => entry.answers.map((answer) => answer.query).join(" ") !== current);
     $("stop").hidden = !running;
     $("retry").hidden = running || !entries.some((entry) => entry.answers.some((answer) => answer.retryable));
     $("again").hidden = $("saves").hidden = running || !entries.length;

@@ -1,6 +1,5 @@
 // Sends files to POST /predict in requests of moderate size, and reports each result as it arrives.
 
-import { withoutFrames } from "./entry.js";
 import { parsed, post } from "./exchange.js";
 import { askForKey, keyRefused, UNAUTHORIZED, withKey } from "./key.js";
 
@@ -13,8 +12,6 @@ const REQUESTS_AT_ONCE = 3;
 const ATTEMPTS = 5;
 const RETRY_SECONDS = 1;
 const LONGEST_WAIT_SECONDS = 20;
-
-const TOO_MANY_FRAMES = "too_many_frames";
 
 // Temporary errors that are not the file's own.
 const PASSING = new Set(["model_unavailable", "overloaded", "triton_unreachable"]);
@@ -138,7 +135,6 @@ export class Run {
   /** Send a batch until each of its files has a result or a fault; never throws. */
   async #deliver(batch) {
     const { signal } = this.#controller;
-    const [{ query }] = batch;
     for (let attempt = 1; ; attempt += 1) {
       let fault;
       try {
@@ -148,9 +144,7 @@ export class Run {
       }
       if (fault.code === LOST) await failUnreadable(batch);
       if (signal.aborted) fault = stopped();
-      batch = batch.filter((answer) => !answer.done && answer.query === query);
-      // The gateway allows fewer frames in a request.
-      if (fault.code === "invalid_parameter") batch = batch.filter((answer) => !this.#asStill(answer));
+      batch = batch.filter((answer) => !answer.done);
       if (!batch.length) return;
       if (batch.length > 1 && (fault.status === 413 || (fault.code === LOST && (await alive())))) {
         // Too large for one request; a server that refuses it may close the connection before the browser can read why.
@@ -183,7 +177,6 @@ export class Run {
       const { index, error } = result;
       const requestId = header("X-Request-ID");
       if (!batch[index] || batch[index].done) return;
-      if (error?.code === TOO_MANY_FRAMES && this.#asStill(batch[index])) return;
       if (PASSING.has(error?.code)) {
         unanswered = new Fault(error.code, error.message, { retryAfter: RETRY_SECONDS, requestId });
         return;
@@ -216,16 +209,6 @@ export class Run {
     }
     unanswered.requestId ??= header("X-Request-ID");
     return unanswered;
-  }
-
-  /** Queue an animation again as a still image; returns whether its frames were requested. */
-  #asStill(answer) {
-    const query = withoutFrames(answer.query);
-    if (query === answer.query) return false;
-    answer.entry.hold();
-    answer.query = query;
-    this.#queue.push(answer);
-    return true;
   }
 
   /** Count the bytes of a request of `size` while it is sent; those of a failed request count again. */

@@ -110,7 +110,7 @@ export class Stream {
 
 /** Why a stream was not opened: browsers hide that from pages, so a plain request to the same URL finds out. */
 async function refusal(query) {
-  const response = await probe(query);
+  const response = await fetch(`stream?${query}`, { headers: withKey(), cache: "no-store" }).catch(() => null);
   if (!response) return new StreamFault("The gateway does not answer.", { passing: true });
   askForKey(response);
   const { status } = response;
@@ -119,11 +119,6 @@ async function refusal(query) {
   if (code === UNAUTHORIZED) return new StreamFault(keyRefused(), { code });
   return new StreamFault(detail ?? `The gateway answered ${status}.`, { passing: PASSING.has(status), code });
 }
-
-/** Whether a stream with these parameters would be opened. */
-export const wouldOpen = async (query) => (await probe(query))?.status === OPENS;
-
-const probe = (query) => fetch(`stream?${query}`, { headers: withKey(), cache: "no-store" }).catch(() => null);
 
 const noUpgrade = () =>
   "The gateway answers, but no WebSocket can be opened. A proxy in between must pass on upgrades of /stream and keep the " +

@@ -3,14 +3,12 @@
 import { answerNode, scores } from "./cards.js";
 import { least } from "./choice.js";
 import { $, button, element, searchField, whileWorking } from "./dom.js";
-import { withoutFrames } from "./entry.js";
 import { explain, isExplained, mapNode } from "./explain.js";
 import { withKey } from "./key.js";
 import { factsOf } from "./service.js";
 import { seen } from "./filters.js";
-import { bytes, count, percent } from "./words.js";
+import { bytes, count } from "./words.js";
 
-const PREVIEW_WIDTH = 160;
 /** How many times a picture is enlarged before its pixels are shown as squares. */
 const PIXELATED = 4;
 const NARROW = matchMedia("(max-width: 860px)");
@@ -59,7 +57,7 @@ export class Viewer {
     $("viewer-previous").disabled = !this.#neighbour(-1);
     $("viewer-next").disabled = !this.#neighbour(1);
     $("viewer-answers").replaceChildren(...entry.answers.map((answer) => this.#answer(answer)));
-    $("viewer-seen").replaceChildren();
+    $("viewer-seen").textContent = "";
     this.#showPicture(true);
     $("viewer-image").src = URL.createObjectURL(entry.file);
     $("viewer-image").alt = entry.name;
@@ -91,8 +89,6 @@ export class Viewer {
   #answer(answer) {
     const section = element("section", "viewer-answer");
     section.append(answerNode(answer, { least: least() }));
-    const { frames = [] } = answer.result ?? {};
-    if (frames.length > 1) section.append(framesNode(frames));
     if (answer.state !== "ok") return section;
     const buttons = element("div", "row");
     buttons.append(button("All labels", ({ target }) => whileWorking(target, "Loading", () => showAll(answer, section)), "small"));
@@ -113,27 +109,16 @@ export class Viewer {
     if (!signal.aborted) this.#drawMaps();
   }
 
-  /** Draw a frame around the part that the model saw, and the picture as each model received it. */
+  /** Draw a frame around the part that the first model saw, and say at which size. */
   #drawSeen() {
     const image = $("viewer-image");
-    const answers = this.#entry?.answers ?? [];
-    const views = answers.flatMap(({ model }) => {
-      const { input_width: width, input_height: height, ...facts } = factsOf(model?.name);
-      const part = seen({ width: image.naturalWidth, height: image.naturalHeight }, facts);
-      return part ? [{ name: model.name, part, width, height }] : [];
-    });
-    const [view, other] = views;
-    if (!view) return;
-    $("viewer-frame").hidden = isWhole(view);
-    for (const [side, share] of Object.entries(view.part)) $("viewer-frame").style[side] = `${share * 100}%`;
-    const alike = other ? same(view, other) : answers.length === 1;
-    const figures = [seenNode(image, view, alike ? "the model" : view.name, "What is in the frame")];
-    if (!alike && other) {
-      const { width, height } = other.part;
-      const middle = `From the middle ${percent(width)} of the width, ${percent(height)} of the height`;
-      figures.push(seenNode(image, other, other.name, middle));
-    }
-    $("viewer-seen").replaceChildren(...figures);
+    const { input_width: width, input_height: height, ...facts } = factsOf(this.#entry?.first.model?.name);
+    const part = seen({ width: image.naturalWidth, height: image.naturalHeight }, facts);
+    if (!part) return;
+    const whole = part.width === 1 && part.height === 1;
+    $("viewer-frame").hidden = whole;
+    for (const [side, share] of Object.entries(part)) $("viewer-frame").style[side] = `${share * 100}%`;
+    $("viewer-seen").textContent = `The model saw ${whole ? "the whole picture" : "what is in the frame"}, at ${width} × ${height}.`;
   }
 
   #release() {
@@ -171,43 +156,6 @@ function enlarge(image) {
   image.classList.toggle("enlarged", times > PIXELATED);
 }
 
-const isWhole = ({ part }) => part.width === 1 && part.height === 1;
-const same = (one, other) =>
-  one.width === other.width && one.height === other.height && one.part.width === other.part.width && one.part.height === other.part.height;
-
-/** A picture as a model received it; `words` tell its part, unless it is the whole. */
-function seenNode(image, { part, width, height }, model, words) {
-  const canvas = element("canvas", "");
-  Object.assign(canvas, { width, height, role: "img", ariaLabel: "The picture as the model received it" });
-  canvas.style.width = `${Math.min(width, PREVIEW_WIDTH)}px`;
-  const [across, down] = [image.naturalWidth, image.naturalHeight];
-  const context = canvas.getContext("2d");
-  context.imageSmoothingQuality = "high";
-  context.drawImage(image, part.left * across, part.top * down, part.width * across, part.height * down, 0, 0, width, height);
-  const caption = element("figcaption", "fine");
-  const where = isWhole({ part }) ? "The whole picture" : words;
-  caption.append(element("strong", "", `What ${model} saw`), element("span", "", `${where}, at ${width} × ${height}`));
-  const figure = element("figure", "seen");
-  figure.append(canvas, caption);
-  return figure;
-}
-
-/** The predictions of an animation over time. */
-function framesNode(frames) {
-  const node = element("div", "frames");
-  const list = element("ol", "");
-  for (const { time_s: seconds, predictions, error } of frames) {
-    const row = element("li", "");
-    const best = predictions.find(({ score }) => score >= least());
-    row.append(element("span", "fine", seconds === null ? "–" : `${seconds.toFixed(1)} s`));
-    row.append(element("span", "label", error ? error.message : best ? best.label : "No label is likely enough"));
-    if (best) row.append(element("span", "score", percent(best.score)));
-    list.append(row);
-  }
-  node.append(element("h3", "", "Frames, evenly spread"), list);
-  return node;
-}
-
 /** Show every label of an answer in its section, with a field to search them. */
 async function showAll(answer, section) {
   const list = scores(await everyLabel(answer));
@@ -223,7 +171,7 @@ async function showAll(answer, section) {
 
 /** All classes of the model that answered, or as many as the service returns; throws Error with its reason. */
 async function everyLabel({ entry, query, model }) {
-  const parameters = new URLSearchParams(withoutFrames(query));
+  const parameters = new URLSearchParams(query);
   parameters.set("top_k", Math.min(factsOf(model?.name).classes ?? Infinity, await mostLabels()));
   parameters.set("threshold", 0);
   const body = new FormData();

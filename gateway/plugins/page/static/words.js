@@ -69,14 +69,3 @@ export function pythonClient(base, wheel, query, names, key) {
     "        print(result.name, result.best or result.error)",
   ].join("\n");
 }
-
-/** The same for a web page with a file input. */
-export function javascript(url, key) {
-  const headers = key ? `, headers: { "X-API-Key": ${JSON.stringify(key)} }` : "";
-  return [
-    "const body = new FormData();",
-    'for (const file of document.querySelector("input[type=file]").files) body.append("files", file);',
-    `const response = await fetch(${JSON.stringify(url)}, { method: "POST", body${headers} });`,
-    "console.log(await response.json());",
-  ].join("\n");
-}
