@@ -19,11 +19,11 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from gateway import metrics
+from gateway.api.routes.limits import FIXED
 from gateway.app import create_app
 from gateway.command_line.main import app
 from gateway.environment import allowed
 from gateway.plugin_loading import errors_of, installed, is_ours, metrics_of, settings_class
-from gateway.plugins.keys.limits_route import FIXED
 from gateway.settings import fixed, variable
 from gateway.values.quantities import size
 

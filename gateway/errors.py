@@ -340,15 +340,13 @@ class Overloaded(ServiceError):
 
 
 class RateLimited(Overloaded):
-    """The API key has sent the images of its rate, day or month."""
+    """The API key has sent the images of its rate."""
 
     status = HTTPStatus.TOO_MANY_REQUESTS
     code, summary = "rate_limited", "The key's limit of images is reached"
 
-    def __init__(
-        self, message: str | None = None, *, retry_after_seconds: int | None = 1, policy: str = "", **details: object
-    ) -> None:
-        super().__init__(message, **details, **{"violated-policies": [policy]} if policy else {})
+    def __init__(self, message: str | None = None, *, retry_after_seconds: int | None = 1, **details: object) -> None:
+        super().__init__(message, **details)
         self.retry_after_seconds = retry_after_seconds
 
 

@@ -14,7 +14,7 @@ from gateway.api.middleware import OriginCheck, middleware
 from gateway.api.problems import add_handlers
 from gateway.api.request_context import State
 from gateway.api.route_table import Access, RouteTable
-from gateway.api.routes import health, models
+from gateway.api.routes import health, limits, models
 from gateway.errors import UserError
 from gateway.hooks import Plugin, Plugins
 from gateway.plugin_loading import errors_of
@@ -24,6 +24,7 @@ ROUTERS = (
     models.router,
     models.admin_router,
     health.router,
+    limits.router,
     openapi.router,
 )
 METRICS_ACCESS = {MetricsAccess.OPEN: Access.OPEN, MetricsAccess.KEY: Access.KEY, MetricsAccess.ADMIN: Access.ADMIN}

@@ -6,7 +6,6 @@ import structlog
 
 from gateway.hooks import Authenticator, Identity
 from gateway.limits.caller import ANYONE
-from gateway.plugins.keys import metrics
 from gateway.plugins.keys.key_file import KeyFile, Keys, KeysError
 from gateway.plugins.keys.quota import NO_QUOTA
 from gateway.plugins.keys.settings import KeySettings
@@ -80,6 +79,4 @@ class KeyFiles(Authenticator):
         alone = self._settings.workers > 1 and KeySettings.of(self._settings).rate_store_url is None
         if alone and any(tenant.has_rate for tenant in tenants.values()):
             log.warning("rates_not_shared", workers=self._settings.workers)
-        for name in self._tenants.keys() - tenants.keys():
-            metrics.forget_key(name)
         self._seen, self._tenants = keys, tenants

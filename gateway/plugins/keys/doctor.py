@@ -1,19 +1,10 @@
-"""The checks of the key files, and of the store of rates that GATEWAY_RATE_STORE_URL names."""
+"""The checks of the key files."""
 
-import asyncio
-import time
 from pathlib import Path
 
 from gateway.findings import Finding, fail, ok, warn
 from gateway.plugins.keys.key_file import KeysError, read_keys
-from gateway.plugins.keys.quota import Rate
-from gateway.plugins.keys.settings import KeySettings
-from gateway.settings import Settings, variable
-from gateway.values.extras import ExtraMissing
 
-CHECK = "rate store"
-KEY = "doctor?"
-"""No name of an API key has a question mark."""
 NO_API_KEYS = "off: GATEWAY_API_KEYS_FILE and gateway key add switch them on"
 NO_ADMIN_KEYS = "off: models cannot be loaded or unloaded over HTTP"
 
@@ -34,31 +25,3 @@ def key_file(path: Path | None, *, admin: bool = False) -> Finding:
     if readable:
         return warn(title, f"{text}, which every user of this machine can read", f"chmod o-r {path}")
     return ok(title, text)
-
-
-async def rate_store(settings: Settings) -> list[Finding]:
-    """Whether the store of rates counts them, as the gateway asks it; nothing if none is set."""
-    from gateway.plugins.keys import rates  # imports `limits`, which is slow
-
-    url = KeySettings.of(settings).rate_store_url
-    if url is None:
-        return []
-    try:
-        store = rates.Store(url.get_secret_value())
-    except ExtraMissing as exc:
-        return [fail(CHECK, str(exc))]
-    began = time.monotonic()
-    try:
-        async with asyncio.timeout(rates.TIMEOUT_SECONDS):
-            await store.take(KEY, Rate(1, "s"))
-    except store.failures as error:
-        return [
-            warn(
-                CHECK,
-                f"it does not answer ({rates.reason_of(error)}), so each process counts a key's images by itself",
-                f"start it, or correct {variable('rate_store_url')}",
-            )
-        ]
-    finally:
-        await store.close()
-    return [ok(CHECK, f"it counts rates, and answered in {1_000 * (time.monotonic() - began):.1f} ms")]

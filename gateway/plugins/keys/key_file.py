@@ -5,18 +5,16 @@ name:sha256-hex rate=100/s share=0.5  a key with a quota; see gateway.plugins.ke
 """
 
 import hashlib
-import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
 from gateway.errors import UserError
-from gateway.plugins.keys.quota import NO_QUOTA, InvalidQuota, Quota, read_quota
-from gateway.values.files import locked, whole_file
+from gateway.plugins.keys.quota import Quota, read_quota
+from gateway.values.files import locked
 from gateway.values.text_files import decoded
 
 log = structlog.get_logger("gateway")
@@ -110,41 +108,43 @@ def read_keys(path: Path, *, admin: bool = False) -> Keys:
                 f"{path} has admin keys, which have no quotas, but {name} has one: remove what follows its hash, or "
                 "move the line to the file of GATEWAY_API_KEYS_FILE"
             )
-        options = dict(option.partition("=")[::2] for option in given)
-        if len(options) < len(given):
-            raise KeysError(f"{where} has an option twice")
-        if options:
-            try:
-                quotas[name] = read_quota(options)
-            except InvalidQuota as exc:
-                raise KeysError(f"{where}: {exc}") from None
+        if given:
+            quotas[name] = _quota(given, f"{where}: ")
     return Keys(digests, quotas)
 
 
-def add_key(path: Path, name: str, quota: Quota = NO_QUOTA) -> str:
+def add_key(path: Path, name: str, options: Sequence[str] = ()) -> str:
     """Generate a key of 256 random bits, add its name, hash and quota to the file, and return it.
 
-    A missing file is created. Raises KeysError if the name is taken or not allowed.
+    A missing file is created, for its owner alone. Raises KeysError if the name is taken or not allowed, or an option
+    of the quota cannot be read.
     """
     if not _NAME.fullmatch(name):
         raise KeysError(f"{name!r} cannot be a key's name: letters, digits and . _ - are allowed, 64 at most")
-    with _changing(path):
-        text = _text(path) if path.exists() else ""
-        if text and name in read_keys(path).digests:
-            raise KeysError(f"there is a key named {name} in {path}: choose another name, or remove that one first")
-        key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
-        newline = "\n" if text and not text.endswith("\n") else ""
-        _write(path, f"{text}{newline}{f'{name}:{digest(key.encode())} {quota}'.rstrip()}\n")
+    _quota(options)
+    key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    line = " ".join([f"{name}:{digest(key.encode())}", *options])
+    try:
+        # Another command that adds a key at this moment waits, since it may add the same name.
+        with locked(path.parent):
+            text = _text(path) if path.exists() else ""
+            if text and name in read_keys(path).digests:
+                raise KeysError(f"there is a key named {name} in {path}: choose another name, or delete its line first")
+            newline = "\n" if text and not text.endswith("\n") else ""
+            path.touch(FILE_MODE)
+            # One write, so that a gateway never reads a part of the line.
+            with path.open("ab", buffering=0) as file:
+                file.write(f"{newline}{line}\n".encode())
+    except OSError as exc:
+        raise KeysError(f"cannot write API keys to {path}: {exc.filename or path.parent}: {exc.strerror}") from exc
     return key
 
 
-def remove_key(path: Path, name: str) -> None:
-    """Remove a key from the file; raises KeysError if no key has that name."""
-    with _changing(path):
-        if name not in read_keys(path).digests:
-            raise KeysError(f"there is no key named {name} in {path}; gateway key list shows the existing ones")
-        lines = _text(path).splitlines(keepends=True)
-        _write(path, "".join(line for line in lines if line.partition(":")[0].strip() != name))
+def _quota(options: Sequence[str], where: str = "") -> Quota:
+    try:
+        return read_quota(options)
+    except ValueError as exc:
+        raise KeysError(f"{where}{exc}") from None
 
 
 def _text(path: Path) -> str:
@@ -165,27 +165,3 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return stat.st_mtime_ns, stat.st_ino, stat.st_size
-
-
-@contextmanager
-def _changing(path: Path) -> Iterator[None]:
-    """Lock the file against concurrent changes by other commands, which could lose a key; raises KeysError."""
-    try:
-        with locked(path.parent):
-            yield
-    except OSError as exc:
-        raise KeysError(f"cannot write API keys to {path}: {exc.filename or path.parent}: {exc.strerror}") from exc
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file atomically, so that a gateway never reads a part of it; keeps owner and mode of an old file."""
-    target = path.resolve()
-    old = None
-    with suppress(FileNotFoundError):
-        old = target.stat()
-    with whole_file(target, mode=FILE_MODE if old is None else old.st_mode & 0o777) as draft:
-        draft.write_text(text, encoding="utf-8")
-        # Only root may change the owner; for any other user the file already has the right owner.
-        if old is not None:
-            with suppress(PermissionError):
-                os.chown(draft, old.st_uid, old.st_gid)

@@ -1,11 +1,6 @@
 """The metrics of API keys' quotas."""
 
-import contextlib
-import os
-
 from prometheus_client import Counter, Gauge
-
-from gateway.metrics import SHARED_FOLDER
 
 KEY_IMAGES = Counter(
     "gateway_key_images_total",
@@ -20,7 +15,7 @@ KEY_IMAGES_IN_FLIGHT = Gauge(
 )
 KEY_REFUSALS = Counter(
     "gateway_key_refusals_total",
-    "Requests and images refused by their API key's quota: rate, period (429), forbidden (a model or route, 403).",
+    "Requests and images refused by their API key's quota: rate (429), forbidden (a model or route, 403).",
     ["key", "reason"],
 )
 RATE_STORE_UP = Gauge(
@@ -29,13 +24,3 @@ RATE_STORE_UP = Gauge(
     multiprocess_mode="livemin",
 )
 RATE_STORE_UP.set(1)
-RATE_STORE_FAILURES = Counter(
-    "gateway_rate_store_failures_total", "Requests to the shared store of rates that failed or took too long."
-)
-
-
-def forget_key(name: str) -> None:
-    """Remove the gauge of an API key that was removed; its counters stay, as counters do."""
-    if SHARED_FOLDER not in os.environ:  # series of shared files cannot be removed: this one falls to 0
-        with contextlib.suppress(KeyError):
-            KEY_IMAGES_IN_FLIGHT.remove(name)

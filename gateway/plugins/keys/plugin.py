@@ -13,8 +13,6 @@ from gateway.values.extras import require
 from gateway.values.variables import API_KEY
 
 if TYPE_CHECKING:
-    from fastapi import APIRouter
-
     from gateway.plugins.keys.rates import Rates
 
 
@@ -46,11 +44,11 @@ class ApiKeys(Plugin):
 
     @classmethod
     async def examine(cls, settings: Settings) -> Sequence[Finding]:
-        """The files of keys, and whether the store of rates answers."""
-        from gateway.plugins.keys.doctor import key_file, rate_store
+        """The files of keys."""
+        from gateway.plugins.keys.doctor import key_file
 
         own = KeySettings.of(settings)
-        return [key_file(own.api_keys_file), key_file(own.admin_keys_file, admin=True), *await rate_store(settings)]
+        return [key_file(own.api_keys_file), key_file(own.admin_keys_file, admin=True)]
 
     def authenticators(self) -> Sequence[Authenticator]:
         """The files of keys, if the settings name any."""
@@ -63,12 +61,6 @@ class ApiKeys(Plugin):
 
         files = KeyFiles(self._settings, self._rates)
         return (files,) if own.api_keys_file or own.admin_keys_file else ()
-
-    def routers(self) -> "Sequence[APIRouter]":
-        """GET /limits."""
-        from gateway.plugins.keys.limits_route import router
-
-        return (router,)
 
     @asynccontextmanager
     async def lifespan(self, runtime: Runtime) -> AsyncIterator[None]:

@@ -2,16 +2,15 @@
 
 A rate has a sliding window. Each key has two counts: of the images in this window, and in the one before, which counts
 in proportion to its overlap with the window that ends now. So N images may come in a burst, and N in each window over a
-longer time. A day or a month of UTC has one count.
+longer time.
 """
 
 import asyncio
 import math
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import structlog
 from limits import RateLimitItemPerSecond
@@ -19,7 +18,7 @@ from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from gateway.plugins.keys import metrics
-from gateway.plugins.keys.quota import Period, Rate
+from gateway.plugins.keys.quota import Rate
 from gateway.plugins.keys.settings import STORE_CLIENT
 from gateway.settings import variable
 from gateway.values.extras import require
@@ -33,15 +32,6 @@ RETRY_SECONDS = 1.0
 CONNECTIONS = 16
 """Connections of one process, and so concurrent requests; the others wait within TIMEOUT_SECONDS."""
 PREFIX = "triton-image-gateway"
-KEPT_SECONDS = 3_600
-"""A count stays this long after its period, for machines whose clocks are behind."""
-
-T = TypeVar("T")
-
-
-def utc_now() -> datetime:
-    """The time by which days and months begin."""
-    return datetime.now(UTC)
 
 
 class Grant(NamedTuple):
@@ -52,28 +42,6 @@ class Grant(NamedTuple):
     """Images that may pass now, after this one."""
     next_seconds: float
     """Time until one more may pass."""
-
-
-class Window(NamedTuple):
-    """One day or month."""
-
-    period: Period
-    begins: datetime
-    ends: datetime
-
-    @classmethod
-    def now(cls, period: Period) -> "Window":
-        """The current one."""
-        begins = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
-        if period is Period.DAY:
-            return cls(period, begins, begins + timedelta(days=1))
-        begins = begins.replace(day=1)
-        return cls(period, begins, (begins + timedelta(days=31)).replace(day=1))
-
-    @property
-    def left_seconds(self) -> int:
-        """Whole seconds until it ends, at least 1."""
-        return max(math.ceil((self.ends - utc_now()).total_seconds()), 1)
 
 
 class Counter:
@@ -98,11 +66,6 @@ class Counter:
         # The previous window's images free one by one; this window's begin to when it ends.
         next_seconds = before_seconds - free * rate.seconds / before if free > 0 else now_seconds - rate.seconds
         return Grant(admitted, 0, max(next_seconds, 0.0))
-
-    async def count(self, name: str, window: Window, images: int) -> int:
-        """Add images of a key to a day or month, or give them back if negative; returns how many it has then."""
-        key = f"{name}/{window.period}/{window.begins:%Y-%m-%d}"
-        return await self._storage.incr(key, window.left_seconds + KEPT_SECONDS, images)
 
 
 class Store(Counter):
@@ -155,40 +118,27 @@ class Rates:
 
     async def take(self, name: str, rate: Rate) -> Grant:
         """Take an image of a key's rate, if it may pass now; never raises."""
-        return await self._ask(name, lambda counter: counter.take(name, rate))
-
-    async def count(self, name: str, window: Window, images: int) -> int:
-        """See Counter; never raises."""
-        return await self._ask(name, lambda counter: counter.count(name, window, images))
-
-    async def _ask(self, name: str, ask: Callable[[Counter], Awaitable[T]]) -> T:
         if self._store is None or (self._lost and self._now() < self._retry_at):
-            return await ask(self._local[name])
+            return await self._local[name].take(name, rate)
         # While the store is away, one request a second tries it.
         self._retry_at = self._now() + RETRY_SECONDS
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                answer = await ask(self._store)
+                grant = await self._store.take(name, rate)
         except self._store.failures as error:
-            metrics.RATE_STORE_FAILURES.inc()
             self._retry_at = self._now() + RETRY_SECONDS
             if not self._lost:
                 self._lost = True
                 metrics.RATE_STORE_UP.set(0)
-                log.warning("rate_store_lost", reason=reason_of(error))
-            return await ask(self._local[name])
+                log.warning("rate_store_lost", reason=str(error) or type(error).__name__)
+            return await self._local[name].take(name, rate)
         if self._lost:
             self._lost = False
             metrics.RATE_STORE_UP.set(1)
             log.info("rate_store_back")
-        return answer
+        return grant
 
     async def close(self) -> None:
         """Close the connections."""
         if self._store is not None:
             await self._store.close()
-
-
-def reason_of(error: Exception) -> str:
-    """Why a request to the store failed, without its password."""
-    return str(error) or type(error).__name__

@@ -4,27 +4,24 @@ import asyncio
 import math
 from typing import TYPE_CHECKING
 
-import anyio
-
 from gateway.errors import Forbidden, GatewayError, RateLimited
 from gateway.limits.admission import FairShare
 from gateway.limits.caller import Caller, Stages
 from gateway.limits.pools import Bound
 from gateway.metrics import series
 from gateway.plugins.keys import metrics
-from gateway.plugins.keys.quota import Period, Priority, Quota, Rate
+from gateway.plugins.keys.quota import Priority, Quota, Rate
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.plugins.keys.rates import Grant, Rates, Window
+    from gateway.plugins.keys.rates import Grant, Rates
 
 BULK_WEIGHT = 0.1
 """Weight of bulk images: while interactive ones wait, one in eleven permits is for a bulk image of an equal share."""
 LIMITS_PATH = "/limits"
-"""The route that every key may use: it reports what the key may do."""
+"""The route that every key may use: the Python client reads it."""
 POLICY = "images"
 """Name of the rate in the headers RateLimit and RateLimit-Policy."""
-WINDOW_WORDS = {"s": "second", "min": "minute", "h": "hour"}
 TURNS = 4
 """Images of one key that try to be counted at a time, in the order of arrival; later ones wait for these."""
 PAUSE_SECONDS = 0.001
@@ -36,7 +33,7 @@ class Tenant(Caller):
 
     def __init__(self, name: str, quota: Quota, settings: Settings, rates: "Rates") -> None:
         self.name, self.quota = name, quota
-        self.has_rate = quota.rate is not None or bool(quota.periods)
+        self.has_rate = quota.rate is not None
         share = quota.share or 1.0
         most = max(1, int(share * settings.max_images_in_flight))
         self._images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))
@@ -46,20 +43,13 @@ class Tenant(Caller):
         """The bytes of uploads that may wait, if the key has a share: at least one file."""
         self._rates = rates
         self._rate_state: Grant | None = None
-        self._used: dict[Period, tuple[Window, int]] = {}
-        """The images of each day or month with a limit, as of the last one."""
         self._waiting = 0
         """Images that wait for the rate."""
         self._turns = asyncio.Semaphore(TURNS)
         for outcome in ("ok", "failed"):
             metrics.KEY_IMAGES.labels(name, outcome)
-        for reason in ("rate", "period", "forbidden"):
+        for reason in ("rate", "forbidden"):
             metrics.KEY_REFUSALS.labels(name, reason)
-
-    @property
-    def max_images_in_flight(self) -> int:
-        """The limit of images in flight in one process."""
-        return self._images.most
 
     def check_route(self, path: str, *, takes_images: bool) -> None:  # noqa: ARG002  # see Caller
         """Raise Forbidden if the key may not be used for a path."""
@@ -76,44 +66,10 @@ class Tenant(Caller):
             raise self._forbidden(f"the model {name[:64]!r}: its quota allows {', '.join(self.quota.models)}")
 
     async def charge(self, most_seconds: float, stages: Stages) -> None:
-        """Count an image against day, month and rate; waits for up to `most_seconds`, else raises RateLimited."""
-        if not self.has_rate:
-            return
-        counted: list[Window] = []
-        with stages["wait"]:
-            try:
-                for period, images in self.quota.periods.items():
-                    window, used = await self.used(period, 1)
-                    counted.append(window)
-                    if used > images:
-                        raise self._exhausted(window, images)
-                if self.quota.rate is not None:
-                    await self._take(self.quota.rate, most_seconds)
-            except (RateLimited, asyncio.CancelledError):  # cancelled if the client leaves or its deadline passes
-                with anyio.CancelScope(shield=True):
-                    for window in counted:
-                        self._used[window.period] = window, await self._rates.count(self.name, window, -1)
-                raise
-
-    async def used(self, period: Period, images: int = 0) -> "tuple[Window, int]":
-        """Add images to the current day or month; returns it, and how many it has then."""
-        from gateway.plugins.keys.rates import Window
-
-        window = Window.now(period)
-        self._used[period] = found = window, await self._rates.count(self.name, window, images)
-        return found
-
-    def _exhausted(self, window: "Window", images: int) -> RateLimited:
-        series(metrics.KEY_REFUSALS, self.name, "period").inc()
-        resets_at = f"{window.ends:%Y-%m-%dT%H:%M:%SZ}"
-        return RateLimited(
-            f"This key may send {_images(images)} per {window.period}; it may send more from {resets_at}.",
-            retry_after_seconds=window.left_seconds,
-            limit=f"per-{window.period}",
-            value=images,
-            resets_at=resets_at,
-            policy=window.period,
-        )
+        """Count an image against the rate; waits for up to `most_seconds`, else raises RateLimited."""
+        if self.quota.rate is not None:
+            with stages["wait"]:
+                await self._take(self.quota.rate, most_seconds)
 
     async def _take(self, rate: Rate, most_seconds: float) -> None:
         clock = asyncio.get_running_loop().time
@@ -143,11 +99,10 @@ class Tenant(Caller):
             return
         series(metrics.KEY_REFUSALS, self.name, "rate").inc()
         raise RateLimited(
-            f"This key may send {_images(rate.images)} per {WINDOW_WORDS[rate.unit]}; retry later.",
+            f"This key's rate of images is {rate.images}/{rate.unit}; retry later.",
             retry_after_seconds=math.ceil(wait_seconds),
             limit="rate",
             value=rate.images,
-            policy=POLICY,
         )
 
     def count(self, error: GatewayError | None) -> None:
@@ -155,31 +110,16 @@ class Tenant(Caller):
         series(metrics.KEY_IMAGES, self.name, "ok" if error is None else "failed").inc()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11); none without limits.
+        """The headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11); none without a rate.
 
         The unit is the image, for which the draft has no name, so the policy of the rate is named after it.
         """
-        policies, states = [], []
-        if (rate := self.quota.rate) is not None and (grant := self._rate_state) is not None:
-            policies.append(f'"{POLICY}";q={rate.images};w={rate.seconds}')
-            states.append(f'"{POLICY}";r={grant.remaining};t={math.ceil(grant.next_seconds)}')
-        for period, (window, used) in self._used.items():
-            images = self.quota.periods[period]
-            policies.append(f'"{period}";q={images};w={round((window.ends - window.begins).total_seconds())}')
-            states.append(f'"{period}";r={max(images - used, 0)};t={window.left_seconds}')
-        if not policies:
+        if (rate := self.quota.rate) is None or (grant := self._rate_state) is None:
             return []
-        return [(b"ratelimit-policy", ", ".join(policies).encode()), (b"ratelimit", ", ".join(states).encode())]
-
-    @property
-    def remaining(self) -> int | None:
-        """Images that may pass without waiting after the last one; None without a rate or before the first one."""
-        return None if self._rate_state is None else self._rate_state.remaining
+        policy = f'"{POLICY}";q={rate.images};w={rate.seconds}'
+        state = f'"{POLICY}";r={grant.remaining};t={math.ceil(grant.next_seconds)}'
+        return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", state.encode())]
 
     def _forbidden(self, what: str) -> Forbidden:
         series(metrics.KEY_REFUSALS, self.name, "forbidden").inc()
         return Forbidden(f"The key {self.name!r} cannot be used for {what}.")
-
-
-def _images(count: int) -> str:
-    return "1 image" if count == 1 else f"{count} images"

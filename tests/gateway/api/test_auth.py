@@ -8,9 +8,10 @@ import pytest
 
 from gateway.api.route_table import Access
 from gateway.app import create_app
-from gateway.plugins.keys.key_file import KeysError, add_key, remove_key
+from gateway.plugins.keys.key_file import KeysError, add_key
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.in_child import logged
+from tests.keys import remove_key
 from tests.services import ROUTES, Client, client_of
 from tests.settings import Settings
 

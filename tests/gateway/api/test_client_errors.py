@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from gateway.inference.request_spec import MIN_TIMEOUT_SECONDS
-from gateway.plugins.keys.key_file import add_key, remove_key
+from gateway.plugins.keys.key_file import add_key
 from tests.doubles.backend import PNG, StubBackend, with_vector
+from tests.keys import remove_key
 from tests.services import Client, client_of
 
 IMAGE = b64encode(PNG).decode()

@@ -19,6 +19,7 @@ from starlette.types import Message
 
 from gateway.api.answers import PiecedAnswer
 from gateway.api.middleware import MAX_QUERY_PARAMETERS
+from gateway.api.routes.limits import FIXED
 from gateway.api.schemas import PredictResponse
 from gateway.errors import Overloaded
 from gateway.inference.result import MAX_TOP_K
@@ -26,7 +27,6 @@ from gateway.ingest.inspection import MAX_IMAGE_SIDE
 from gateway.ingest.multipart import MAX_PART_HEADER_BYTES
 from gateway.limits.admission import Admission
 from gateway.limits.pools import NEVER_EVICTED, response_buffer
-from gateway.plugins.keys.limits_route import FIXED
 from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.gateway.api.tensors import INFER, in_json
 from tests.processes import wait_for

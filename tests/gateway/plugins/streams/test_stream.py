@@ -17,13 +17,13 @@ from websockets.sync.client import ClientConnection, connect
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.inference.result import Selection
 from gateway.limits import pools
-from gateway.plugins.keys.key_file import add_key, remove_key
+from gateway.plugins.keys.key_file import add_key
 from gateway.plugins.streams import session, websockets
 from gateway.plugins.streams.messages import HeldLabel
 from gateway.plugins.streams.session import DROPPED_PER_SECOND, FAULTY_PER_SECOND
 from tests.costly_files import progressive_jpeg_of_many_scans
 from tests.doubles.backend import StubBackend, frame, frame_backend
-from tests.keys import key_of
+from tests.keys import key_of, remove_key
 from tests.processes import listens, wait_for
 from tests.services import stream_service
 from tests.streaming import TIMEOUT_SECONDS, answer, ask, opened

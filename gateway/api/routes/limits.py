@@ -1,7 +1,5 @@
 """GET /limits: the limits of a request and of the service."""
 
-from datetime import datetime
-
 from fastapi import APIRouter, Request
 
 from gateway.api.answers import MAX_PREDICTIONS
@@ -26,8 +24,6 @@ from gateway.limits.account import (
     STREAM_SECONDS_PER_SECOND,
 )
 from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_GRACE_SECONDS
-from gateway.plugins.keys.quota import Period, Priority
-from gateway.plugins.keys.tenant import Tenant
 from gateway.server.http import MAX_HEADER_BYTES, MAX_HEADERS
 from gateway.settings import FixedLimit, FixedLimits, variable
 
@@ -45,53 +41,10 @@ class LimitOut(Schema):
     """The environment variable that sets it; null for a limit that is fixed or computed."""
 
 
-class RateOut(Schema):
-    """The rate of an API key."""
-
-    images: int
-    window_seconds: int
-    """The time in which this number of images may come."""
-    remaining: int | None
-    """Images that could be sent at once after the last one; null before the first one."""
-
-
-class PeriodOut(Schema):
-    """The images of an API key in the current day or month of UTC."""
-
-    images: int
-    """The number that may come."""
-    remaining: int
-    resets_at: datetime
-    """When the next day or month begins."""
-
-
-class KeyQuotaOut(Schema):
-    """The quota of the API key of the request; see docs/guides/keys.md."""
-
-    name: str
-    rate: RateOut | None
-    """null without a limit."""
-    per_day: PeriodOut | None
-    """null without a limit."""
-    per_month: PeriodOut | None
-    """null without a limit."""
-    share: float
-    """Part of the images in flight, and weight while images wait."""
-    max_images_in_flight: int
-    """That part of one gateway process."""
-    priority: Priority
-    models: list[str] | None
-    """The models that requests may name; null for all."""
-    routes: list[str] | None
-    """The paths that requests may use; null for all."""
-
-
 class LimitsResponse(Schema):
     """The limits of a request and of the service."""
 
     limits: list[LimitOut]
-    key: KeyQuotaOut | None = None
-    """null unless the keys of the service have quotas."""
 
 
 FIXED: FixedLimits = {
@@ -137,12 +90,8 @@ FIXED: FixedLimits = {
 
 @router.get("/limits", summary="The limits of a request and of the service")
 async def get_limits(request: Request) -> LimitsResponse:
-    """Every limit with its value, its unit, the error code if it is exceeded, and the variable that sets it, if any.
-
-    `key` is the quota of the API key with which this is requested, if the keys of the service have quotas.
-    """
-    context = request_context(request)
-    settings = context.settings
+    """Every limit with its value, its unit, the error code if it is exceeded, and the variable that sets it, if any."""
+    settings = request_context(request).settings
     variables = settings.variables()
     values = {name: FixedLimit(getattr(settings, name), *limit) for name, limit in settings.all_limits().items()}
     limits = [
@@ -155,26 +104,4 @@ async def get_limits(request: Request) -> LimitsResponse:
         )
         for name, limit in {**values, **FIXED, **settings.all_fixed_limits()}.items()
     ]
-    key = await _quota(context.caller) if isinstance(context.caller, Tenant) else None
-    return LimitsResponse(limits=limits, key=key)
-
-
-async def _quota(tenant: Tenant) -> KeyQuotaOut:
-    quota, rate = tenant.quota, tenant.quota.rate
-    periods = {}
-    for period, images in quota.periods.items():
-        window, used = await tenant.used(period)
-        periods[period] = PeriodOut(images=images, remaining=max(images - used, 0), resets_at=window.ends)
-    return KeyQuotaOut(
-        name=tenant.name,
-        rate=None
-        if rate is None
-        else RateOut(images=rate.images, window_seconds=rate.seconds, remaining=tenant.remaining),
-        per_day=periods.get(Period.DAY),
-        per_month=periods.get(Period.MONTH),
-        share=quota.share or 1.0,
-        max_images_in_flight=tenant.max_images_in_flight,
-        priority=quota.priority,
-        models=list(quota.models) or None,
-        routes=list(quota.routes) or None,
-    )
+    return LimitsResponse(limits=limits)
