@@ -26,7 +26,7 @@ def commands() -> list[list[str]]:
             f"--resize={values['resize_size']}",
             f"--crop={values['crop_size']}",
             *(f"--{name}={values[name]}" for name in ("interpolation", "mean", "std")),
-            *("--format=onnx", "--stream", "--model-repository=onnx_models"),
+            *("--format=onnx", "--model-repository=onnx_models"),
         ],
     ]
 

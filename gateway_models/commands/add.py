@@ -1,7 +1,7 @@
 """`gateway model add`: from a trained network to Triton's model repository."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,7 +16,6 @@ from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.commands.group import explain_how_to_load, model_app, reload
 from gateway_models.commands.places import takes_bucket
 from gateway_models.commands.spec_options import takes_spec
-from gateway_models.repository.option import SERVING
 from gateway_models.repository.spec import DEFAULT, ModelSpec
 
 if TYPE_CHECKING:
@@ -29,15 +28,6 @@ if TYPE_CHECKING:
 def add(
     spec: ModelSpec,
     *,
-    stream: Annotated[
-        bool,
-        typer.Option(
-            "--stream",
-            help="Check the stateful model for its streams; write it if it is missing.",
-            rich_help_panel=SERVING,
-            hidden=True,
-        ),
-    ] = False,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
@@ -70,10 +60,8 @@ def add(
     from gateway_models.repository.manage import provide_stateful
     from gateway_models.repository.summary import added
 
-    if stream or spec.serving.sequence_model:
-        stateful = spec.serving.sequence_model or SEQUENCE_MODEL
-        if provide_stateful(stateful, model_repository):
-            print_status(f"wrote {model_repository / stateful}")
+    if stateful := spec.serving.sequence_model:
+        provide_stateful(stateful, model_repository)
         reload(address, load=(stateful,))
     if spec.source == DEFAULT:
         _add_default(spec, model_repository, address)
@@ -126,7 +114,7 @@ def _load(entry: "Entry", repository: Path, address: str | None, *, is_new: bool
     from gateway.triton.footprint import check_load
     from gateway_models.repository.manage import provide_stateful
 
-    # For the streams of every model. One that is there may be the user's own: --stream checks it.
+    # For the streams of every model. One that is there may be the user's own.
     stateful_models = () if (repository / SEQUENCE_MODEL).exists() else (SEQUENCE_MODEL,)
     for name in stateful_models:
         provide_stateful(name, repository)

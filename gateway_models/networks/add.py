@@ -28,7 +28,6 @@ from gateway_models.networks.model_source import (
     find_preprocessing,
     find_source,
     network_labels,
-    repeated,
 )
 from gateway_models.networks.served_memory import with_memory
 from gateway_models.repository.after import FunctionStep
@@ -67,15 +66,11 @@ def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
         if old and spec.labels is None and not source.labels
         else find_labels(source, spec.labels)
     )
-    if source.sentence and spec.description == source.sentence:
-        report(f"the web page describes it as its files do, without --description: {source.sentence}")
     pictures = read_pictures(spec.example, labels)
     spec = replace(spec, example=())
     for path in (spec.labels, spec.zero_shot, spec.after_labels):
         if path:
             report(f"{path}: {read_label_file(path)}")
-    if spec.labels and (twice := repeated(labels)):
-        report(f"some labels occur more than once; only class_id distinguishes these classes: {twice}")
     if old:
         check_same(old, spec, labels, repository)
     spec = replace(spec, after=check_step(spec, NetworkOutputs(labels, int(spec.features), spec.multi_label)))
@@ -204,7 +199,7 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         and not spec.pixels,
         processor=others.spec.processor if others else spec.processor,
         named=(),
-        description=spec.description or (old.spec.description if old else "") or source.sentence,
+        description=spec.description or (old.spec.description if old else ""),
         tensor=spec.tensor or default_tensor(written_as),
         format=written_as,
         trust=spec.trust

@@ -87,22 +87,17 @@ def check_written(own: Format, written_as: Format, spec: ModelSpec) -> None:
     serving = spec.serving
     conflicts = [
         (
-            made_of_function and not as_function,
-            f"a Python function is served unchanged and cannot be written as {written_as.value}",
+            made_of_function
+            and (
+                not as_function
+                or spec.precision is not Precision.FP32
+                or spec.features
+                or spec.tensor is ImageTensor.UINT8
+                or bool(spec.output)
+            ),
+            "a Python function is served as it is: leave out --format, --precision, --embeddings, --tensor, --output",
         ),
         (as_function and not made_of_function, "--format function is for FILE.py:NAME; leave it out"),
-        (
-            as_function and spec.precision is not Precision.FP32,
-            "a function chooses its own precision: leave out --precision",
-        ),
-        (
-            as_function and spec.features,
-            "--embeddings is for networks: a Python function has no layers and returns only scores",
-        ),
-        (
-            as_function and spec.tensor is ImageTensor.UINT8,
-            "--tensor uint8 moves the normalisation into the network, but functions are not changed",
-        ),
         (
             as_torchscript and own is Format.ONNX,
             "it is ONNX, or becomes ONNX, which cannot be converted to torchscript: leave --format out, or add the "
@@ -114,10 +109,9 @@ def check_written(own: Format, written_as: Format, spec: ModelSpec) -> None:
             "CPU, --precision fp16 or --format torchscript",
         ),
         (
-            serving.tensorrt and not as_onnx,
-            "--tensorrt is for ONNX, whose backend builds the engine: add --format onnx",
+            (serving.tensorrt or serving.openvino is not None) and not as_onnx,
+            "--tensorrt and --openvino run ONNX: add --format onnx",
         ),
-        (serving.openvino and not as_onnx, "--openvino is for ONNX, which it runs: add --format onnx"),
         (
             serving.cpu_runtime and not as_torchscript,
             "--cpu-runtime is for TorchScript: leave it out, or add --format torchscript",

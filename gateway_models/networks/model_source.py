@@ -1,7 +1,6 @@
 """The arguments of `gateway model add`: a model, its labels, its preprocessing."""
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from gateway_models.networks.hub import (
 )
 from gateway_models.networks.onnx_metadata import Described, described
 from gateway_models.repository.after import FunctionStep
-from gateway_models.repository.card import readme_sentence
 from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
@@ -33,7 +31,6 @@ KINDS = {
 }
 """Files that are complete models, and their `kind` in Source."""
 TORCHVISION = "torchvision:"
-REPEATED_SHOWN = 3
 RECIPE = "recipe:"
 """Prefix of a model that gateway_models.networks.export builds, such as the default one."""
 
@@ -48,7 +45,7 @@ class Source:
 
     `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe, function or the key of a
     framework; `like` names the torchvision weights whose preprocessing it was trained with. `labels` and
-    `preprocessing` come from the source, as does `sentence`, the first one of its description.
+    `preprocessing` come from the source.
     """
 
     spec: ModelSpec
@@ -58,7 +55,6 @@ class Source:
     preprocessing: Preprocessing | None = None
     function: FunctionSource | None = None
     framework: Framework | None = None
-    sentence: str = ""
 
 
 def find_source(spec: ModelSpec) -> Source:
@@ -67,8 +63,6 @@ def find_source(spec: ModelSpec) -> Source:
     if weights and not text.startswith((TORCHVISION, TIMM)):
         raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; other sources contain theirs")
     if is_function(text):
-        if spec.output:
-            raise SourceError("--output is for networks: a function returns the scores alone")
         function = find_function(text, spec.include)
         return Source(
             replace(spec, source=function.location, include=function.include, sha256=function.digest()),
@@ -112,7 +106,6 @@ def find_source(spec: ModelSpec) -> Source:
         spec.like or "",
         labels=found.labels,
         preprocessing=None if spec.like else found.preprocessing,
-        sentence=found.sentence,
     )
 
 
@@ -178,7 +171,6 @@ def _folder(spec: ModelSpec, path: Path) -> Source:
         spec.like or "",
         labels=spec.texts or folder.labels,
         preprocessing=None if spec.like else folder.preprocessing,
-        sentence=readme_sentence(path),
     )
 
 
@@ -264,15 +256,6 @@ def labels_of(entry: Entry, repository: Path, version: int) -> tuple[str, ...]:
 def network_labels(entry: Entry, repository: Path) -> tuple[str, ...]:
     """The labels of the networks' classes, which all versions share; raises LabelsError."""
     return _label_lines(repository / entry.classifier / LABELS)
-
-
-def repeated(labels: Sequence[str]) -> str:
-    """Text that lists the labels that occur more than once, with their lines; "" if there are none."""
-    lines: dict[str, list[int]] = {}
-    for number, label in enumerate(labels, 1):
-        lines.setdefault(label, []).append(number)
-    twice = [f"{label!r} on lines {', '.join(map(str, found))}" for label, found in lines.items() if len(found) > 1]
-    return "; ".join(twice[:REPEATED_SHOWN]) + ("; …" if len(twice) > REPEATED_SHOWN else "")
 
 
 def digest(path: Path) -> str:

@@ -180,18 +180,23 @@ FUNCTION, RECIPE = "colours.py:classify", "recipe:efficientnet-lite0"
 SCRIPT = "m.pt"
 REFUSED = [
     (FUNCTION, {"trust": False}, r"colours\.py is code. It runs when it is tested here.* add --trust"),
-    (FUNCTION, {"format": Format.ONNX}, "cannot be written as onnx"),
-    (FUNCTION, {"precision": Precision.FP16}, "chooses its own precision: leave out --precision"),
+    *(
+        (FUNCTION, changes, "is served as it is: leave out --format")
+        for changes in (
+            {"format": Format.ONNX},
+            {"precision": Precision.FP16},
+            {"features": True},
+            {"output": "logits"},
+            {"tensor": ImageTensor.UINT8},
+        )
+    ),
     (FUNCTION, {"preprocessing": None}, r"which images does classify take\? Use --crop 224"),
     (FUNCTION, {"weights": "state.pth"}, "--weights only works with torchvision:ARCH"),
-    (FUNCTION, {"features": True}, "a Python function has no layers"),
-    (FUNCTION, {"output": "logits"}, "a function returns the scores alone"),
-    (FUNCTION, {"tensor": ImageTensor.UINT8}, "functions are not changed"),
     (RECIPE, {"format": Format.FUNCTION}, r"--format function is for FILE\.py:NAME"),
     (SCRIPT, {"zero_shot": Path("labels.txt")}, "--zero-shot is for a CLIP-like model .* use --labels"),
     (SCRIPT, {"prompts": ("a {}",)}, "--prompt is for --zero-shot FILE"),
     (SCRIPT, {"include": (Path(),)}, "--include is for the files of a Python function"),
-    (SCRIPT, {"serving": Serving(openvino=OpenVino.FP32)}, "--openvino is for ONNX, which it runs: add --format onnx"),
+    (SCRIPT, {"serving": Serving(openvino=OpenVino.FP32)}, "run ONNX: add --format onnx"),
     (SCRIPT, {"grayscale": True, "preprocessing": THREE}, "--mean and --std are one number each"),
     (
         SCRIPT,
