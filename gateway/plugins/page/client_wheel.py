@@ -1,7 +1,6 @@
 """GET /client/: the Python client as a wheel, for `pip install` from the address of the service.
 
-Every distribution of the gateway brings the wheel, in its own version: setup.py builds it. The folder is also a package
-index (PEP 503).
+Every distribution of the gateway brings the wheel, in its own version: setup.py builds it.
 """
 
 import asyncio
@@ -26,8 +25,13 @@ router = APIRouter(include_in_schema=False)
 BROUGHT = Path(__file__).with_name("client")
 """The folder of the wheel that a distribution brings."""
 CHECKOUT = Path(__file__).parents[3]
-PROJECT = "triton-image-gateway-client"
-PEOPLE = """
+PEOPLE = """\
+<!doctype html>
+<html lang="en">
+<meta name="viewport" content="width=device-width">
+<meta name="color-scheme" content="light dark">
+<title>triton-image-gateway-client</title>
+<body>
 <header class="top">
   <img src="../assets/icon.svg" alt="" width="28" height="28">
   <a class="brand" href="../">Triton image gateway</a>
@@ -39,11 +43,14 @@ PEOPLE = """
     <textarea id="code" rows="1" readonly aria-label="Command">pip install {address}{name}</textarea>
     <button id="copy" class="small" type="button">Copy</button>
   </div>
-  <p class="fine">The wheel is {wheel}; the folder is also a package index, with <a href="{project}/">{project}</a>.</p>
+  <p class="fine">The wheel is {wheel}.</p>
 </main>
 <link rel="stylesheet" href="../assets/tokens.css">
 <link rel="stylesheet" href="../assets/page.css">
-<script type="module" src="../assets/client.js"></script>"""
+<script type="module" src="../assets/client.js"></script>
+</body>
+</html>
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +83,21 @@ def _read(path: Path) -> Wheel:
 @router.get("/client/")
 @traits(access=Access.OPEN)
 async def folder(request: Request) -> Response:
-    """A page for people, with a link to the wheel; of the index, the list of projects."""
+    """A page for people, with a link to the wheel."""
     wheel = await asyncio.to_thread(client_wheel)
-    shown = {"name": wheel.name, "wheel": _link(wheel.name, wheel), "project": PROJECT}
-    return _html(PEOPLE.format(address=escape(f"{request.url.replace(query='')}"), **shown))
+    link = f'<a href="{wheel.name}#sha256={wheel.sha256}">{wheel.name}</a>'
+    page = PEOPLE.format(address=escape(f"{request.url.replace(query='')}"), name=wheel.name, wheel=link)
+    return Response(page, media_type="text/html", headers=HEADERS)
 
 
-@router.get("/client/{name:path}")
+@router.get("/client/{name}")
 @traits(access=Access.OPEN)
 async def file(request: Request, name: str) -> Response:
-    """The wheel, or the index's page of its project."""
+    """The wheel."""
     wheel = await asyncio.to_thread(client_wheel)
-    if name == f"{PROJECT}/":
-        return _html(_link(f"../{wheel.name}", wheel))
     if name != wheel.name:
         raise NotFound(f"There is nothing at this path; the client is at client/{wheel.name}.")
     headers = {**HEADERS, "ETag": f'"{wheel.sha256}"'}
     if headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(wheel.data, media_type="application/octet-stream", headers=headers)
-
-
-def _link(address: str, wheel: Wheel) -> str:
-    return f'<a href="{escape(address)}#sha256={wheel.sha256}">{escape(wheel.name)}</a>'
-
-
-def _html(body: str) -> Response:
-    text = (
-        '<!doctype html>\n<html lang="en">\n<meta name="viewport" content="width=device-width">\n'
-        f'<meta name="color-scheme" content="light dark">\n<title>{PROJECT}</title>\n<body>\n{body}\n</body>\n</html>\n'
-    )
-    return Response(text, media_type="text/html", headers=HEADERS)

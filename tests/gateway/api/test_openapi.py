@@ -19,7 +19,7 @@ REFUSED = {"/predict": 405, "/nothing": 404, "/assets/none.js": 404}
 """Paths that are not read, and the status that says so."""
 PATHS = [
     *(path for path, route in ROUTES.literal.items() if "GET" in route.methods),
-    *("/assets/page.js", "/docs/assets/swagger-ui.css", "/client/triton-image-gateway-client/"),
+    *("/assets/page.js", "/docs/assets/swagger-ui.css"),
     *("/models/ensemble_model", "/v2/models/ensemble_model"),
     *REFUSED,
 ]
