@@ -66,25 +66,22 @@ METADATA = tuple(
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 NAT64 = IPv6Network("64:ff9b::/96")
 """The well-known prefix (RFC 6052), by which hosts with IPv6 alone reach IPv4 addresses."""
-_32_BITS = 0xFFFFFFFF
-_LAST = tuple(
+HIDING = tuple(
     map(
         IPv6Network,
         (
             "::/96",  # IPv4-compatible
-            "::ffff:0:0/96",  # IPv4-mapped
             "::ffff:0:0:0/96",  # IPv4-translated (RFC 2765)
-            "64:ff9b::/96",  # NAT64
+            "64:ff9b:1::/48",  # for translators within a network (RFC 8215)
+            "2001::/32",  # Teredo
+            "2002::/16",  # 6to4
         ),
     )
 )
-"""Forms whose last 32 bits are an IPv4 address."""
+"""Networks that are not public, and whose addresses have an IPv4 address inside, such as that of the metadata."""
+_32_BITS = 0xFFFFFFFF
 _ISATAP = 0x5EFE
 """Before an IPv4 address in the last 64 bits of any prefix, with or without the bit for global addresses (RFC 5214)."""
-_SIX_TO_FOUR = IPv6Network("2002::/16")
-_TEREDO = IPv6Network("2001::/32")
-_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
-"""For translators within a network (RFC 8215)."""
 
 
 class AddressRule:
@@ -95,10 +92,9 @@ class AddressRule:
 
     def allows(self, text: str) -> bool:
         """Whether the service may connect to an address, as the resolver returns it."""
-        written = ip_address(text)
-        if any(_within(each, METADATA) for each in (written, *inside(written))):
+        address = destination(ip_address(text))
+        if _within(address, METADATA) or is_isatap(address):
             return False
-        address = destination(written)
         return is_public(address) or _within(address, self._networks)
 
 
@@ -111,27 +107,9 @@ def destination(address: IPAddress) -> IPAddress:
     return IPv4Address(int(address) & _32_BITS) if address in NAT64 else address
 
 
-def inside(address: IPAddress) -> list[IPv4Address]:
-    """The IPv4 addresses inside an IPv6 address, by each form that embeds one.
-
-    The network decides whether a form leads there: it may have a tunnel or a translator.
-    """
-    if isinstance(address, IPv4Address):
-        return []
-    bits = int(address)
-    last = bits & _32_BITS
-    found = [last] if any(address in network for network in _LAST) else []
-    if (bits >> 32) & ~(2 << 24) & _32_BITS == _ISATAP:
-        found.append(last)
-    if address in _SIX_TO_FOUR:
-        found.append(bits >> 80 & _32_BITS)
-    if address in _TEREDO:  # the server, and the client, whose bits are inverted
-        found += [bits >> 64 & _32_BITS, last ^ _32_BITS]
-    if address in _LOCAL_NAT64:
-        # RFC 6052, 2.2: a prefix of 48, 56, 64 or 96 bits, then the address, with bits 64 to 71 left out of it.
-        without = (bits >> 64 << 56) | (bits & (1 << 56) - 1)
-        found += [last, *(without >> 120 - length - 32 & _32_BITS for length in (48, 56, 64))]
-    return [IPv4Address(each) for each in found]
+def is_isatap(address: IPAddress) -> bool:
+    """Whether an address may lead through a tunnel to the IPv4 address inside it."""
+    return isinstance(address, IPv6Address) and (int(address) >> 32) & ~(2 << 24) & _32_BITS == _ISATAP
 
 
 def is_public(address: IPAddress) -> bool:

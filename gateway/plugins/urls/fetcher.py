@@ -199,15 +199,15 @@ class UrlFetcher:
     async def _follow(self, location: Location, download: "Download") -> bytes:
         """Fetch a location, and those to which it redirects: each is a new request under the same rules."""
         for _ in range(MAX_REDIRECTS + 1):
-            get = _Get(location, CheckedNetwork(self._resolver, self._rule))
-            async with get.response(self._ssl_context) as response:
-                answer = await self._body(get, response, download)
+            network = CheckedNetwork(self._resolver, self._rule)
+            async with _response(location, network, self._ssl_context) as response:
+                answer = await self._body(network, response, download)
             if isinstance(answer, bytes):
                 return answer
             location = self._redirected(location, answer)
         raise FetchFailed(f"The URL redirects more than {MAX_REDIRECTS} times.")
 
-    async def _body(self, get: "_Get", response: httpcore2.Response, download: "Download") -> bytes | str:
+    async def _body(self, network: CheckedNetwork, response: httpcore2.Response, download: "Download") -> bytes | str:
         """The body of a response within all limits, or the URL to which it redirects."""
         headers = {name.lower(): value.decode("latin-1") for name, value in response.headers}
         if response.status in _REDIRECTS and b"location" in headers:
@@ -225,7 +225,7 @@ class UrlFetcher:
         download.pace.wait()
         async with aclosing(response.aiter_stream()) as pieces:
             async for piece in pieces:
-                get.progress()
+                network.progress()
                 download.write(piece)
                 await time_slice.pause_if_over()
                 download.pace.wait()
@@ -297,37 +297,24 @@ class _Request:
     slots: RoundRobin
 
 
-class _Get:
-    """One GET on a separate connection, so that it depends on no other request."""
-
-    def __init__(self, location: Location, network: CheckedNetwork) -> None:
-        self._network = network
-        self._headers = [("Host", location.authority), *HEADERS.items()]
-        self._url = httpcore2.URL(
-            scheme=location.scheme, host=location.host, port=location.port, target=location.target.encode()
-        )
-
-    @asynccontextmanager
-    async def response(self, ssl_context: ssl.SSLContext) -> AsyncIterator[httpcore2.Response]:
-        """Send the request; the body of the response can be read in the `async with` block. Raises FetchFailed."""
-        connection = httpcore2.AsyncHTTPConnection(
-            self._url.origin, ssl_context=ssl_context, network_backend=self._network
-        )
-        timeouts = {"timeout": {"connect": CONNECT_SECONDS}}
-        try:
-            async with connection.stream("GET", self._url, headers=self._headers, extensions=timeouts) as response:
-                yield response
-        except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as exc:
-            raise FetchFailed("No connection to the URL's host was possible, or not with a valid certificate.") from exc
-        except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as exc:
-            raise FetchFailed("The URL's host broke the connection or the protocol.") from exc
-        finally:
-            await self._network.aclose()
-
-    def progress(self) -> None:
-        """A piece of the body has arrived."""
-        if self._network.wire is not None:
-            self._network.wire.progress()
+@asynccontextmanager
+async def _response(
+    location: Location, network: CheckedNetwork, ssl_context: ssl.SSLContext
+) -> AsyncIterator[httpcore2.Response]:
+    """The response to a GET on a connection of its own, whose body can be read in the context. Raises FetchFailed."""
+    url = httpcore2.URL(scheme=location.scheme, host=location.host, port=location.port, target=location.target.encode())
+    headers = [("Host", location.authority), *HEADERS.items()]
+    connection = httpcore2.AsyncHTTPConnection(url.origin, ssl_context=ssl_context, network_backend=network)
+    timeouts = {"timeout": {"connect": CONNECT_SECONDS}}
+    try:
+        async with connection.stream("GET", url, headers=headers, extensions=timeouts) as response:
+            yield response
+    except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as exc:
+        raise FetchFailed("No connection to the URL's host was possible, or not with a valid certificate.") from exc
+    except (httpcore2.NetworkError, httpcore2.ProtocolError, OSError) as exc:
+        raise FetchFailed("The URL's host broke the connection or the protocol.") from exc
+    finally:
+        await network.aclose()
 
 
 def _read(url: str) -> Location:

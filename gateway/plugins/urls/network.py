@@ -75,7 +75,7 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         self._resolver = resolver
         self._rule = rule
         self._network = httpcore2.AnyIOBackend()
-        self.wire: Wire | None = None
+        self._wire: Wire | None = None
 
     async def connect_tcp(
         self,
@@ -96,15 +96,20 @@ class CheckedNetwork(httpcore2.AsyncNetworkBackend):
         failure: Exception | None = None
         for address in addresses:
             try:
-                self.wire = Wire(await self._network.connect_tcp(address, port, timeout))
+                self._wire = Wire(await self._network.connect_tcp(address, port, timeout))
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as exc:
                 failure = exc
             else:
-                return self.wire
+                return self._wire
         assert failure is not None
         raise failure
 
+    def progress(self) -> None:
+        """A piece of the body has arrived."""
+        if self._wire is not None:
+            self._wire.progress()
+
     async def aclose(self) -> None:
         """Close the connection, also if its request was cancelled during a handshake."""
-        if self.wire is not None:
-            await self.wire.aclose()
+        if self._wire is not None:
+            await self._wire.aclose()

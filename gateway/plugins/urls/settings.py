@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator
 
 from gateway.errors import Overloaded
+from gateway.plugins.urls.addresses import HIDING
 from gateway.plugins.urls.errors import FetchTimeout
 from gateway.plugins.urls.locations import read_prefix
 from gateway.settings import FixedLimit, FixedLimits, Listed, Pairs, Section
@@ -31,10 +32,13 @@ def _networks(given: tuple[str, ...]) -> tuple[str, ...]:
     """Check networks of IP addresses."""
     for text in given:
         try:
-            ipaddress.ip_network(text)
+            network = ipaddress.ip_network(text)
         except ValueError:
             msg = f"{text!r} is not a network, such as 10.20.0.0/16 or fd00:1234::/48"
             raise ValueError(msg) from None
+        if network.version == 6 and any(map(network.overlaps, HIDING)):
+            msg = f"{text!r} has addresses that lead to any IPv4 address; name the IPv4 networks instead"
+            raise ValueError(msg)
     return given
 
 

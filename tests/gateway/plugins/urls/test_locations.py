@@ -10,13 +10,15 @@ from gateway.plugins.urls.locations import Location, read_location, read_prefix
 @pytest.mark.parametrize(
     ("url", "location"),
     [
-        ("https://a.example/x.jpg", Location("https", "a.example", 443, "/x.jpg")),
         ("HTTPS://A.Example:8443/X.jpg", Location("https", "a.example", 8443, "/X.jpg")),
-        ("http://a.example", Location("http", "a.example", 80, "/")),
         ("http://a.example?x=1#y", Location("http", "a.example", 80, "/", "?x=1")),
         ("https://a.example/x%20y?z=%2f#here", Location("https", "a.example", 443, "/x%20y", "?z=%2f")),
         ("https://[2001:DB8::1]:443/", Location("https", "2001:db8::1", 443, "/")),
-        ("https://xn--bcher-kva.example/", Location("https", "xn--bcher-kva.example", 443, "/")),
+        ("https://bücher.example/ü", Location("https", "xn--bcher-kva.example", 443, "/%C3%BC")),
+        # Other programs could read them as another host or folder: here all use what this one reads.
+        ("http:\\\\a.example\\@b.example", Location("http", "a.example", 80, "/@b.example")),
+        ("https://a%2eexample/x/../y/%2e%2E/z", Location("https", "a.example", 443, "/z")),
+        ("http://0x7f.1/x\r\nHost: b", Location("http", "127.0.0.1", 80, "/xHost:%20b")),
     ],
 )
 def test_url_is_read(url, location):
@@ -26,39 +28,21 @@ def test_url_is_read(url, location):
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("", "has no scheme and host"),
-        ("//a.example/x", "has no scheme and host"),
+        ("", "is no valid URL"),
+        ("//a.example/x", "is no valid URL"),
+        ("https://a.example:65536/", "is no valid URL"),
+        ("https://[fe80::1%25eth0]/", "is no valid URL"),
         ("file:///etc/passwd", "has another scheme"),
-        ("s3://bucket/key", "has another scheme"),
         ("https://user@a.example/", "has a user or a password"),
-        ("https://a.example\\@b.example/", "has a user or a password"),
-        ("https://a.example\\.b.example/", "has an invalid host"),
-        ("https://a..example/", "has an invalid host"),
-        ("https://a.example./", "has an invalid host"),
-        ("https://*.example/", "has an invalid host"),
-        ("https://bücher.example/", "has an invalid host"),
-        ("https://a\u3002example/", "has an invalid host"),
-        ("https://a%2eexample/", "has an invalid host"),
-        ("https://" + "a" * 254 + "/", "has an invalid host"),
-        ("https://[fe80::1%25eth0]/", "has an invalid IPv6 address"),
-        ("https://[::1/", "has an invalid IPv6 address"),
-        ("https://[127.0.0.1]/", "has an invalid IPv6 address"),
-        ("https://a.example:0/", "has an invalid port"),
-        ("https://a.example:65536/", "has an invalid port"),
-        ("https://a.example:+80/", "has an invalid port"),
-        ("https://a.example/ü", "must be percent-encoded"),
-        ("https://a.example/x\r\nHost: b", "must be percent-encoded"),
-        ("https://a.example/x/../y", "has the path segment"),
-        ("https://a.example/x/%2e%2E/y", "has the path segment"),
+        ("https://:word@a.example/", "has a user or a password"),
         ("https://a.example/x/%252e%252e/y", "has the path segment"),
         ("https://a.example/x/..%2fy", "has the path segment"),
         ("https://a.example/x/..;a=b/y", "has the path segment"),
         ("https://a.example/x/..%20/y", "has the path segment"),
         ("https://a.example/x/%2e%2e%20;a/y", "has the path segment"),
-        ("https://a.example/x/..%00/y", "has an escape of a control"),
-        ("https://a.example/x/%c0%ae%C0%AE/y", "has an escape of a control"),
-        ("https://a.example/x/%u002e%u002e/y", "must be percent-encoded"),
-        ("https://a.example/100%", "must be percent-encoded"),
+        ("https://a.example/x/..%00/y", "escape of a control"),
+        ("https://a.example/x/%c0%ae%C0%AE/y", "escape of a control"),
+        ("https://a.example/x/%u002e%u002e/y", "a % that is no escape"),
     ],
 )
 def test_url_that_is_ambiguous_or_invalid_is_refused(url, reason):
@@ -70,7 +54,6 @@ def test_url_that_is_ambiguous_or_invalid_is_refused(url, reason):
     ("url", "name"),
     [
         ("https://a.example/x/Gr%C3%B6%C3%9Fe.jpg?y/z", "Größe.jpg"),
-        ("https://a.example/x/", ""),
         ("https://a.example", ""),
     ],
 )
@@ -102,7 +85,7 @@ def test_any_text_is_read_or_refused(text):
             ["https://a.example/", "https://xa.example/", "https://a.example.evil.example/"],
         ),
         ("https://*", ["https://a.example/", "https://[::1]/"], ["http://a.example/", "https://a.example:444/"]),
-        ("http://10.0.0.1:9000", ["http://10.0.0.1:9000/x"], ["http://10.0.0.1/x", "http://167772161:9000/x"]),
+        ("http://10.0.0.1:9000", ["http://10.0.0.1:9000/x", "http://167772161:9000/x"], ["http://10.0.0.1/x"]),
     ],
 )
 def test_prefix_contains_what_is_below_it(prefix, inside, outside):
