@@ -1,14 +1,17 @@
 """Display for the operator while Triton and the API start, run and stop."""
 
+import contextlib
 import json
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Protocol
+from pathlib import Path
+from typing import TextIO
 
+from gateway.machine.service_record import state_folder
 from gateway_client.visible import visible
 from gateway_local.server import LOG_PREFIX
 from gateway_local.server_log import TritonLogReader, level_and_text
@@ -16,122 +19,102 @@ from gateway_local.server_log import TritonLogReader, level_and_text
 STATUS_PREFIX = "gateway | "
 """Before each line of the commands on a terminal or in a pipe."""
 REMIND_SECONDS = 10.0
+MAX_LOG_BYTES = 32 * 2**20
 
 Say = Callable[[str], None]
 
 
-class Display(Protocol):
-    """Shows progress and Triton's log."""
+class Display:
+    """Shows progress and Triton's log on stderr, line by line: as text, or as events in JSON.
 
-    def say(self, text: str) -> None:
-        """Show a line that stays on the screen."""
-        ...
-
-    def log(self, line: str) -> None:
-        """Show a line of Triton's log; called on another thread."""
-        ...
-
-    def waiting(self, text: str) -> AbstractContextManager[object]:
-        """Show, for as long as the block lasts, that the step named `text` is in progress."""
-        ...
-
-
-@contextmanager
-def reminding(every_seconds: float, remind: Callable[[float], None]) -> Iterator[None]:
-    """Until the block ends, call `remind` periodically, in a thread, with the seconds since the block began."""
-    started = time.monotonic()
-    over = threading.Event()
-
-    def wait() -> None:
-        while not over.wait(every_seconds):
-            remind(time.monotonic() - started)
-
-    thread = threading.Thread(target=wait, name="reminders", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-class Reminders:
-    """Reports every REMIND_SECONDS that a step is still in progress, and which models are loading.
-
-    For displays without a progress indicator; pass each line of Triton's log to `log`.
+    With a `log_file`, Triton's log goes there, and only models that are ready and errors are shown. Triton's wide
+    `tables` may be left out. A step in progress is reported again every REMIND_SECONDS.
     """
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
+    def __init__(self, *, as_json: bool = False, tables: bool = True, log_file: Path | None = None) -> None:
+        self._as_json = as_json
+        self._tables = tables
         self._reader = TritonLogReader()
         self._lock = threading.Lock()
-        self._loading: dict[str, None] = {}
+        self._loading: dict[str, float] = {}
+        """The models that are loading, with the time.monotonic() of their begin."""
+        self._written = 0
+        self.log_file: TextIO | None = None
+        if log_file:
+            log_file.parent.mkdir(parents=True, exist_ok=True)
+            self.log_file = log_file.open("w", encoding="utf-8")
+
+    def say(self, text: str) -> None:
+        """Show a line of the command itself."""
+        if self._as_json:
+            _event("info", "up", text)
+        else:
+            _write(f"{STATUS_PREFIX}{visible(text)}")
 
     def log(self, line: str) -> None:
-        """Record which models begin to load, and which have loaded."""
-        event = self._reader.read(line.removeprefix(LOG_PREFIX))
+        """Take a line of Triton's log; called on another thread."""
+        line = line.removeprefix(LOG_PREFIX)
+        notable = self._notable(line)
+        if self.log_file:
+            self._keep(line, self.log_file)
+            if notable:
+                self.say(notable)
+        elif self._as_json:
+            level, text = level_and_text(line)
+            if text:
+                _event(level, "triton", text)
+        elif self._tables or not line.startswith(("+--", "| ")):
+            _write(visible(f"{LOG_PREFIX}{line}"))
+
+    def _notable(self, line: str) -> str:
+        """The text about a model that is ready, or an error, in a line of the log; records which models are loading."""
+        event = self._reader.read(line)
         if event is None:
-            return
+            return ""
+        if event.kind == "error":
+            return f"{LOG_PREFIX}{event.text}"
         with self._lock:
             if event.kind == "loading":
-                self._loading[event.text] = None
-            elif event.kind == "loaded":
-                self._loading.pop(event.text, None)
+                self._loading[event.text] = time.monotonic()
+                return ""
+            started = self._loading.pop(event.text, None)
+        took = f" {time.monotonic() - started:5.1f} s" if started is not None else ""
+        return f"  model {event.text:<32}{took}"
+
+    def _keep(self, line: str, file: TextIO) -> None:
+        with contextlib.suppress(OSError):  # a full disk must not stop the reader of Triton's log
+            if self._written > MAX_LOG_BYTES:
+                # Start over: only recent lines are useful, and a service may run for months.
+                file.seek(0)
+                file.truncate()
+                self._written = 0
+            self._written += file.write(f"{line}\n")
+            file.flush()
 
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
-        """Report the step, and again every REMIND_SECONDS."""
-        self._say(text)
-        with reminding(
-            REMIND_SECONDS, lambda elapsed: self._say(f"{text}: {elapsed:.0f} s so far{self._loading_text()}")
-        ):
+        """Report the step named `text`, and again periodically with the loading models, until the block ends."""
+        self.say(text)
+        started, over = time.monotonic(), threading.Event()
+
+        def remind() -> None:
+            while not over.wait(REMIND_SECONDS):
+                with self._lock:
+                    loading = f"; loading {', '.join(self._loading)}" if self._loading else ""
+                self.say(f"{text}: {time.monotonic() - started:.0f} s so far{loading}")
+
+        thread = threading.Thread(target=remind, name="reminders", daemon=True)
+        thread.start()
+        try:
             yield
-
-    def _loading_text(self) -> str:
-        with self._lock:
-            return f"; loading {', '.join(self._loading)}" if self._loading else ""
-
-
-class Lines:
-    """Passes on every line unchanged: for log collectors, and for `--verbose`. Triton's wide tables may be left out."""
-
-    def __init__(self, say: Say | None = None, log: Say | None = None, *, tables: bool = True) -> None:
-        self.say = say or (lambda text: _write(f"{STATUS_PREFIX}{visible(text)}"))
-        self._log = log or (lambda line: _write(visible(line)))
-        self._tables = tables
-        self._reminders = Reminders(self.say)
-
-    def log(self, line: str) -> None:
-        """Pass on a line of Triton's log."""
-        self._reminders.log(line)
-        if self._tables or not line.removeprefix(LOG_PREFIX).startswith(("+--", "| ")):
-            self._log(line)
-
-    def waiting(self, text: str) -> AbstractContextManager[object]:
-        """Report the step now and periodically; nothing else shows that it is in progress."""
-        return self._reminders.waiting(text)
+        finally:
+            over.set()
+            thread.join()
 
 
-class JsonLines:
-    """A Display that writes one event per line to stderr."""
-
-    def __init__(self) -> None:
-        self._reminders = Reminders(self.say)
-
-    def say(self, text: str) -> None:
-        """Write a line of `gateway up` itself."""
-        _event("info", "up", text)
-
-    def log(self, line: str) -> None:
-        """Write a line of Triton's log; its tables are written line by line."""
-        self._reminders.log(line)
-        level, text = level_and_text(line.removeprefix(LOG_PREFIX))
-        if text:
-            _event(level, "triton", text)
-
-    def waiting(self, text: str) -> AbstractContextManager[object]:
-        """Report the step now and periodically."""
-        return self._reminders.waiting(text)
+def log_path(port: int) -> Path:
+    """The log file of Triton for the API on a port, in $XDG_STATE_HOME, else ~/.local/state."""
+    return state_folder() / f"triton-{port}.log"
 
 
 def _event(level: str, event: str, message: str) -> None:

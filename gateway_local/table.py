@@ -9,23 +9,21 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gateway.server.workers import Plan, Process
-from gateway_local.display import Display, JsonLines, Lines
-from gateway_local.live import LiveDisplay
+from gateway_local.display import Display
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a start is shown: `json`, an event in each line; `lines`; `verbose`, with Triton's tables; or `live`."""
+    """How a start is shown; see Display."""
 
-    how: str
+    as_json: bool = False
+    tables: bool = True
     log: Path | None = None
-    """The file of Triton's log; for `live` alone."""
+    """The file of Triton's log."""
 
     def display(self) -> Display:
-        """A display of this kind."""
-        if self.log is not None:
-            return LiveDisplay(self.log)
-        return JsonLines() if self.how == "json" else Lines(tables=self.how == "verbose")
+        """The display."""
+        return Display(as_json=self.as_json, tables=self.tables, log_file=self.log)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """How a start is shown."""
 
-import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,12 +17,12 @@ Verbose = Annotated[
 
 
 def shown(settings: Settings, *, verbose: bool) -> "Shown":
-    """Stages, with Triton's log in a file, on a terminal; else, or with --verbose, every line; or events in JSON."""
-    from gateway_local.live import log_path
+    """On a terminal Triton's log goes to a file; else, or with --verbose, it is shown; or events in JSON."""
+    from gateway_local.display import log_path
     from gateway_local.table import Shown
 
     if settings.log_format is LogFormat.JSON:
-        return Shown("json")
-    if verbose or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return Shown("verbose" if verbose else "lines")
-    return Shown("live", log_path(settings.port))
+        return Shown(as_json=True)
+    if verbose or not sys.stderr.isatty():
+        return Shown(tables=verbose)
+    return Shown(log=log_path(settings.port))

@@ -1,5 +1,6 @@
 """`gateway doctor`: checks of the machine, the settings, the models and Triton, and of the running service."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +48,7 @@ def doctor(
 
 def _run_service(model_repository: Path, photo: Path | None) -> "list[Finding]":
     from gateway_local.default_model import default_model
-    from gateway_local.display import Lines
+    from gateway_local.display import Display
     from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES
     from gateway_local.runtime.wheel import ensure_runtime
     from gateway_models.proof.prove import prove
@@ -55,5 +56,5 @@ def _run_service(model_repository: Path, photo: Path | None) -> "list[Finding]":
     settings = load_settings()
     settings = settings.model_copy(update={"model": default_model(model_repository, settings)})
     runtime = ensure_runtime(default_cache_dir(), print_status)
-    display = Lines(log=lambda _: None)
+    display = Display(log_file=Path(os.devnull))
     return list(prove(settings, model_repository, runtime, photo or SHIPPED_EXAMPLES / SAMPLE, display))

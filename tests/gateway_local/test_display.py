@@ -11,7 +11,7 @@ from rich.table import Table
 from gateway.command_line.terminal import emit
 from gateway_local import display
 from gateway_local.console import PlainConsole, plain
-from gateway_local.display import JsonLines, Lines, Reminders
+from gateway_local.display import Display, log_path
 from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.up import run_aloud
 from tests.processes import wait_for
@@ -19,61 +19,43 @@ from tests.processes import wait_for
 HEAD = "1122 15:46:36.417382 507 model_lifecycle.cc:472]"
 
 
-@pytest.fixture(autouse=True)
-def short_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+LOG = [
+    f'I{HEAD} "loading: classifier:1"',
+    f'I{HEAD} "loading: preprocessor:1"',
+    f"I{HEAD} \"successfully loaded 'preprocessor'\"",
+    "| Model | Version |",
+]
+
+
+def logged(shown: Display, lines: list[str]) -> None:
+    for line in lines:
+        shown.log(f"triton | {line}")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_step_is_reported_at_once_and_again_with_the_models_that_are_loading(monkeypatch, as_json):
     monkeypatch.setattr(display, "REMIND_SECONDS", 0.01)
-
-
-def test_step_is_reported_at_once_and_periodically_until_it_ends():
-    said: list[str] = []
-    with Reminders(said.append).waiting("starting Triton"):
-        assert said[0] == "starting Triton"
-        wait_for(lambda: said[1:])
-    assert said[1] == "starting Triton: 0 s so far"
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    shown = Display(as_json=as_json)
+    logged(shown, LOG)
+    with shown.waiting("starting Triton"):
+        assert "starting Triton" in stream.getvalue()
+        wait_for(lambda: "starting Triton: 0 s so far; loading classifier" in stream.getvalue())
     assert not [thread for thread in threading.enumerate() if thread.name == "reminders"]
 
 
-def test_reminder_names_only_models_still_loading_and_the_log_is_passed_on():
-    said: list[str] = []
-    logged: list[str] = []
-    lines = Lines(said.append, logged.append)
-    log = [
-        f'triton | I{HEAD} "loading: classifier:1"',
-        f'triton | I{HEAD} "loading: preprocessor:1"',
-        f"triton | I{HEAD} \"successfully loaded 'preprocessor'\"",
-    ]
-    for line in log:
-        lines.log(line)
-    assert (said, logged) == ([], log)
-    with lines.waiting("starting Triton"):
-        wait_for(lambda: said[1:])
-    assert said[1].endswith(" s so far; loading classifier")
+@pytest.mark.parametrize("tables", [False, True])
+def test_log_is_shown_with_or_without_tables(capsys, tables):
+    logged(Display(tables=tables), LOG)
+    assert capsys.readouterr().err.splitlines() == [f"triton | {line}" for line in (LOG if tables else LOG[:-1])]
 
 
-def test_json_reminder_is_an_event(monkeypatch: pytest.MonkeyPatch):
-    stream = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stream)
-    with JsonLines().waiting("starting Triton"):
-        wait_for(lambda: "so far" in stream.getvalue())
-    assert {json.loads(line)["event"] for line in stream.getvalue().splitlines()} == {"up"}
-
-
-def test_output_of_a_command_is_passed_to_the_display():
-    said = []
-    script = "import sys; print('gateway | exporting', file=sys.stderr); print('as it is'); sys.exit(3)"
-    assert run_aloud([sys.executable, "-I", "-S", "-c", script], said.append) == 3
-    assert sorted(said) == ["as it is", "exporting"]
-
-
-def test_json_lines_have_time_and_level(capsys, monkeypatch):
-    monkeypatch.setattr(display, "REMIND_SECONDS", 60.0)
-    lines = JsonLines()
-    with lines.waiting("starting Triton"):
-        lines.log('triton | I1122 15:46:36.417382 507 model_lifecycle.cc:472] "loading: classifier:1"')
-        lines.log('triton | E1122 15:48:52.020990 507 scheduler.cc:1468] "unable to create\\na stream"')
-        lines.log("triton | | Model | Version |")
-        lines.log("triton | ")
-    lines.say("ready: \u201copen\u201d")
+def test_json_lines_have_time_and_level(capsys):
+    shown = Display(as_json=True)
+    with shown.waiting("starting Triton"):
+        logged(shown, [LOG[0], f'E{HEAD} "unable to create\\na stream"', LOG[-1], ""])
+    shown.say("ready: \u201copen\u201d")
     events = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert all(event.pop("timestamp").endswith("Z") for event in events)
     assert events == [
@@ -83,6 +65,47 @@ def test_json_lines_have_time_and_level(capsys, monkeypatch):
         {"level": "info", "event": "triton", "message": "| Model | Version |"},
         {"level": "info", "event": "up", "message": "ready: \u201copen\u201d"},
     ]
+
+
+def test_log_file_has_the_chatter_and_models_and_errors_are_shown(capsys, tmp_path, monkeypatch):
+    """The first line of an error is shown, once; the file's size is bounded."""
+    failure = f'E{HEAD} "failed to load: boom\\n\\nAt:\\n  x"'
+    lines = [
+        *LOG,
+        f'E{HEAD} "CudaDriverHelper has not been initialized."',
+        f'E{HEAD} "Exit timeout expired. Exiting immediately."',
+        f'W{HEAD} "a warning"',
+        f'E{HEAD} "[markup] stays as it is"',
+        failure,
+        failure,
+    ]
+    path = tmp_path / "logs" / "triton.log"
+    shown = Display(log_file=path)
+    logged(shown, lines)
+    loaded, *errors = capsys.readouterr().err.splitlines()
+    assert loaded.startswith("gateway |   model preprocessor")
+    assert errors == ["gateway | triton | [markup] stays as it is", "gateway | triton | failed to load: boom"]
+    assert path.read_text().splitlines() == lines
+    monkeypatch.setattr(display, "MAX_LOG_BYTES", 1_000)
+    logged(shown, [f"line {number}" for number in range(1_000)])
+    assert path.stat().st_size < 1_100
+    assert "line 999" in path.read_text()
+    shown.log_file.close()
+
+
+def test_log_path_follows_the_xdg_specification(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert log_path(8080) == tmp_path / "triton-image-gateway" / "triton-8080.log"
+    monkeypatch.setenv("XDG_STATE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert log_path(1) == tmp_path / ".local/state/triton-image-gateway/triton-1.log"
+
+
+def test_output_of_a_command_is_passed_to_the_display():
+    said = []
+    script = "import sys; print('gateway | exporting', file=sys.stderr); print('as it is'); sys.exit(3)"
+    assert run_aloud([sys.executable, "-I", "-S", "-c", script], said.append) == 3
+    assert sorted(said) == ["as it is", "exporting"]
 
 
 HOSTILE = "[/red]a\x1b[2J\nb\x9b\u202e:cat:"

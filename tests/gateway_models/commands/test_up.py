@@ -1,18 +1,14 @@
 """`gateway up` on the terminal, without starting its processes."""
 
-import io
 from pathlib import Path
 
 import pytest
 
 from gateway.plugins.keys.key_file import KeysError
-from gateway_local import live
-from gateway_local.live import LiveDisplay, log_path
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.commands.add import add_to_serve
 from tests.commands import gateway, refusal
 from tests.gateway_models.networks.builders import Head, save_onnx, spec_of
-from tests.processes import wait_for
 
 
 def test_missing_model_file_warns_unless_it_is_the_default_model(tmp_path, monkeypatch):
@@ -43,67 +39,6 @@ def test_threads_of_a_new_model_are_timed_by_the_start_alone(tmp_path, monkeypat
     save_onnx(Head(seed=1), model)
     add_to_serve(spec_of(model, tmp_path), repository, "triton.example:8001")
     assert timed
-
-
-HEAD = "1121 03:44:14.508741 16925 model_lifecycle.cc:472]"
-
-
-@pytest.fixture
-def screen():
-    return io.StringIO()
-
-
-@pytest.fixture
-def display(screen, tmp_path):
-    display = LiveDisplay(tmp_path / "logs" / "triton.log", screen)
-    yield display
-    display.log_file.close()
-
-
-def test_display_shows_models_and_errors_but_not_log_chatter(display, screen):
-    """The log file has the chatter. The first line of an error is shown, once."""
-    failure = f'E{HEAD} "failed to load: boom\\n\\nAt:\\n  x"'
-    log = [
-        f'I{HEAD} "loading: echo:1"',
-        "+-------+",
-        f"I{HEAD} \"successfully loaded 'echo'\"",
-        f'E{HEAD} "CudaDriverHelper has not been initialized."',
-        f'E{HEAD} "Exit timeout expired. Exiting immediately."',
-        f'W{HEAD} "a warning"',
-        f'E{HEAD} "[markup] stays as it is"',
-        failure,
-        failure,
-    ]
-    for line in log:
-        display.log(f"triton | {line}")
-    loaded, *errors = screen.getvalue().splitlines()
-    assert loaded.startswith("gateway |   model echo")
-    assert loaded.rstrip().endswith("s")
-    assert errors == ["gateway | triton | [markup] stays as it is", "gateway | triton | failed to load: boom"]
-    assert Path(display.log_file.name).read_text().splitlines() == log
-
-
-def test_log_file_size_is_bounded(display, monkeypatch):
-    monkeypatch.setattr(live, "MAX_LOG_BYTES", 100)
-    for number in range(1_000):
-        display.log(f"line {number}")
-    assert Path(display.log_file.name).stat().st_size < 200
-    assert "line 999" in Path(display.log_file.name).read_text()
-
-
-def test_spinner_is_shown_while_waiting(display, screen):
-    with display.waiting("starting Triton"):
-        wait_for(lambda: "starting Triton" in screen.getvalue())
-        display.say("in between")
-    assert "in between" in screen.getvalue()
-
-
-def test_log_path_follows_the_xdg_specification(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert log_path(8080) == tmp_path / "triton-image-gateway" / "triton-8080.log"
-    monkeypatch.setenv("XDG_STATE_HOME", "")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert log_path(1) == Path(tmp_path, ".local/state/triton-image-gateway/triton-1.log")
 
 
 @pytest.mark.parametrize("port", ["grpc", "http", "metrics"])

@@ -8,7 +8,7 @@ from gateway.findings import Level
 from gateway.machine.capacity import GPU_BATCH, Costs
 from gateway.triton.contract import read_model_configs
 from gateway_local.cost_record import recorded_costs
-from gateway_local.display import Lines
+from gateway_local.display import Display
 from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.proof.prove import BATCHES, WARM_UP_BATCHES, NotMeasured, batch_milliseconds, prove
@@ -23,7 +23,7 @@ PHOTO = SHIPPED_EXAMPLES / SAMPLE
 def test_service_of_this_machine_is_run_and_its_costs_are_kept(model_repository, runtime, tmp_path, monkeypatch):
     monkeypatch.setenv("GATEWAY_LOG_LEVEL", "error")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    display = Lines(print, lambda _: None)
+    display = Display()
     found = list(prove(Settings(_env_file=None), model_repository, runtime, PHOTO, display, seconds=6))
     assert {each.check: each.level for each in found} == dict.fromkeys(CHECKS, Level.OK)
     texts = {each.check: each.text for each in found}
@@ -42,7 +42,7 @@ def test_what_cannot_be_run_is_refused(model_repository, runtime, fields, reason
     Path("keys").touch()
     monkeypatch.setenv("GATEWAY_LOG_LEVEL", "error")
     with pytest.raises(NotMeasured, match=reason):
-        list(prove(Settings(_env_file=None, **fields), model_repository, runtime, PHOTO, Lines(print, print)))
+        list(prove(Settings(_env_file=None, **fields), model_repository, runtime, PHOTO, Display()))
 
 
 def test_time_of_a_batch_is_that_of_tritons_statistics(light_triton, light_repository):
