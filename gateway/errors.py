@@ -26,7 +26,6 @@
     │   ├── RequestTooLarge       413 request_too_large
     │   ├── HeadersTooLarge       431 headers_too_large
     │   ├── UploadTimeout         408 upload_timeout
-    │   ├── UploadTooSlow         408 upload_too_slow
     │   ├── StreamIdle            408 stream_idle
     │   ├── UnsupportedMediaType  415 unsupported_media_type
     │   ├── NotFound              404 not_found
@@ -234,17 +233,10 @@ class HeadersTooLarge(RequestError):
 
 
 class UploadTimeout(RequestError):
-    """The body did not arrive within the upload deadline."""
+    """The body did not arrive within the upload deadline, or is too slow."""
 
     status = HTTPStatus.REQUEST_TIMEOUT
     code, summary = "upload_timeout", "The upload took too long"
-
-
-class UploadTooSlow(RequestError):
-    """The client sends less than `min_upload_bytes_per_second` for longer than `upload_grace_seconds`."""
-
-    status = HTTPStatus.REQUEST_TIMEOUT
-    code, summary = "upload_too_slow", "The upload is too slow"
 
 
 class StreamIdle(RequestError):

@@ -375,7 +375,7 @@ class DeadlineSettings(Section):
     upload_timeout_seconds: float = Field(300.0, gt=0, le=86_400)
     """Time for a body to arrive."""
     upload_idle_timeout_seconds: Constant[float] = 20.0
-    """Longest pause within a body, and longest time for the headers of a request."""
+    """Longest time for the headers of a request, and for which a body may fall behind `min_upload_bytes_per_second`."""
     answer_timeout_seconds: Constant[float] = 60.0
     """Longest time for a client to read the next 64 KiB of its response; then its connection is closed."""
 
@@ -426,7 +426,7 @@ class ProcessSettings(Section):
     max_images_waiting: Annotated[int, Fixed("`GATEWAY_MAX_IMAGES_IN_FLIGHT`, at least 64")] = Field(
         default_factory=lambda known: max(64, known["max_images_in_flight"])
     )
-    """Images of one process that may wait for admission."""
+    """Images of one process that may wait for admission, of requests that have had no other image admitted."""
     max_bytes_waiting: Annotated[
         int, Fixed("256 MiB, or `GATEWAY_MAX_FILE_BYTES` if that is more; less if memory is limited")
     ] = Field(default_factory=lambda known: max(256 * MIB, known["max_file_bytes"]))

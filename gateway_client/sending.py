@@ -25,7 +25,7 @@ OnWait = Callable[[GatewayError, float], None]
 RESULTS_AHEAD = 1024
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 10.0
-_TOO_MUCH = {"too_many_files", "request_too_large", "upload_timeout", "upload_too_slow"}
+_TOO_MUCH = {"too_many_files", "request_too_large", "upload_timeout"}
 """A request with fewer images may not have these errors."""
 
 

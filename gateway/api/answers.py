@@ -1,7 +1,9 @@
 """The responses of routes that take images: collected or streamed, and limited in size."""
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import aclosing
 from http import HTTPStatus
 from itertools import repeat
 from operator import attrgetter
@@ -19,6 +21,7 @@ from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidPara
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Predictions, Result
+from gateway.inference.tools import Scope as TaskScope
 from gateway.ingest.upload import Uploads
 from gateway.limits.pools import NEVER_EVICTED, PoolLease
 from gateway.timing import TimeSlice
@@ -137,11 +140,15 @@ def _joined(pieces: deque[bytes]) -> Iterator[bytes]:
     yield bytes(joined)
 
 
+MAX_UNREAD_BYTES = 2**20
+"""Bytes of lines that are not sent yet, above which a request stops reading uploads."""
+
+
 class ResultLines(Response):
     """One line per file in the order of completion, then a line with the summary.
 
     A request that fails before its first line gets the error's status. Later the status has been sent already, so the
-    error is a line.
+    error is a line. A client may keep sending without reading its results; uploads are then no longer read.
     """
 
     media_type = NDJSON
@@ -155,46 +162,74 @@ class ResultLines(Response):
         self._shape = shape
         self._ok = self._failed = 0
         self._version: str | None = None
+        self._lines: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+        """The lines, or the error that ends the request before the first one; None is the end."""
+        self._unread_bytes = 0
+        self._sent = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # ASGI's signature
         """Send the lines while the body is still being read."""
         del self.headers["content-length"]
         started = False
-
-        async def send_line(line: bytes) -> None:
-            nonlocal started
-            if not started:
-                started = True
-                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": line + b"\n", "more_body": True})
-
-        watch = self._request_body.wait_for_disconnect
         try:
-            try:
-                async with self._context.service.classify(self._uploads, self._spec, watch) as results:
-                    async for result in results:
-                        await send_line(self._line(result))
-            except GatewayError as error:
-                if not started:
-                    raise
-                self._context.note(error)
-                await send_line(to_json({"error": problem_document(error, self._context.request_id)}))
-            await send_line(self._summary())
+            async with TaskScope() as tasks:
+                tasks.start(self._classify())
+                while (line := await self._lines.get()) is not None:
+                    if isinstance(line, Exception):
+                        try:
+                            raise line
+                        finally:
+                            del line  # its traceback keeps the request
+                    if not started:
+                        started = True
+                        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    await send({"type": "http.response.body", "body": line, "more_body": True})
+                    self._unread_bytes -= len(line)
+                    self._sent.set()
         except ClientDisconnect:
             self._context.note_disconnect()
             return
         await send({"type": "http.response.body", "body": b""})
 
-    def _line(self, result: Result) -> bytes:
+    async def _classify(self) -> None:
+        """Classify the uploads, and queue the lines."""
+        body, service = self._request_body, self._context.service
+        try:
+            await service.run(self._paced(), self._spec, self._take, body.wait_for_disconnect)
+        except Exception as error:
+            if not isinstance(error, GatewayError) or not self._ok + self._failed:
+                self._lines.put_nowait(error)
+                return
+            self._context.note(error)
+            self._put({"error": problem_document(error, self._context.request_id)})
+        model = {"name": self._spec.model_name, "version": self._version}
+        self._put({"model": model, "summary": {"ok": self._ok, "failed": self._failed}})
+        self._lines.put_nowait(None)
+
+    async def _paced(self) -> Uploads:
+        """The uploads; none is read while more than MAX_UNREAD_BYTES wait."""
+        async with aclosing(self._uploads) as uploads:
+            while True:
+                while self._unread_bytes > MAX_UNREAD_BYTES:
+                    self._sent.clear()
+                    await self._sent.wait()
+                upload = await anext(uploads, None)
+                if upload is None:
+                    return
+                yield upload
+                del upload  # nothing counts its bytes while the next one arrives
+
+    def _take(self, result: Result) -> None:
         self._failed += result.error is not None
         self._ok += result.error is None
         self._version = self._version or result.model_version
         model = {"name": self._spec.model_name, "version": result.model_version}
-        return to_json({**self._shape.item(result, self._spec), "model": model}, inf_nan_mode="null")
+        self._put({**self._shape.item(result, self._spec), "model": model})
 
-    def _summary(self) -> bytes:
-        model = {"name": self._spec.model_name, "version": self._version}
-        return to_json({"model": model, "summary": {"ok": self._ok, "failed": self._failed}})
+    def _put(self, members: dict[str, Any]) -> None:
+        line = to_json(members, inf_nan_mode="null") + b"\n"
+        self._unread_bytes += len(line)
+        self._lines.put_nowait(line)
 
 
 MAX_PREDICTIONS = 100_000

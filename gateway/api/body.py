@@ -11,7 +11,6 @@ from starlette.requests import ClientDisconnect, Request
 from gateway import metrics
 from gateway.api.request_context import RequestContext
 from gateway.errors import (
-    GatewayError,
     InvalidImage,
     InvalidParameter,
     NoFiles,
@@ -20,7 +19,6 @@ from gateway.errors import (
     UnknownField,
     UnsupportedMediaType,
     UploadTimeout,
-    UploadTooSlow,
 )
 from gateway.ingest.multipart import read_multipart
 from gateway.ingest.upload import (
@@ -37,7 +35,7 @@ from gateway.ingest.upload import (
     request_too_large,
     uncounted,
 )
-from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_GRACE_SECONDS, Pace, PoolLease, UploadingClient
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, PoolLease, UploadingClient
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 from gateway.values.validation import NAME_CHARACTERS, near
@@ -57,8 +55,8 @@ class Body(UploadingClient):
     Creating it raises UnsupportedMediaType if the body is compressed. Timeouts exclude the time in which the gateway
     does not read.
 
-    The iteration raises UploadTimeout after `upload_idle_timeout_seconds` without data or `upload_timeout_seconds` in
-    total, UploadTooSlow, ClientDisconnect, and Overloaded if the full upload buffer evicts this upload.
+    The iteration raises UploadTimeout if the client is `upload_idle_timeout_seconds` behind the lowest speed, or after
+    `upload_timeout_seconds` in total, ClientDisconnect, and Overloaded if the full upload buffer evicts this upload.
     """
 
     def __init__(self, request: Request, context: RequestContext) -> None:
@@ -76,7 +74,7 @@ class Body(UploadingClient):
         self._stats = context.stats
         self.pace = Pace(
             min_bytes_per_second=MIN_UPLOAD_BYTES_PER_SECOND,
-            grace_seconds=UPLOAD_GRACE_SECONDS,
+            grace_seconds=self._settings.upload_idle_timeout_seconds,
             now=time.monotonic,
         )
         self._eviction: Overloaded | None = None
@@ -195,15 +193,13 @@ class Body(UploadingClient):
             if self._eviction is not None:
                 raise self._eviction
             started = time.monotonic()
-            idle_seconds = min(self._left_seconds, self._settings.upload_idle_timeout_seconds)
             spare_seconds = pace.wait()
             try:
-                async with asyncio.timeout(min(idle_seconds, spare_seconds)) as timeout:
+                async with asyncio.timeout(min(self._left_seconds, spare_seconds)) as timeout:
                     self._receiving = timeout
                     message = await self._request.receive()
             except TimeoutError:
-                too_slow = spare_seconds < idle_seconds
-                raise self._eviction or (self._too_slow() if too_slow else self._timed_out()) from None
+                raise self._eviction or self._timed_out(too_slow=spare_seconds < self._left_seconds) from None
             if message["type"] == "http.disconnect":
                 raise ClientDisconnect
             chunk: bytes = message.get("body", b"")
@@ -218,21 +214,14 @@ class Body(UploadingClient):
                 return chunk
         raise StopAsyncIteration
 
-    def _too_slow(self) -> GatewayError:
-        value = MIN_UPLOAD_BYTES_PER_SECOND
-        return UploadTooSlow(
-            f"The body must arrive at {size(value)} a second; it is {UPLOAD_GRACE_SECONDS:g} s behind.",
-            limit="min_upload_bytes_per_second",
-            value=value,
-        )
-
-    def _timed_out(self) -> GatewayError:
-        idle = self._settings.upload_idle_timeout_seconds < self._left_seconds
-        limit = "upload_idle_timeout_seconds" if idle else "upload_timeout_seconds"
-        value = getattr(self._settings, limit)
-        return UploadTimeout(
-            f"The body did not arrive in time: the limit {limit} is {value:g} s.", limit=limit, value=value
-        )
+    def _timed_out(self, *, too_slow: bool) -> UploadTimeout:
+        limit, value = "upload_timeout_seconds", self._settings.upload_timeout_seconds
+        sentence = f"The body did not arrive in time: the limit {limit} is {value:g} s."
+        if too_slow:
+            limit, value = "min_upload_bytes_per_second", MIN_UPLOAD_BYTES_PER_SECOND
+            behind_seconds = self._settings.upload_idle_timeout_seconds
+            sentence = f"The body must arrive at {size(value)} a second; it is {behind_seconds:g} s behind."
+        return UploadTimeout(sentence, limit=limit, value=value)
 
 
 U = TypeVar("U", bound=Upload | UploadReference)

@@ -158,12 +158,6 @@ class Result:
         return self.row.model_version or None
 
     @property
-    def extent(self) -> int:
-        """Size of the response in predictions; ten numbers of an embedding count as one."""
-        embedding = self.row.embedding
-        return self.size[0] + (0 if embedding is None else len(embedding) // 10)
-
-    @property
     def rows(self) -> Sequence[Row]:
         """One row for each image of the file."""
         return (self.row,)

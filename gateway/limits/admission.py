@@ -76,11 +76,10 @@ COSTLY_SHARE, COSTLY_BYTES_SHARE = 0.5, 0.75
 class Permit(Lease):
     """Permission for one image to be in flight, or its place in the queue for one."""
 
-    __slots__ = ("_holds", "_permits", "admitted", "begun", "decode_seconds", "nbytes", "place", "share")
+    __slots__ = ("_holds", "_permits", "admitted", "decode_seconds", "nbytes", "place", "share")
 
     admitted: "asyncio.Future[Permit]"
     """In the queue: done when the image may be in flight; it fails when the image is evicted."""
-    begun: bool
     place: tuple[float, int]
     """Its place in the queue, and its number by arrival."""
 
@@ -169,14 +168,13 @@ class Permits:
     async def acquire(self, nbytes: int, decode_seconds: float = 0.0, *, begun: bool = False) -> Permit:
         """Wait until the image fits; raises Overloaded if the queue is full.
 
-        With `begun`, other images of the request were admitted already; then it may evict an image of a request of
-        which none was.
+        With `begun`, other images of the request were admitted already, and the queue takes the image in any case, so
+        that no request is left half done. Each request in progress has at most one such image.
         """
         permit = Permit(self, nbytes, decode_seconds)
         if self.admission.fits(permit):
             return permit.hold()
-        permit.begun = begun
-        return await self.admission.wait(permit)
+        return await self.admission.wait(permit, begun=begun)
 
     async def wait_for_space(self, most: int) -> None:
         """Wait until the request has fewer than `most` permits; one task at a time."""
@@ -254,13 +252,14 @@ class Admission:
             return False
         return not self.waiting.held or self._next() is None
 
-    async def wait(self, image: Permit) -> Permit:
-        """Wait until an image may be in flight; raises Overloaded if the queue is full."""
+    async def wait(self, image: Permit, *, begun: bool) -> Permit:
+        """Wait until an image may be in flight; raises Overloaded as `Permits.acquire`."""
         queues = self._queues_of(image)
-        if self.waiting.free <= 0:
-            self._make_room(image, self._queues())
-        elif image.decode_seconds and sum(map(len, queues.values())) >= max(self.waiting.most * COSTLY_SHARE, 1):
-            self._make_room(image, list(queues.values()))
+        if not begun:
+            if self.waiting.free <= 0:
+                self._make_room(image, self._queues())
+            elif image.decode_seconds and sum(map(len, queues.values())) >= max(self.waiting.most * COSTLY_SHARE, 1):
+                self._make_room(image, list(queues.values()))
         image.admitted = asyncio.get_running_loop().create_future()
         image.place = image.share.start(self._place), next(self._numbers)
         queues.setdefault(image.share, deque()).append(image)
@@ -308,20 +307,10 @@ class Admission:
         return most if most is not share and most.crowding() > share.crowding(1) else None
 
     def _make_room(self, image: Permit, queues: list[deque[Permit]]) -> None:
-        """Evict an image from some queues for another one; raises Overloaded if none may be.
-
-        The newest image of the most crowded share is evicted, one of a request that has not begun if there is any.
-        Within a share only such an image is evicted, and only for one of a request that has begun: otherwise a request
-        that has begun would be left half done, and a later request would evict an earlier one.
-        """
+        """Evict the newest image of the most crowded share from some queues; raises Overloaded without such a share."""
         crowded = self._most_crowded(image.share, queues)
-        candidates = [each for queue in queues for each in queue if each.share is (crowded or image.share)]
-        evictable = [each for each in candidates if not each.begun]
-        if crowded is not None:
-            evictable = evictable or candidates
-        elif not image.begun:
-            evictable = []
-        newest = max(evictable, key=lambda each: each.place[1], default=None)
+        candidates = [each for queue in queues for each in queue if each.share is crowded]
+        newest = max(candidates, key=lambda each: each.place[1], default=None)
         if newest is None:
             raise self._full()
         self._dequeue(newest)

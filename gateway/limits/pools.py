@@ -186,8 +186,8 @@ class RoundRobin:
             self._waiting[client] = requests
 
 
-MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_GRACE_SECONDS = 8 * 2**10, 20.0
-"""Lowest speed of an upload, and how long it may fall behind."""
+MIN_UPLOAD_BYTES_PER_SECOND = 8 * 2**10
+"""Lowest speed of an upload."""
 RECENT_SECONDS = 5.0
 """Time constant of the speed: bytes that arrived this long ago have a weight of 1/e."""
 _LEAST_SECONDS = 0.1

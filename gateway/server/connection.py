@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 from gateway import metrics
 from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, Overloaded, problem_document
 from gateway.limits.connections import RESERVE_SECONDS, Connections
-from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_GRACE_SECONDS, Pace, WaitingClient
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, WaitingClient
 from gateway.settings import Settings
 from gateway.values.clients import client_of
 
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.writable.set()
         self.pace = Pace(
             min_bytes_per_second=MIN_UPLOAD_BYTES_PER_SECOND,
-            grace_seconds=UPLOAD_GRACE_SECONDS,
+            grace_seconds=self.settings.upload_idle_timeout_seconds,
             now=self.loop.time,
         )
         self._unparsed: deque[memoryview] = deque()

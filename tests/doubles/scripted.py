@@ -316,9 +316,10 @@ def query(timeout_seconds: float = 30.0, **options: Any) -> RequestSpec:
 
 
 async def collected(service: InferenceService, body: Body, asked: RequestSpec, leaving: Any = None) -> list[Any]:
-    """All results of a request."""
-    async with service.classify(body.uploads(), asked, leaving) as results:
-        return [result async for result in results]
+    """The results of a request."""
+    results: list[Any] = []
+    await service.run(body.uploads(), asked, results.append, leaving)
+    return results
 
 
 def start(loop: Loop, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[Any]":

@@ -11,7 +11,7 @@ from gateway.errors import (
     ImageTooLarge,
     InvalidParameter,
     TooCostly,
-    UploadTooSlow,
+    UploadTimeout,
 )
 from gateway.inference.result import MAX_TOP_K
 from gateway.ingest.image_formats import CPU_SECONDS
@@ -23,7 +23,7 @@ from gateway.limits.account import (
     SECONDS_PER_MEGABYTE_OF_SLOW_CODECS,
     STREAM_SECONDS_PER_SECOND,
 )
-from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, UPLOAD_GRACE_SECONDS
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND
 from gateway.server.http import MAX_HEADER_BYTES, MAX_HEADERS
 from gateway.settings import FixedLimit, FixedLimits, variable
 
@@ -56,13 +56,7 @@ FIXED: FixedLimits = {
         "Predictions in one response, files × `top_k`; ten scores under /v2 count as one, JSON lines not at all.",
     ),
     "min_upload_bytes_per_second": FixedLimit(
-        MIN_UPLOAD_BYTES_PER_SECOND, "bytes/s", UploadTooSlow, "Lowest speed of an upload."
-    ),
-    "upload_grace_seconds": FixedLimit(
-        UPLOAD_GRACE_SECONDS,
-        "seconds",
-        UploadTooSlow,
-        "Time that an upload may fall behind `min_upload_bytes_per_second`.",
+        MIN_UPLOAD_BYTES_PER_SECOND, "bytes/s", UploadTimeout, "Lowest speed of an upload."
     ),
     "max_image_side": FixedLimit(MAX_IMAGE_SIDE, "pixels", ImageTooLarge, "Width or height of one image in pixels."),
     "max_header_bytes": FixedLimit(

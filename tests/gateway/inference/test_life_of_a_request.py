@@ -25,6 +25,7 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.backend import CallLimits
+from gateway.inference.result import Result
 from gateway.limits.pools import NEVER_EVICTED, PoolLease, upload_buffer
 from tests.asking import encode
 from tests.doubles.scripted import (
@@ -48,6 +49,10 @@ def shades(first: int, count: int) -> list[bytes]:
 UPLOADS = {"passes": shades(0, 100), "alone": shades(100, 10), "decoded": [encode(PIXELS, ".gif")], "refused": [b"no"]}
 FAULTS = (ModelNotFound, TritonUnreachable, InferenceFailed, DeadlineExceeded, RuntimeError)
 MAX_IMAGES, MAX_WAITING, MAX_REQUESTS, MAX_BYTES = 6, 2, 6, 500
+
+
+class Enough(Exception):
+    """The client wants no more results."""
 
 
 @dataclass(eq=False)
@@ -93,15 +98,16 @@ class Requests(RuleBasedStateMachine):
             await client.gone.wait()
             raise ClientDisconnect
 
-        with self.uploads.lease(NEVER_EVICTED) as client.buffer:
-            async with self.service.classify(client.body.uploads(), query(timeout_seconds), leaving) as results:
-                async for result in results:
-                    client.results += 1
-                    sent = client.sent[result.index]
-                    if result.error is None and sent not in UPLOADS["decoded"]:
-                        assert [each.label for each in result.predictions] == [label_of(sent)]
-                    if client.results == client.enough:
-                        return
+        def take(result: Result) -> None:
+            client.results += 1
+            sent = client.sent[result.index]
+            if result.error is None and sent not in UPLOADS["decoded"]:
+                assert [each.label for each in result.predictions] == [label_of(sent)]
+            if client.results == client.enough:
+                raise Enough
+
+        with self.uploads.lease(NEVER_EVICTED) as client.buffer, contextlib.suppress(Enough):
+            await self.service.run(client.body.uploads(), query(timeout_seconds), take, leaving)
 
     @property
     def running(self) -> list[Client]:
@@ -178,7 +184,7 @@ class Requests(RuleBasedStateMachine):
     def limits_hold(self) -> None:
         admission = self.service.admission
         assert 0 <= admission.images.held <= MAX_IMAGES
-        assert admission.waiting.held <= MAX_WAITING
+        assert admission.waiting.held <= MAX_WAITING + MAX_REQUESTS
         assert admission.bytes.held >= 0
         assert 0 <= self.spare.images.held <= 1
         assert 0 <= self.spare.bytes.held <= MAX_BYTES

@@ -1,14 +1,18 @@
 """A request: its scope, its statistics, its backpressure and its cost."""
 
 import asyncio
+import json
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from starlette.types import Message
 
+from gateway.api.answers import MAX_UNREAD_BYTES, Native, ResultLines
 from gateway.errors import EmptyFile
 from gateway.inference.request_spec import Stage
 from gateway.inference.result import Prediction, Predictions, Row
-from gateway.inference.service import MAX_UNREAD_PREDICTIONS
 from gateway.inference.tools import AGAIN_SECONDS, Scope
 from tests.doubles.backend import PNG
 from tests.doubles.clock import Clock
@@ -16,28 +20,33 @@ from tests.doubles.scripted import Scripted, body_of, query, start
 from tests.encoders import png_bomb
 from tests.samples import encode, photograph
 
-MANY = Predictions.of(Prediction("x", number, 0.5) for number in range(MAX_UNREAD_PREDICTIONS // 4))
+MANY = Predictions.of([Prediction("x" * (MAX_UNREAD_BYTES // 4), 0, 0.5)])
 
 
-def test_request_stops_reading_until_results_are_taken(loop):
+def test_request_stops_reading_until_its_lines_are_read(loop):
     row = Row(predictions=MANY)
     on, body = Scripted(loop, at_once=lambda call: call.answer(row=row)), body_of(*[PNG] * 50)
-    may_take, taken = asyncio.Event(), []
+    may_take, lines = asyncio.Event(), []
 
-    async def stream() -> None:
-        async with on.service.classify(body.uploads(), query()) as results:
-            await may_take.wait()
-            async for result in results:
-                taken.append(result.index)
+    async def send(message: Message) -> None:
+        await may_take.wait()
+        lines.append(message.get("body"))
 
-    request = start(loop, stream())
+    async def answer() -> None:
+        context: Any = SimpleNamespace(service=on.service)
+        source: Any = SimpleNamespace(wait_for_disconnect=None)
+        await ResultLines(context, query(), source, body.uploads(), Native())({}, receive=None, send=send)
+
+    request = start(loop, answer())
     loop.settle()
     assert 5 <= sum(on.sizes) <= 5 + 4 + 1  # past the limit, what was in flight, and one that was read
     may_take.set()
     for _ in range(20):
         loop.settle()
     assert request.done()
-    assert sorted(taken) == list(range(50))
+    *results, summary, _ = lines[1:]
+    assert sorted(json.loads(line)["index"] for line in results) == list(range(50))
+    assert json.loads(summary)["summary"] == {"ok": 50, "failed": 0}
 
 
 def test_time_in_a_stage_adds_up_and_concurrent_images_count_once(monkeypatch):

@@ -10,7 +10,6 @@ from gateway.api.body import uploads_from
 from gateway.errors import (
     DamagedImage,
     DeadlineExceeded,
-    GatewayError,
     InvalidParameter,
     LoadFailed,
     ModelNotFound,
@@ -23,7 +22,7 @@ from gateway.ingest.multipart import read_multipart
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from tests.doubles.backend import CAT, GIF, PNG
-from tests.doubles.scripted import Body, Scripted, ScriptedLoader, start
+from tests.doubles.scripted import Scripted, ScriptedLoader, start
 from tests.gateway.ingest.reading import BOUNDARY, CONTENT_TYPE, LIMITS, Part, form
 
 with_and_without_cancellation = pytest.mark.parametrize("supports_cancellation", [True, False])
@@ -77,9 +76,8 @@ def test_late_decode_ends_at_the_deadline_with_its_permit(loop):
     assert not on.calls
 
 
-@pytest.mark.parametrize("in_lines", [False, True])
 @pytest.mark.parametrize("file", [PNG, GIF], ids=["passed on", "decoded"])
-def test_answered_file_is_released_while_the_next_one_arrives(loop, file, in_lines):
+def test_answered_file_is_released_while_the_next_one_arrives(loop, file):
     """Neither the upload buffer nor a permit counts its bytes any more."""
     on, ends, results = Scripted(loop), asyncio.Event(), []
     spec = RequestSpec("m", "", None, 30, "r")
@@ -95,12 +93,7 @@ def test_answered_file_is_released_while_the_next_one_arrives(loop, file, in_lin
         assert isinstance(first, Upload)
         uploads = uploads_from(first, parts, ())
         del first
-        if not in_lines:
-            await on.service.run(uploads, spec, results.append)
-            return
-        async with on.service.classify(uploads, spec) as ready:
-            async for result in ready:
-                results.append(result)
+        await on.service.run(uploads, spec, results.append)
 
     def answer() -> None:
         loop.settle()
@@ -139,20 +132,6 @@ def test_later_image_waits_until_its_deadline(loop):
     assert not request.done()
     on.pass_time(1)
     assert [type(result.error) for result in on.results(request)] == [DeadlineExceeded] * 2
-
-
-def test_started_request_goes_before_the_newest_waiting_one(loop):
-    on, body = Scripted(loop, max_images=1, max_images_waiting=1), Body()
-    body.send(PNG)
-    bulk, newcomer = on.send(body=body), on.send(PNG)
-    body.send(PNG)
-    body.end()
-    loop.settle()
-    refused = newcomer.exception()
-    assert isinstance(refused, GatewayError)
-    assert refused.details == {"limit": "max_images_waiting", "value": 1}
-    on.answer_all()
-    assert [result.error for result in on.results(bulk)] == [None, None]
 
 
 @pytest.mark.parametrize("fault", [ModelNotFound(), ModelUnavailable(), TritonUnreachable()])

@@ -117,21 +117,16 @@ async def test_permit_can_be_reduced_to_what_is_still_needed():
     assert gate.bytes.held == 0
 
 
-async def test_image_of_a_begun_request_evicts_the_newest_of_an_unbegun_one():
-    gate = admission(max_images=1, max_images_waiting=2)
+async def test_image_of_a_begun_request_waits_in_a_full_queue():
+    gate = admission(max_images=1, max_images_waiting=1)
     held = await gate.permits().acquire(1)
-    older, newer = await waits(*(gate.permits().acquire(1) for _ in range(2)))
-    (begun,) = await waits(gate.permits().acquire(1, begun=True))
-    await asyncio.sleep(0)
-    assert isinstance(newer.exception(), Overloaded)
-    (second,) = await waits(gate.permits().acquire(1, begun=True))
-    await asyncio.sleep(0)
-    assert isinstance(older.exception(), Overloaded)
+    waiting = await waits(gate.permits().acquire(1), gate.permits().acquire(1, begun=True))
     with pytest.raises(Overloaded):
-        await gate.permits().acquire(1, begun=True)
+        await gate.permits().acquire(1)
+    for each in waiting:
+        held.release()
+        held = await each
     held.release()
-    (await begun).release()
-    (await second).release()
 
 
 COSTLY = 2.4
@@ -182,12 +177,10 @@ async def test_costly_images_take_half_of_the_queue():
     crowd = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(5)))
     assert (gate.waiting.held, sum(task.done() for task in crowd)) == (2, 3)
     gate.check()
-    (begun,) = await waits(gate.permits().acquire(1, COSTLY, begun=True))
-    await asyncio.sleep(0)
-    assert all(isinstance(task.exception(), Overloaded) for task in crowd[1:])
+    assert all(isinstance(task.exception(), Overloaded) for task in crowd[2:])
     held.release()
-    (await crowd[0]).release()
-    (await begun).release()
+    for task in crowd[:2]:
+        (await task).release()
 
 
 async def test_costly_images_leave_a_quarter_of_the_bytes():
