@@ -52,12 +52,6 @@ class Call:
         self._upload = uploads.lease(Arrived())
         self._response = responses.lease(Arrived())
         self._reading: asyncio.Task[bytes | None] | None = None
-        self._write_since: float | None = None
-
-    @property
-    def unread_seconds(self) -> float:
-        """For how long the client has not read a response."""
-        return 0.0 if self._write_since is None else self._loop.time() - self._write_since
 
     def check(self) -> None:
         """Raise HeadersTooLarge; grpc bounds metadata only once a client has acknowledged its settings."""
@@ -101,10 +95,8 @@ class Call:
     async def send(self, message: bytes) -> None:
         """Send a message; raises Overloaded, and ClientGone if the client does not read."""
         self._response.grow(len(message))
-        self._write_since = self._loop.time()
         writing = self._start(self._context.write(message))
         await asyncio.wait({writing}, timeout=self.settings.answer_timeout_seconds)
-        self._write_since = None
         if not writing.done():
             metrics.CONNECTIONS_CLOSED.labels("unread").inc()
             raise ClientGone

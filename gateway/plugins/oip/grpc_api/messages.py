@@ -14,14 +14,14 @@ from google.protobuf.message import DecodeError
 from pydantic_core import to_json
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.errors import HeadersTooLarge, InvalidBody, InvalidParameter, ModelNotFound, TooManyFiles
+from gateway.errors import InvalidBody, InvalidParameter, ModelNotFound, TooManyFiles
 from gateway.plugins.oip.documents import HEADER_LENGTH
 from gateway.plugins.oip.grpc_api.asgi import Response
 from gateway.values.quantities import size
 
 LENGTH_BYTES = 4
-MAX_MEMBERS = 256
-"""Fields of a request and of its inputs, without the images."""
+MAX_DESCRIPTION_BYTES = 8 * 1024
+"""Bytes of a message besides its images: at most half as many fields."""
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
 INPUTS, RAW_INPUT_CONTENTS = 5, 7
 """Fields of ModelInferRequest."""
@@ -49,28 +49,38 @@ def model_path(name: str, version: str) -> str:
     return f"/v2/models/{name}/versions/{version}" if version else f"/v2/models/{name}"
 
 
-def infer_call(raw: bytes, *, max_description_bytes: int, max_images: int) -> InferCall:
+def infer_call(raw: bytes, *, max_images: int) -> InferCall:
     """The request for a message, without a copy of its images.
 
-    Besides the images, the message may have MAX_MEMBERS fields and `max_description_bytes`. Raises InvalidBody,
-    InvalidParameter, HeadersTooLarge, TooManyFiles and ModelNotFound.
+    Raises InvalidBody, InvalidParameter, TooManyFiles and ModelNotFound.
     """
-    scan = _Scan(max_description_bytes, max_images)
-    try:
-        message = pb.ModelInferRequest.FromString(scan.description(memoryview(raw)))
-    except DecodeError as exc:
-        raise _malformed() from exc
+    counts = _Counts(max_images)
+    description = bytearray()
+    raw_contents: Parts = []
+    inputs: list[tuple[bytearray, Parts]] = []
+    for number, whole, payload in _fields(memoryview(raw)):
+        if number == RAW_INPUT_CONTENTS and payload is not None:
+            counts.add_image()
+            raw_contents.append(payload)
+        elif number == INPUTS and payload is not None:
+            counts.add_description(len(whole) - len(payload))
+            inputs.append(_input(payload, counts))
+        else:
+            counts.add_description(len(whole))
+            description += whole
+    message = _parsed(pb.ModelInferRequest, description)
     contents: Parts = []
-    inputs = []
-    for number, tensor in enumerate(message.inputs):
-        images = scan.raw_contents[number : number + 1] or scan.elements[number]
+    tensors = []
+    for index, (tensor_description, elements) in enumerate(inputs):
+        tensor = _parsed(pb.ModelInferRequest.InferInputTensor, tensor_description)
+        images = raw_contents[index : index + 1] or elements
         contents += images
-        description = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
         parameters = {**_values(tensor.parameters), "binary_data_size": sum(map(len, images))}
-        inputs.append({**description, "parameters": parameters})
-    contents += scan.raw_contents[len(inputs) :]  # more than the inputs: refused as a body that is too long
+        members = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+        tensors.append({**members, "parameters": parameters})
+    contents += raw_contents[len(inputs) :]  # more than the inputs: refused as a body that is too long
     parameters = _values(message.parameters)
-    document = {"id": message.id, "parameters": {**parameters, "binary_data_output": True}, "inputs": inputs}
+    document = {"id": message.id, "parameters": {**parameters, "binary_data_output": True}, "inputs": tensors}
     if message.outputs:
         document["outputs"] = [
             {"name": output.name, "parameters": {**_values(output.parameters), "binary_data": True}}
@@ -96,66 +106,50 @@ def infer_response(response: Response) -> pb.ModelInferResponse:
     return message
 
 
-class _Scan:
-    """Splits a ModelInferRequest into its images and their description, and counts both."""
+class _Counts:
+    """What a ModelInferRequest may still have: images, and bytes besides them."""
 
-    def __init__(self, max_description_bytes: int, max_images: int) -> None:
-        self._max_bytes = self._left_bytes = max_description_bytes
-        self._max_images = self._left_images = max_images
-        self._left_members = MAX_MEMBERS
-        self.raw_contents: Parts = []
-        self.elements: list[Parts] = []
-        """For each input the images in its own contents, as they are in `raw_contents`: each after its length."""
+    def __init__(self, max_images: int) -> None:
+        self._max_images = self._images_left = max_images
+        self._bytes_left = MAX_DESCRIPTION_BYTES
 
-    def description(self, message: memoryview) -> bytes:
-        """The message without its images; raises InvalidBody, InvalidParameter, HeadersTooLarge or TooManyFiles."""
-        description = bytearray()
-        for number, whole, payload in _fields(message):
-            if number == RAW_INPUT_CONTENTS and payload is not None:
-                self._count_image()
-                self.raw_contents.append(payload)
-            elif number == INPUTS and payload is not None:
-                tensor = self._input(payload)
-                description += _varint_of(INPUTS << 3 | DELIMITED) + _varint_of(len(tensor)) + tensor
-            else:
-                self._count_member(len(whole))
-                description += whole
-        return bytes(description)
+    def add_description(self, nbytes: int) -> None:
+        """Count bytes that are no image; raises InvalidBody."""
+        self._bytes_left -= nbytes
+        if self._bytes_left < 0:
+            raise InvalidBody(f"The message has more than {size(MAX_DESCRIPTION_BYTES)} besides its images.")
 
-    def _input(self, message: memoryview) -> bytes:
-        self._count_member(0)
-        description = bytearray()
-        elements: Parts = []
-        for number, whole, payload in _fields(message):
-            if number != CONTENTS or payload is None:
-                self._count_member(len(whole))
-                description += whole
-                continue
-            self._count_member(0)
-            for inner, _, element in _fields(payload):
-                if inner != BYTES_CONTENTS or element is None:
-                    raise InvalidParameter("Elements that are not BYTES must be in raw_input_contents.")
-                self._count_image()
-                elements += (len(element).to_bytes(LENGTH_BYTES, "little"), element)
-        self.elements.append(elements)
-        return bytes(description)
-
-    def _count_member(self, nbytes: int) -> None:
-        self._left_members -= 1
-        self._left_bytes -= nbytes
-        if self._left_members < 0:
-            raise InvalidBody(f"The message has more than {MAX_MEMBERS} fields besides its images.")
-        if self._left_bytes < 0:
-            most = self._max_bytes
-            raise HeadersTooLarge(
-                f"A message may have {size(most)} besides its images.", limit="max_header_bytes", value=most
-            )
-
-    def _count_image(self) -> None:
-        self._left_images -= 1
-        if self._left_images < 0:
+    def add_image(self) -> None:
+        """Count an image; raises TooManyFiles."""
+        self._images_left -= 1
+        if self._images_left < 0:
             most = self._max_images
             raise TooManyFiles(f"A request may have at most {most:,} images.", limit="max_files", value=most)
+
+
+def _input(message: memoryview, counts: _Counts) -> tuple[bytearray, Parts]:
+    """An InferInputTensor without its contents, and its images there, each after its length."""
+    description = bytearray()
+    elements: Parts = []
+    for number, whole, payload in _fields(message):
+        if number != CONTENTS or payload is None:
+            counts.add_description(len(whole))
+            description += whole
+            continue
+        counts.add_description(len(whole) - len(payload))
+        for inner, _, element in _fields(payload):
+            if inner != BYTES_CONTENTS or element is None:
+                raise InvalidParameter("Elements that are not BYTES must be in raw_input_contents.")
+            counts.add_image()
+            elements += (len(element).to_bytes(LENGTH_BYTES, "little"), element)
+    return description, elements
+
+
+def _parsed(kind: Any, description: bytearray) -> Any:  # noqa: ANN401  # protobuf's classes
+    try:
+        return kind.FromString(bytes(description))
+    except DecodeError as exc:
+        raise _malformed() from exc
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview, memoryview | None]]:
@@ -190,14 +184,6 @@ def _varint(message: memoryview, position: int) -> tuple[int, int]:
             return value, position
         shift += 7
     raise _malformed()
-
-
-def _varint_of(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*encoded, value))
 
 
 def _malformed() -> InvalidBody:

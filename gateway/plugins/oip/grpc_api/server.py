@@ -8,7 +8,6 @@ docs/guides/grpc.md lists grpc's limits, and the missing ones.
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Any
 
 import grpc
@@ -16,28 +15,26 @@ import structlog
 
 from gateway.errors import UserError
 from gateway.hooks import Runtime
-from gateway.limits.pools import IDLE_SECONDS, Bound
+from gateway.limits.pools import Bound
 from gateway.plugins.oip.grpc_api.call import Call, ClientGone
-from gateway.plugins.oip.grpc_api.health import HEALTH, Health, reflection
-from gateway.plugins.oip.grpc_api.service import SERVICE, Handler, InferenceApi
-from gateway.plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_of
+from gateway.plugins.oip.grpc_api.service import HEALTH_CHECK, SERVICE, Handler, InferenceApi
+from gateway.plugins.oip.grpc_api.status import Failure, failed
 from gateway.plugins.oip.settings import MAX_CALLS, ProtocolSettings
 from gateway.server.http import MAX_HEADER_BYTES
 from gateway.settings import Settings, variable
 from gateway.values.clients import is_loopback
-from gateway.values.validation import shortened
 
 log = structlog.get_logger("gateway")
 
 MAX_PROBES = 16
 """Calls of the methods that probes use, beyond MAX_CALLS. They need no key, and a message may have megabytes."""
-PROBES = frozenset({f"/{HEALTH}/Check", f"/{SERVICE}/ServerLive"})
+PROBES = frozenset({HEALTH_CHECK, f"/{SERVICE}/ServerLive"})
 MAX_UNFINISHED_CALLS = 2_048
 """Calls that grpc keeps, including calls whose client does not read: their status cannot be sent, and grpc.aio cannot
 reset them, so they end with their connection."""
 MAX_CONNECTIONS = 512
 LAST_CALLS_SECONDS = 600.0
-MAX_DESCRIPTION_BYTES = 64 * 1024
+MAX_OVERHEAD_BYTES = 64 * 1024
 """Bytes of a message in addition to its largest image."""
 OPTIONS = {
     "grpc.max_allowed_incoming_connections": MAX_CONNECTIONS,
@@ -59,8 +56,6 @@ OPTIONS = {
     "grpc.compression_enabled_algorithms_bitset": 1,
 }
 POLL_SECONDS = 0.1
-STOP_SECONDS = 1.0
-"""How long grpc may take to send the status of the last calls."""
 
 NOT_READ = Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "The response was not read in time.", "", ())
 """The end of an incomplete call: its status must not be success."""
@@ -79,7 +74,6 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         self._upload_bound = runtime.upload_bound
         self._methods = methods
         self._open, self._probes = (Bound("grpc_max_calls", most) for most in (MAX_CALLS, MAX_PROBES))
-        self._calls: set[Call] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._servers: list[Any] = []
         """The listening server comes last. A call has ended the others' listening; they still have calls."""
@@ -89,7 +83,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         settings = self._settings
         options = {
             **OPTIONS,
-            "grpc.max_receive_message_length": settings.max_file_bytes + MAX_DESCRIPTION_BYTES,
+            "grpc.max_receive_message_length": settings.max_file_bytes + MAX_OVERHEAD_BYTES,
             "grpc.max_metadata_size": MAX_HEADER_BYTES,
             "grpc.absolute_max_metadata_size": MAX_HEADER_BYTES,
         }
@@ -122,22 +116,19 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
                     task.add_done_callback(self._ending.discard)
 
     async def stop(self, grace_seconds: float) -> None:
-        """Refuse new calls, and wait until the open ones have ended or their clients do not read."""
-        stopping = asyncio.gather(*(server.stop(grace_seconds) for server in self._servers))
-        while not stopping.done() and any(call.unread_seconds < IDLE_SECONDS for call in self._calls):
-            await asyncio.wait({stopping}, timeout=POLL_SECONDS)
-        await asyncio.wait({stopping}, timeout=STOP_SECONDS)
-        await asyncio.gather(*(server.stop(None) for server in self._servers))
-        await stopping
+        """Refuse new calls, and wait for up to `grace_seconds` until the open ones have ended."""
+        await asyncio.gather(*(server.stop(grace_seconds) for server in self._servers))
 
     async def _end(self, server: Any) -> None:  # noqa: ANN401  # grpc has no types
         """Release a server that no longer listens, once its calls have ended."""
         await server.stop(LAST_CALLS_SECONDS)
         self._servers.remove(server)
 
-    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler:  # noqa: ANN401  # grpc has no types
-        """The handler of a method, known or not; see grpc.GenericRpcHandler."""
+    def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler | None:  # noqa: ANN401  # grpc has no types
+        """The handler of a method, None if it is unknown; see grpc.GenericRpcHandler."""
         path = handler_call_details.method
+        if path not in self._methods:
+            return None
 
         async def serve(_: object, context: Any) -> None:  # noqa: ANN401
             await self._serve(path, context)
@@ -146,14 +137,13 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
 
     async def _serve(self, path: str, context: Any) -> None:  # noqa: ANN401
         call = Call(context, self._settings, self._uploads, self._responses)
-        self._calls.add(call)
         slots = self._probes if path in PROBES else self._open
         slots.add(1)
         try:
             _check(slots)
             call.check()
             call.bind(self._upload_bound(call.headers))
-            context.set_trailing_metadata(await self._methods.get(path, partial(_unknown, path))(call))
+            context.set_trailing_metadata(await self._methods[path](call))
         except ClientGone:
             failure = NOT_READ
         except Exception as error:  # each error becomes a status
@@ -161,7 +151,6 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         else:
             return
         finally:
-            self._calls.discard(call)
             slots.add(-1)
             call.close()
         # The client has left, or has not even read headers: grpc sends those again with the status, which is an error.
@@ -183,9 +172,7 @@ async def serving(runtime: Runtime) -> AsyncIterator[None]:
             f"`gateway key add`, or {variable('host')}=127.0.0.1 behind a proxy that checks clients"
         )
     api = InferenceApi(runtime)
-    healthy = Health(runtime.is_ready)
-    methods = {**api.methods(), **healthy.methods(), **reflection((SERVICE, HEALTH), api.check_key)}
-    server = GrpcServer(runtime, methods)
+    server = GrpcServer(runtime, api.methods())
     await server.start(port)
     log.info("grpc_started", host=settings.host, port=port)
     keeping = asyncio.ensure_future(server.keep(port))
@@ -193,7 +180,6 @@ async def serving(runtime: Runtime) -> AsyncIterator[None]:
         yield
     finally:
         keeping.cancel()
-        healthy.stop()
         api.stop()
         # HTTP requests had the same time already.
         most = settings.shutdown_delay_seconds + settings.shutdown_grace_seconds
@@ -201,12 +187,5 @@ async def serving(runtime: Runtime) -> AsyncIterator[None]:
 
 
 def _check(slots: Bound) -> None:
-    """Raise Failure if more calls are open than may be."""
     if slots.free < 0:
-        full = slots.full("Too many calls are open: the limit grpc_max_calls is {}; retry later.")
-        raise failure_of(full, grpc.StatusCode.RESOURCE_EXHAUSTED)
-
-
-async def _unknown(path: str, _: Call) -> Metadata:
-    message = f"The gateway has no method {shortened(path, 200)}; reflection lists its methods."
-    raise Failure(grpc.StatusCode.UNIMPLEMENTED, message, "", ())
+        raise slots.full("Too many calls are open: the limit grpc_max_calls is {}; retry later.")

@@ -12,8 +12,10 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+import grpc
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import (
@@ -31,12 +33,16 @@ from gateway.plugins.oip.documents import HEADER_LENGTH
 from gateway.plugins.oip.grpc_api.asgi import Response, send_request
 from gateway.plugins.oip.grpc_api.call import Arrived, Call
 from gateway.plugins.oip.grpc_api.messages import InferCall, infer_call, infer_response, model_path
-from gateway.plugins.oip.grpc_api.status import Metadata, failed, failure_in, failure_of, trailing_of
+from gateway.plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_in, failure_of, trailing_of
 from gateway.server.http import MAX_HEADER_BYTES
 from gateway.settings import STREAM_IDLE_SECONDS, Settings
 from gateway.values.quantities import size
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+"""https://grpc.io/docs/guides/health-checking/."""
+HEALTH_SECONDS = 2.0
+"""How long a client may take to send a request for the health, which needs no API key."""
 NOT_READY = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE})
 """The statuses of `/v2/models/{name}/ready` and `/v2/health/ready` that say no."""
 
@@ -86,6 +92,7 @@ class InferenceApi:
         self._app = runtime.app
         self._state = runtime.state
         self._knows_key = runtime.knows_key
+        self._is_ready = runtime.is_ready
         self._settings: Settings = runtime.state["settings"]
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -99,16 +106,27 @@ class InferenceApi:
         }
         handlers |= {name: partial(self._read, read) for name, read in READS.items()}
         handlers |= {name: partial(self._ready, read) for name, read in STATES.items()}
-        return {f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}
+        return {HEALTH_CHECK: self._health, **{f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}}
 
     def stop(self) -> None:
         """End the streams, after the responses to the requests in progress."""
         self._stopping.set_result(None)
 
-    async def check_key(self, call: Call) -> None:
+    async def _check_key(self, call: Call) -> None:
         """Raise Failure without a valid key; the application then refuses, counts and logs a request."""
         if not self._knows_key(call.headers):
             _expect_ok(await self._send(call, "GET", "/v2"))
+
+    async def _health(self, call: Call) -> Metadata:
+        """The gateway's readiness, for the server ("") and for the inference service."""
+        request = await receive(call, health_pb2.HealthCheckRequest, HEALTH_SECONDS)
+        if request.service not in {"", SERVICE}:
+            message = f"Health is known for {SERVICE} and for an empty name."
+            raise Failure(grpc.StatusCode.NOT_FOUND, message, "", ())
+        response = health_pb2.HealthCheckResponse
+        status = response.SERVING if self._is_ready() else response.NOT_SERVING
+        await call.send(response(status=status).SerializeToString())
+        return ()
 
     async def _server_live(self, call: Call) -> Metadata:
         await call.send(pb.ServerLiveResponse(live=True).SerializeToString())
@@ -134,7 +152,7 @@ class InferenceApi:
         return trailing
 
     async def _repository_index(self, call: Call) -> Metadata:
-        await self.check_key(call)
+        await self._check_key(call)
         message = await receive(call, pb.RepositoryIndexRequest)
         body = json.dumps({"ready": message.ready}).encode()
         response = _expect_ok(
@@ -145,14 +163,15 @@ class InferenceApi:
         return trailing_of(response)
 
     async def _model_infer(self, call: Call) -> Metadata:
-        await self.check_key(call)
-        response = await self._infer(call, self._infer_call(await call.receive()))
+        await self._check_key(call)
+        inference = infer_call(await call.receive(), max_images=self._settings.max_files)
+        response = await self._infer(call, inference)
         await call.send(infer_response(response).SerializeToString())
         return trailing_of(response)
 
     async def _model_stream_infer(self, call: Call) -> Metadata:
         """Requests in, one response to each. One that fails does not end the stream, as in Triton."""
-        await self.check_key(call)
+        await self._check_key(call)
         with self._state["streams"].lease(Arrived(), 1):
             while (raw := await self._next(call)) is not None:
                 await call.send((await self._streamed(call, raw)).SerializeToString())
@@ -175,7 +194,7 @@ class InferenceApi:
         """The response to a request of a stream, whose error is in it."""
         response = pb.ModelStreamInferResponse()
         try:
-            inference = self._infer_call(raw)
+            inference = infer_call(raw, max_images=self._settings.max_files)
             response.infer_response.id = inference.id
             response.infer_response.CopyFrom(infer_response(await self._infer(call, inference)))
         except Exception as error:
@@ -185,10 +204,6 @@ class InferenceApi:
         finally:
             call.release(len(raw))
         return response
-
-    def _infer_call(self, raw: bytes) -> InferCall:
-        settings = self._settings
-        return infer_call(raw, max_description_bytes=MAX_HEADER_BYTES, max_images=settings.max_files)
 
     async def _infer(self, call: Call, inference: InferCall) -> Response:
         """The response to one inference; raises Failure."""
@@ -203,7 +218,7 @@ class InferenceApi:
         """The message of a call that has one, whose key is checked before."""
         if read.request is None:
             return None
-        await self.check_key(call)
+        await self._check_key(call)
         return await receive(call, read.request)
 
     async def _send(
@@ -222,11 +237,6 @@ async def receive(call: Call, kind: Any, seconds: float | None = None) -> Any:  
     """The small message of a call; raises RequestTooLarge, InvalidBody, and what Call.receive raises."""
     raw = await call.receive(seconds)
     call.release(len(raw))
-    return parsed(kind, raw)
-
-
-def parsed(kind: Any, raw: bytes) -> Any:  # noqa: ANN401  # protobuf's classes
-    """A small message; raises RequestTooLarge and InvalidBody."""
     if len(raw) > MAX_HEADER_BYTES:
         message = f"The message may have {size(MAX_HEADER_BYTES)}."
         raise RequestTooLarge(message, limit="max_header_bytes", value=MAX_HEADER_BYTES)
