@@ -118,14 +118,14 @@ def do_step(job: Job) -> bool:
     return takes_embeddings
 
 
-def load_step(folder: Path) -> tuple[Callable[[Tensor], Tensor], Callable[[BaseException], str]]:
-    """The step of a folder as a function of rows [N, classes + size], and how its errors are described."""
+def load_step(folder: Path) -> Callable[[Tensor], Tensor]:
+    """The step of a folder as a function of rows [N, classes + size]; raises ModelFileError."""
     adapter = adapter_of(folder, ADAPTER)
     try:
         step = adapter.ServedStep(folder)
     except adapter.UserCodeError as exc:
         raise ModelFileError(str(exc)) from exc
-    return lambda rows: torch.from_numpy(step.of_rows(rows.numpy())), adapter.described
+    return lambda rows: torch.from_numpy(step.of_rows(rows.numpy()))
 
 
 def _write_config(folder: Path, module: str, function: str, outputs: NetworkOutputs, own_classes: int) -> None:

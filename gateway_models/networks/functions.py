@@ -133,7 +133,7 @@ def adapter_of(folder: Path, name: str = ADAPTER) -> Any:  # noqa: ANN401  # a m
 def load_staged(folder: Path) -> tuple[Any, Any]:
     """The function in a folder that FunctionSource.stage wrote, and its adapter module; raises ModelFileError.
 
-    This executes the user's code: only the processes of `jobs` and `function_process` call it.
+    This executes the user's code: only the processes of `jobs` call it.
     """
     adapter = adapter_of(folder)
     try:

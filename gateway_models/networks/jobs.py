@@ -1,4 +1,4 @@
-"""The process that `isolation` starts: reads a Job as JSON, writes an Outcome or an error.
+"""The process that `isolation` starts: for each line with a Job as JSON, writes its answer or an error.
 
 python -m gateway_models.networks.jobs
 """
@@ -10,18 +10,23 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from pydantic_core import to_jsonable_python
+from torch import Tensor
 
 from gateway.errors import UserError
-from gateway_models.networks.after import do_step
+from gateway_models.networks.adapted import arranged, known_form
+from gateway_models.networks.after import do_step, load_step
 from gateway_models.networks.converters import open_network
 from gateway_models.networks.cpu_form import do_cpu_form
 from gateway_models.networks.frameworks import framework_named
 from gateway_models.networks.function_job import do_function
+from gateway_models.networks.functions import load_staged
 from gateway_models.networks.hub import HUGGING_FACE, weights_in
-from gateway_models.networks.isolation import JOB, TIMEOUT_SECONDS, Job, Task
+from gateway_models.networks.isolation import IMAGES, JOB, SCORES, TIMEOUT_SECONDS, Job, Task
 from gateway_models.networks.job_checks import report
 from gateway_models.networks.onnx_job import do_framework, do_onnx
 from gateway_models.networks.torch_job import do_torch
@@ -39,6 +44,8 @@ BLOCK_BYTES = 512
 """The unit of st_blocks in stat(2), on every file system."""
 PAGE_BYTES = resource.getpagesize()
 STATM = Path("/proc/self/statm")
+_originals: dict[Path, Callable[[Tensor], Tensor]] = {}
+"""By folder."""
 
 
 def confine(source_bytes: int, *, cpu_seconds: float, address_space: bool = True) -> None:
@@ -80,6 +87,26 @@ def do(job: Job) -> Outcome:
     return {"onnx": do_onnx, "function": do_function}.get(job.kind, do_torch)(job)
 
 
+def do_scores(job: Job) -> None:
+    """Give images.npy in a job's folder to an original that was trusted when it was added; raises UserError."""
+    if job.folder not in _originals:
+        _originals[job.folder] = _original(job)
+    scores = _originals[job.folder](torch.from_numpy(np.load(job.folder / IMAGES)))
+    np.save(job.folder / SCORES, scores.numpy())
+
+
+def _original(job: Job) -> Callable[[Tensor], Tensor]:
+    if job.kind == "step":
+        return load_step(job.folder)
+    if job.kind == "function":
+        scores: Callable[[Tensor], Tensor] = load_staged(job.folder)[0].scores
+        return scores
+    framework = framework_named(job.kind)
+    assert framework is not None
+    network, form = open_network(framework, job.spec), known_form(job.spec)
+    return lambda images: network.run(arranged(images, form))
+
+
 def read_labels(job: Job) -> tuple[str, ...]:
     """The labels in a file of another framework."""
     framework = framework_named(job.kind)
@@ -92,10 +119,13 @@ TASKS: dict[Task, Callable[[Job], object]] = {
     Task.LABELS: read_labels,
     Task.CPU_FORM: do_cpu_form,
     Task.STEP: do_step,
+    Task.SCORES: do_scores,
 }
 
 
 def _confine(job: Job) -> None:
+    if job.task is Task.SCORES:
+        return
     if job.kind == "function" or job.task is Task.STEP:
         # Trusted code may map more memory than it uses, so the address space is not limited.
         staged = sum(path.stat().st_size for path in job.folder.rglob("*") if path.is_file())
@@ -115,25 +145,29 @@ def _source_files(job: Job) -> list[Path]:
 
 
 def main() -> None:
-    """Read a Job from stdin, write one line of JSON to stdout."""
+    """Write a line of JSON to stdout for each line with a Job on stdin."""
     # Libraries may print anything; only the result may go to the parent.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     # Half the cores: with all of them, torch slows down severely as soon as another process, such as a server, runs.
     torch.set_num_threads(max(1, (os.cpu_count() or 2) // 2))
+    for line in sys.stdin:
+        answers.write(json.dumps(_answer(line)) + "\n")
+        answers.flush()
+
+
+def _answer(line: str) -> dict[str, Any]:
     try:
-        job = JOB.validate_json(sys.stdin.buffer.read())
+        job = JOB.validate_json(line)
         _confine(job)
-        answer = {"answer": to_jsonable_python(TASKS[job.task](job))}
+        return {"answer": to_jsonable_python(TASKS[job.task](job))}
     except UserError as exc:
-        answer = {"error": str(exc)}
+        return {"error": str(exc)}
     except MemoryError:
-        answer = {"error": "it needs more memory than a network of its size should: is the file damaged?"}
+        return {"error": "it needs more memory than a network of its size should: is the file damaged?"}
     except Exception as exc:  # the parent reports it as a sentence; the traceback is on stderr
         traceback.print_exc()
-        answer = {"error": f"{type(exc).__name__}: {exc}"}
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
+        return {"error": f"{type(exc).__name__}: {exc}"}
 
 
 if __name__ == "__main__":

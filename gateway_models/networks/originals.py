@@ -1,19 +1,23 @@
 """The original of a served model: the network that the user added, before conversion."""
 
 import re
+import tempfile
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
 from gateway_models.networks.after import outputs_of, write_step
 from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM, FileKind, ModelFileError, kind_of
-from gateway_models.networks.function_process import NetworkCall, OriginalProcess, function_process, network_process
-from gateway_models.networks.functions import find_function, is_function
+from gateway_models.networks.functions import FunctionConfig, find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder
+from gateway_models.networks.isolation import IMAGES, SCORES, Job, NetworkProcess, Task
 from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest, framework_of
 from gateway_models.networks.probe import Ending, activation
 from gateway_models.networks.torchscript import load_torchscript
@@ -65,6 +69,27 @@ Answers = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """From images fp32 [N, 3, side, side] to probabilities [N, classes], and embeddings [N, size] or None."""
 
 
+class OriginalProcess:
+    """Calls an original with code of others, which was trusted before, in a process that ends with this object.
+
+    `kind` is as in Job, and `stage` writes the folder of a function or a step. Raises ModelFileError if the original
+    cannot be loaded or fails, WorkFailed if its process ends.
+    """
+
+    def __init__(self, spec: ModelSpec, kind: str, stage: Callable[[Path], None] = lambda _: None) -> None:
+        scratch = tempfile.TemporaryDirectory(prefix="original-")
+        weakref.finalize(self, scratch.cleanup)
+        self._job = Job(spec, kind, 0, Path(scratch.name), Task.SCORES)
+        stage(self._job.folder)
+        self._process = NetworkProcess(lambda _: None)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Scores fp32 [N, classes] of images fp32 [N, 3, H, W], or for a step of rows [N, classes + size]."""
+        np.save(self._job.folder / IMAGES, images.numpy())
+        self._process.run(self._job, TypeAdapter(None))
+        return torch.from_numpy(np.load(self._job.folder / SCORES))
+
+
 def original_probabilities(version: Version) -> Callable[[Tensor], Tensor]:
     """As `original_answers`, but only the probabilities."""
     answers = original_answers(version)
@@ -100,7 +125,7 @@ def network_answers(version: Version) -> Answers:
         file = _unchanged(spec)
         form = replace(known_form(spec), input=outcome.input or PLAIN)
         if framework := framework_of(spec.source):
-            run = network_process(NetworkCall(spec, framework.key, form))
+            run = OriginalProcess(replace(spec, input=form.input), framework.key)
         elif file.suffix == ".onnx":
             run = _onnx(file, form, spec)
         else:
@@ -158,8 +183,8 @@ def _function(version: Version) -> Callable[[Tensor], Tensor]:
         raise EntryError(
             f"{source.path}, or a file that it needs, has changed since it was added: add it again as a new version"
         )
-    # User code runs in a separate process.
-    return function_process(source, input=version.outcome.input)
+    config = FunctionConfig(source.path.stem, source.name, version.outcome.input)
+    return OriginalProcess(spec, "function", lambda folder: source.stage(folder, config))
 
 
 def step_process(version: Version) -> OriginalProcess:
@@ -169,7 +194,8 @@ def step_process(version: Version) -> OriginalProcess:
     # Only the number of labels matters: the members of own classes are resolved already.
     outputs = outputs_of(spec, outcome, ("",) * outcome.classes)
     step = spec.after
-    return OriginalProcess(step.described(), lambda folder: write_step(step, outputs, folder))
+    spec = replace(spec, source=step.described())
+    return OriginalProcess(spec, "step", lambda folder: write_step(step, outputs, folder))
 
 
 def _torchvision(architecture: str, spec: ModelSpec, classes: int | None) -> nn.Module:

@@ -150,7 +150,7 @@ def test_output_that_is_not_utf_8_hides_no_progress(tmp_path, monkeypatch):
     """A user's function, or its libraries, may write anything."""
     program = tmp_path / "python"
     program.write_text(
-        "#!/bin/sh\ncat >/dev/null\nprintf '\\377\\nprogress: trying it\\n' >&2\necho '{\"answer\": true}'\n"
+        "#!/bin/sh\nread -r job\nprintf '\\377\\nprogress: trying it\\n' >&2\necho '{\"answer\": true}'\n"
     )
     program.chmod(0o755)
     monkeypatch.setattr("sys.executable", str(program))

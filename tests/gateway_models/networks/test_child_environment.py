@@ -5,7 +5,6 @@ import subprocess
 import psutil
 import pytest
 
-from gateway_models.networks.function_process import OriginalProcess
 from gateway_models.networks.isolation import start_process
 from tests.processes import wait_for
 
@@ -29,6 +28,5 @@ def given(process: "subprocess.Popen[str]") -> set[str]:
     return found.keys() & (SECRET | CLOUD | NETWORKS)
 
 
-def test_job_and_original_have_what_networks_need():
+def test_jobs_have_what_networks_need():
     assert given(start_process()) == NETWORKS
-    assert given(OriginalProcess("a function", lambda _: None)._process) == NETWORKS
