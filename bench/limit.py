@@ -17,7 +17,8 @@ from torchvision.transforms.v2 import functional
 
 from bench.measurement import Measurement
 from bench.photos import Photo
-from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, parameters, read_model_config
+from gateway.triton.configs import parameters, read_model_config
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT_BYTES = 2**30

@@ -11,7 +11,8 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from bench.output import Progress
-from gateway.triton.contract import CLASSIFIER, read_model_config
+from gateway.triton.configs import read_model_config
+from gateway.triton.contract import CLASSIFIER
 from gateway_local import cpu_network
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.sizing import FOLDER

@@ -315,9 +315,10 @@ class Plugins(Plugin):
 
     def __init__(self, plugins: Sequence[Plugin | type[Plugin]] = ()) -> None:
         self._plugins = tuple(plugins)
+        overridden = [(each, hooks_of(each)) for each in plugins]
         for hook in HOOKS:
             callable_on = type | Plugin if isinstance(vars(Plugin)[hook], classmethod) else Plugin
-            having = [each for each in plugins if isinstance(each, callable_on) and hook in hooks_of(each)]
+            having = [each for each, hooks in overridden if isinstance(each, callable_on) and hook in hooks]
             if calls := [_Call(plugin, hook) for plugin in having]:
                 setattr(self, hook, partial(_COMBINED.get(hook, _combine), calls))
 

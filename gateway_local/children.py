@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 from gateway_local.groups import REAPER, kill_group, signal_group
 
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.02
 LAST_RESPONSES_SECONDS = 0.3
 """Pause before a finished process is killed: its results are still on their way to the clients."""
 MAX_RESPONSE_BYTES = 10_000

@@ -1,6 +1,6 @@
 """The text of a config.pbtxt, read and changed in place: comments, order and fields of other releases of Triton stay.
 
-gateway.triton.contract reads configurations by protobuf's own parser, for their values. That parser knows no positions,
+gateway.triton.configs reads configurations by protobuf's own parser, for their values. That parser knows no positions,
 writes a message without its comments, and needs packages that NVIDIA's image lacks, where models are sized when Triton
 starts. So this parser uses the standard library alone.
 """

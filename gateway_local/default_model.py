@@ -4,7 +4,8 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.settings import Settings, variable
-from gateway.triton.contract import ModelConfig, breaches, pinned_versions, read_model_configs
+from gateway.triton.configs import ModelConfig, breaches, read_model_configs
+from gateway.triton.contract import pinned_versions
 
 HOW_TO_CHOOSE = (
     "--model-repository names a folder with one folder for each model; leave it out to serve the default model"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from gateway.machine.capacity import pinned_pool_bytes
 from gateway.machine.gpus import Gpus, find_gpus
-from gateway.triton.contract import DataType, ModelConfig, instances_on_gpus
+from gateway.triton.configs import DataType, ModelConfig, instances_on_gpus
 from gateway_local.runtime.base import TritonRuntimeError
 
 PINNED_OPTION = "--pinned-memory-pool-byte-size"

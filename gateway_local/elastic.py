@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from gateway.machine.cores import usable_cores
-from gateway.triton.contract import ModelConfig, instances_on_gpus, parameters, read_model_configs
+from gateway.triton.configs import ModelConfig, instances_on_gpus, parameters, read_model_configs
 from gateway.triton.footprint import ONNX, TORCH
 from gateway.values.files import whole_file
 from gateway_local import elastic_timing

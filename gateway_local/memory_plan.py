@@ -15,9 +15,9 @@ from gateway.machine.cores import usable_cores
 from gateway.machine.gpus import find_gpus
 from gateway.machine.memory import MACHINE, Memory, memory_limit, usable_memory
 from gateway.settings import Settings
-from gateway.triton.contract import ModelConfig, pinned_versions, read_model_configs, steps
+from gateway.triton.configs import ModelConfig, read_model_configs, steps
+from gateway.triton.contract import ALL, pinned_versions
 from gateway.triton.footprint import NEAR, Need, need, size
-from gateway.triton.health.state import ALL
 from gateway_local.bytecode import compile_models
 from gateway_local.cost_record import recorded_costs
 from gateway_local.sizing import completed_texts, write

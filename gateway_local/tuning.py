@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gateway.triton.contract import read_model_configs, steps
+from gateway.triton.configs import read_model_configs, steps
 from gateway.triton.footprint import TORCH
 from gateway_local.cpu_network import choice
 from gateway_local.elastic import recorded

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -15,11 +16,10 @@ from gateway.environment import load_settings
 from gateway.errors import UserError
 from gateway.machine.gpus import Gpus, find_gpus
 from gateway.plugin_loading import hooks, needs_key
-from gateway.server.serve import bound, check_address, plan_of
-from gateway.server.workers import Plan, start_process
+from gateway.server.serve import plan_of
+from gateway.server.workers import Plan, Process
 from gateway.settings import LocalTritonSettings, Settings, variable
-from gateway.triton.contract import CLASSIFIER
-from gateway.triton.health.state import ALL
+from gateway.triton.contract import ALL, CLASSIFIER
 from gateway_local import elastic
 from gateway_local.default_model import default_model
 from gateway_local.devices import choose_devices
@@ -40,23 +40,28 @@ class UpFailed(UserError):
     """A step of the start failed; the message names the step."""
 
 
-def up(settings: Settings, model_repository: Path, *, shown: Shown, display: Display, triton_port: int = 0) -> None:
+def up(
+    settings: Settings,
+    model_repository: Path,
+    listener: socket.socket,
+    process: Process,
+    *,
+    shown: Shown,
+    display: Display,
+    triton_port: int = 0,
+) -> None:
     """Prepare Triton and the API, and become the process that starts them and keeps them running.
 
-    `display`, of the kind `shown`, gets the progress; `triton_port` is for gRPC, 0 takes a free one. Raises
-    AddressUnusable, NoDefaultModel, UpFailed or TritonRuntimeError.
+    `process` is the first worker's on the socket of the API; `display`, of the kind `shown`, gets the progress;
+    `triton_port` is for gRPC, 0 takes a free one. Raises NoDefaultModel, UpFailed or TritonRuntimeError.
     """
     began = time.monotonic()
     say = display.say
-    check_address(settings)
     if settings.triton_ca_file is not None:
         raise UpFailed(
             f"{variable('triton_ca_file')} is set, and the Triton of gateway up speaks without TLS on this machine: "
             "unset it, or use gateway serve for a Triton elsewhere"
         )
-    # Its first second of imports is the second that the plan takes.
-    listener = bound(settings)
-    process = start_process(listener)
     install_models(model_repository, say)
     name = default_model(model_repository, settings)
     if name != settings.model:

@@ -3,11 +3,8 @@
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from gateway.settings import STREAM_IDLE_SECONDS
-from gateway.triton.contract import (
-    ENSEMBLE_MODEL,
-    SEQUENCE_MODEL,
-    read_model_config,
-)
+from gateway.triton.configs import read_model_config
+from gateway.triton.contract import ENSEMBLE_MODEL, SEQUENCE_MODEL
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests.settings import Settings
 

@@ -54,14 +54,17 @@ class Server(uvicorn.Server):
         self._tell(STARTED)
 
     async def main_loop(self) -> None:
-        """Call `on_tick` ten times a second, as uvicorn does; in a worker at rest once a second, and at a signal."""
+        """Call `on_tick` ten times a second, as uvicorn does; in a worker at rest once a second, and at a signal.
+
+        Until the worker is ready it is called twice as often: someone waits for that.
+        """
         counter = 0
         while not await self.on_tick(counter):
             rests = self._told_ready and self._pipe is not None and not self.server_state.connections
             # Each tick at rest is a multiple of ten: uvicorn renews the header Date at these only.
             counter = counter // 10 * 10 + 10 if rests else counter + 1
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0 if rests else 0.1):
+                async with asyncio.timeout(1.0 if rests else 0.1 if self._told_ready else 0.05):
                     await self._signalled.wait()
             self._signalled.clear()
 

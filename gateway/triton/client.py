@@ -27,7 +27,7 @@ from gateway.errors import (
 from gateway.inference.backend import Call, SequenceScores, SequenceStep
 from gateway.inference.result import Row
 from gateway.timing import TimeSlice
-from gateway.triton.contract import steps
+from gateway.triton.configs import steps
 from gateway.triton.wire import CONTRACT, Codec, read_step, step_request
 from gateway.values.clients import is_loopback
 

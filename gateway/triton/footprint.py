@@ -16,8 +16,7 @@ from gateway.errors import LoadFailed
 from gateway.machine.capacity import PROCESS_MEMORY, NetworkRuntime
 from gateway.machine.memory import Memory
 from gateway.settings import GIB, MIB
-from gateway.triton.contract import (
-    PROCESS_MEMORY_PARAMETER,
+from gateway.triton.configs import (
     ModelConfig,
     ModelInstanceGroup,
     instances_on_gpus,
@@ -26,6 +25,7 @@ from gateway.triton.contract import (
     read_model_configs,
     steps,
 )
+from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
 
 NEAR = 0.9
 """Share of the free memory above which a need is near the limit."""

@@ -23,7 +23,8 @@ from gateway.inference.backend import Call, CallLimits, Embeddings
 from gateway.inference.result import Predictions, Row
 from gateway.timing import TimeSlice
 from gateway.triton.client import ALL_CLASSES, NOT_LOADED, TritonEndpoint
-from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER, parameters, pinned, steps
+from gateway.triton.configs import parameters, steps
+from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER, pinned
 from gateway.triton.health.state import HealthState
 from gateway.triton.wire import Codec, Codecs
 

@@ -17,6 +17,7 @@ from gateway.inference.backend import Call, ModelInfo
 from gateway.ingest.resizing import Resize, resize_of, sizes
 from gateway.timing import Deadline
 from gateway.triton.client import ALL_CLASSES, METADATA_TIMEOUT_SECONDS, NOT_LOADED, TritonEndpoint, pause_seconds
+from gateway.triton.configs import image_tensor, network_runtime, network_step, parameters, rollout, steps
 from gateway.triton.contract import (
     AFTER_PARAMETER,
     DECODE_PARAMETER,
@@ -28,13 +29,7 @@ from gateway.triton.contract import (
     SEQUENCE_MODEL,
     SEQUENCE_PARAMETER,
     SEQUENCE_PREDICTION,
-    image_tensor,
-    network_runtime,
-    network_step,
-    parameters,
     pinned_versions,
-    rollout,
-    steps,
 )
 from gateway.triton.health.state import READY, HealthState
 from gateway.triton.model_calls import REMEMBERED_SECONDS, ModelCalls, Remembered

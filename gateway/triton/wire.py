@@ -32,6 +32,16 @@ from gateway.inference.backend import Call, SequenceScores, SequenceStep
 from gateway.inference.result import Predictions, Row
 from gateway.ingest.resizing import TensorInput
 from gateway.timing import TimeSlice
+from gateway.triton.configs import (
+    ImageTensors,
+    breaches,
+    embedding_size,
+    image_tensors,
+    limitations,
+    parameters,
+    prediction_name,
+    steps,
+)
 from gateway.triton.contract import (
     DAMAGED,
     FEATURES,
@@ -42,14 +52,6 @@ from gateway.triton.contract import (
     RAW_IMAGE_LENGTH,
     SEQUENCE_FRAMES,
     SEQUENCE_PREDICTION,
-    ImageTensors,
-    breaches,
-    embedding_size,
-    image_tensors,
-    limitations,
-    parameters,
-    prediction_name,
-    steps,
 )
 
 if TYPE_CHECKING:
@@ -300,7 +302,7 @@ class Codec(Protocol):
 
 @dataclass(frozen=True)
 class ImageCodec:
-    """The codec of an ensemble that decodes images itself: see gateway.triton.contract."""
+    """The codec of an ensemble that decodes images itself: see gateway.triton.configs."""
 
     config: ModelConfig
     tensors: ImageTensors = COMPLETE
@@ -404,7 +406,7 @@ class ImageCodec:
         return answers
 
     def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
-        """See gateway.triton.contract.limitations."""
+        """See gateway.triton.configs.limitations."""
         return limitations(self.config, last_step)
 
     def completed(self, info: "ModelInfo") -> "ModelInfo":

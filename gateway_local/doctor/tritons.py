@@ -6,7 +6,7 @@ from gateway.inference.backend import PROBE_SECONDS, Call
 from gateway.settings import Settings, variable
 from gateway.timing import Deadline
 from gateway.triton.client import CANCELLATION_SINCE, TritonEndpoint, step_configs, version_numbers
-from gateway.triton.contract import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
+from gateway.triton.configs import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway.triton.opening import Addresses, TlsError, connector
 from gateway.triton.wire import Codecs
 from gateway_local.devices import arguments, pool_bytes

@@ -135,7 +135,7 @@ def use(
 
 def _load(entry: "Entry", address: str | None, model_repository: Path) -> None:
     """Have a Triton load the record of a model; raises UserError if it has another one after that."""
-    from gateway.triton.contract import rollout
+    from gateway.triton.configs import rollout
     from gateway_models.blocking_triton import BlockingTriton
 
     if address is None:

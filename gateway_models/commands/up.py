@@ -54,25 +54,31 @@ def up(
 
     The first start fetches Triton from its wheel (55 MB), and exports the default model if the repository has none.
     """
-    from gateway.findings import Level
-    from gateway.server.serve import check_address
-    from gateway_local.doctor.repository import models
-    from gateway_local.up import up as run_up
-    from gateway_models.commands.add import add_to_serve
+    from gateway.server.serve import bound, check_address
+    from gateway.server.workers import start_process
 
     settings = settings_with(host=host, port=port, workers=workers, model=model or (spec and spec.name))
     if spec is not None:
+        from gateway_models.commands.add import add_to_serve
+
         service = running_on(settings.port, model_repository)
         add_to_serve(spec, model_repository, service["triton"] if service else None)
         if service:
             emit(*next_steps(settings, service, f"?model={spec.name}"))
             return
+    check_address(settings)
     if detach:
-        check_address(settings)
         # The environment has the values of the options.
         words = ["up", f"--model-repository={model_repository}", f"--triton-port={triton_port}", "--verbose"]
         emit(*next_steps(settings, detached(settings.port, words)))
         return
+    # It imports packages for as long as the rest of the start takes to be imported and planned.
+    listener = bound(settings)
+    process = start_process(listener)
+    from gateway.findings import Level
+    from gateway_local.doctor.repository import models
+    from gateway_local.up import up as run_up
+
     how = shown(settings, verbose=verbose)
     display = how.display()
     if how.log:
@@ -80,4 +86,4 @@ def up(
     configs, found = models(model_repository)
     if configs and found.level is not Level.OK:  # a warning only: Triton decides about the models
         display.say(f"warning: {found.text.replace(chr(10), ', ')}: {found.advice}")
-    run_up(settings, model_repository, shown=how, display=display, triton_port=triton_port)
+    run_up(settings, model_repository, listener, process, shown=how, display=display, triton_port=triton_port)

@@ -12,14 +12,8 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import UserError
 from gateway.machine.capacity import MIB, NetworkRuntime
-from gateway.triton.contract import (
-    CLASSIFIER,
-    CPU_RUNTIME_PARAMETER,
-    ENSEMBLE_MODEL,
-    PREPROCESSOR,
-    parameters,
-    read_model_config,
-)
+from gateway.triton.configs import parameters, read_model_config
+from gateway.triton.contract import CLASSIFIER, CPU_RUNTIME_PARAMETER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.footprint import MemoryRecord
 from gateway.values.extras import install
 from gateway_local import cpu_network

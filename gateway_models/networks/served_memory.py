@@ -6,7 +6,7 @@ from google.protobuf import text_format
 from google.protobuf.json_format import MessageToDict
 
 from gateway.machine.capacity import IN_FLIGHT_PER_CORE, MIB, NetworkRuntime
-from gateway.triton.contract import ModelConfig
+from gateway.triton.configs import ModelConfig
 from gateway.triton.footprint import MemoryRecord, runtime_of
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.json_child import ChildFailed, ask

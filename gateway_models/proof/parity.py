@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from gateway.triton.contract import ModelInstanceGroup
+from gateway.triton.configs import ModelInstanceGroup
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.features import embedding_difference
 from gateway_models.networks.originals import Answers, original_answers

@@ -23,7 +23,7 @@ from gateway.machine.gpus import find_gpus
 from gateway.plugin_loading import hooks, needs_key
 from gateway.server.serve import bound
 from gateway.settings import LogLevel, Settings, variable
-from gateway.triton.contract import ModelConfig
+from gateway.triton.configs import ModelConfig
 from gateway_local.api_process import ApiProcess
 from gateway_local.cost_record import record_costs
 from gateway_local.devices import choose_devices

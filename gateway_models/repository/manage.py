@@ -6,13 +6,8 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from gateway.triton.contract import (
-    PREPROCESSOR,
-    SEQUENCE_FRAMES,
-    SEQUENCE_MODEL,
-    SEQUENCE_PREDICTION,
-    read_model_config,
-)
+from gateway.triton.configs import read_model_config
+from gateway.triton.contract import PREPROCESSOR, SEQUENCE_FRAMES, SEQUENCE_MODEL, SEQUENCE_PREDICTION
 from gateway.values.rollout import Rollout
 from gateway_local.paths import SHIPPED_MODELS, at
 from gateway_models.repository.entry import Entry, EntryError, check_name, check_versions, entry_names, read_entry

@@ -5,7 +5,7 @@ from google.protobuf import text_format
 
 from gateway.machine.capacity import plan
 from gateway.machine.gpus import Gpus
-from gateway.triton.contract import read_model_configs
+from gateway.triton.configs import read_model_configs
 from gateway_local.devices import (
     DEFAULT_POOL_BYTES,
     HIDE,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.triton.contract import read_model_configs
+from gateway.triton.configs import read_model_configs
 from gateway.triton.footprint import LONE_BYTES, Files, footprint
 from gateway_local import elastic
 from gateway_local.elastic import Threads, candidates, choose, recorded, update, write

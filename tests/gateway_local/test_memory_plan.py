@@ -10,7 +10,7 @@ from gateway.limits.buffers import LEAST, needed
 from gateway.machine import capacity
 from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB
-from gateway.triton.contract import read_model_configs
+from gateway.triton.configs import read_model_configs
 from gateway.triton.footprint import NEAR, need
 from gateway_local import memory_plan
 from gateway_local.cost_record import RECORD, record_costs, recorded_costs

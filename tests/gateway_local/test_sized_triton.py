@@ -13,7 +13,7 @@ import pytest
 from gateway.machine.capacity import SHARED_BYTES, Costs, pinned_pool_bytes, plan
 from gateway.machine.cores import usable_cores
 from gateway.machine.gpus import gpu_count
-from gateway.triton.contract import ModelInstanceGroup, read_model_config
+from gateway.triton.configs import ModelInstanceGroup, read_model_config
 from gateway_local.sized_triton import container_plan, short_of_shared_memory, use_devices
 from gateway_local.sizing import ARGUMENT
 from tests.processes import PROJECT, python, wait_for

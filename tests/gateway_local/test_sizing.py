@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.machine.capacity import plan
-from gateway.triton.contract import SIZED_FOR, ModelConfig, ModelInstanceGroup, parameters, read_model_config
+from gateway.triton.configs import ModelConfig, ModelInstanceGroup, parameters, read_model_config
+from gateway.triton.contract import SIZED_FOR
 from gateway_local import sizing
 from gateway_local.config_text import parse, with_parameter
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.machine.capacity import NetworkRuntime
-from gateway.triton.contract import read_model_configs
+from gateway.triton.configs import read_model_configs
 from gateway.triton.footprint import Files, footprint
 from gateway_local.cpu_features import cpu_name, has_bf16
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime, write

@@ -14,18 +14,8 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.errors import GatewayError
 from gateway.metrics import forget
 from gateway.plugins.demand import metrics
-from gateway.triton.contract import (
-    CLASSIFIER,
-    MODEL_PARAMETER,
-    PREPROCESSOR,
-    ModelConfig,
-    breaches,
-    parameters,
-    pinned,
-    pinned_versions,
-    read_model_configs,
-    steps,
-)
+from gateway.triton.configs import ModelConfig, breaches, parameters, read_model_configs, steps
+from gateway.triton.contract import CLASSIFIER, MODEL_PARAMETER, PREPROCESSOR, pinned, pinned_versions
 from gateway.triton.footprint import Files, Footprint, footprint, need, records
 from gateway.triton.health.state import LOADING, READY, UNLOADING
 from gateway.triton.pool import Replica, TritonPool

@@ -15,7 +15,7 @@ from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUn
 from gateway.inference.backend import Call, EndpointHealth, ModelState, ProbeResult, ServerRecovery
 from gateway.timing import Deadline
 from gateway.triton.client import StubDied, TritonEndpoint, step_configs
-from gateway.triton.contract import HOLDS_BACK, REMEDY, has_queue_policy, sizes
+from gateway.triton.configs import HOLDS_BACK, REMEDY, has_queue_policy, sizes
 from gateway.triton.health.state import READY, HealthState, ModelHealthState, steps_of
 from gateway.triton.wire import Codecs
 

@@ -21,12 +21,12 @@ from gateway.errors import (
 )
 from gateway.inference.backend import EndpointHealth, ModelHealth, ModelState, ProbeResult
 from gateway.triton.client import NOT_LOADED, StubDied
-from gateway.triton.contract import ROLLOUT_PARAMETER, pinned, rollout
+from gateway.triton.configs import rollout
+from gateway.triton.contract import ALL, ROLLOUT_PARAMETER, pinned
 from gateway.triton.wire import CONTRACT, Codec
 from gateway.values.rollout import Rollout
 from gateway.values.validation import first_fault
 
-ALL = "*"
 READY, LOADING, UNLOADING = "READY", "LOADING", "UNLOADING"
 UNLOADED = "unloaded"
 """Triton's reason for a model that was unloaded by a request, and not because of a fault."""

@@ -4,7 +4,8 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
-from gateway.triton.contract import CLASSIFIER, PREPROCESSOR, has_queue_policy, read_model_config
+from gateway.triton.configs import has_queue_policy, read_model_config
+from gateway.triton.contract import CLASSIFIER, PREPROCESSOR
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.render import render
 from gateway_models.repository.spec import Serving

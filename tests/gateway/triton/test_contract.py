@@ -6,7 +6,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from gateway.errors import ContractBroken, InferenceFailed
 from gateway.triton.client import StubDied
-from gateway.triton.contract import ImageTensors, breaches, image_tensors
+from gateway.triton.configs import ImageTensors, breaches, image_tensors
 from gateway.triton.model_calls import Sender
 from gateway.triton.wire import Codecs, random_image
 from tests.doubles.triton import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton

@@ -19,7 +19,8 @@ from gateway.errors import (
 from gateway.inference.backend import Call, SequenceStep
 from gateway.timing import Deadline
 from gateway.triton.client import SequenceLost, StubDied, TritonEndpoint
-from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION, steps
+from gateway.triton.configs import steps
+from gateway.triton.contract import FEATURES, IMAGE_STATUS, PREDICTION
 from gateway_local.runtime.base import TritonRuntime
 from tests.doubles.triton import (
     EMBEDDING_SIZE,

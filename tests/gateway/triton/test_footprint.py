@@ -9,13 +9,8 @@ from gateway.errors import LoadFailed
 from gateway.machine.capacity import PROCESS_MEMORY, NetworkRuntime
 from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB
-from gateway.triton.contract import (
-    AFTER_PARAMETER,
-    PROCESS_MEMORY_PARAMETER,
-    ModelConfig,
-    network_runtime,
-    read_model_configs,
-)
+from gateway.triton.configs import ModelConfig, network_runtime, read_model_configs
+from gateway.triton.contract import AFTER_PARAMETER, PROCESS_MEMORY_PARAMETER
 from gateway.triton.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
 from gateway.triton.opening import create_backend
 from tests.settings import Settings

@@ -28,15 +28,8 @@ from gateway.inference.backend import Call
 from gateway.inference.result import Prediction, Row, Selection
 from gateway.timing import Deadline
 from gateway.triton.client import BY_STATUS, StubDied, translate
-from gateway.triton.contract import (
-    DAMAGED,
-    FEATURES,
-    IMAGE_STATUS,
-    PREDICTION,
-    RAW_IMAGE,
-    RAW_IMAGE_LENGTH,
-    ImageTensors,
-)
+from gateway.triton.configs import ImageTensors
+from gateway.triton.contract import DAMAGED, FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.wire import CONTRACT, SIGNATURE_BYTES, ImageCodec, Signer
 from gateway_models.blocking_triton import pad
 

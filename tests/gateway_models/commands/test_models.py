@@ -16,7 +16,8 @@ from typer.testing import CliRunner, Result
 from gateway.command_line.main import app, main
 from gateway.command_line.terminal import print_status
 from gateway.errors import UserError
-from gateway.triton.contract import SEQUENCE_MODEL, ModelConfig, read_model_config
+from gateway.triton.configs import ModelConfig, read_model_config
+from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_models.blocking_triton import TritonRefused
 from gateway_models.commands.group import explain_how_to_load
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry

@@ -8,7 +8,7 @@ import torch
 from pydantic import TypeAdapter
 
 from gateway.errors import UserError
-from gateway.triton.contract import breaches, parameters, read_model_config
+from gateway.triton.configs import breaches, parameters, read_model_config
 from gateway_models.networks import isolation
 from gateway_models.networks.add import add, add_changed
 from gateway_models.networks.file_kinds import ModelFileError

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from gateway.triton.contract import parameters, read_model_config
+from gateway.triton.configs import parameters, read_model_config
 from gateway_local import cpu_network
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.networks import cpu_form

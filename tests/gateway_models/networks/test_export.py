@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gateway.triton.contract import parameters, read_model_config
+from gateway.triton.configs import parameters, read_model_config
 from gateway_models.networks.export import (
     EFFICIENTNET_LITE0,
     MOBILENET_V3_SMALL,

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.machine.capacity import NetworkRuntime
 from gateway.settings import MIB
-from gateway.triton.contract import read_model_config, read_model_configs
+from gateway.triton.configs import read_model_config, read_model_configs
 from gateway.triton.footprint import MemoryRecord, need
 from gateway_local.cpu_network import CpuRuntime
 from gateway_local.json_child import ChildFailed, ask

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER, parameters, read_model_config
+from gateway.triton.configs import parameters, read_model_config
+from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER
 from gateway.values.extras import install
 from gateway.values.rollout import Rollout
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.findings import Level
 from gateway.machine.capacity import GPU_BATCH, Costs
-from gateway.triton.contract import read_model_configs
+from gateway.triton.configs import read_model_configs
 from gateway_local.cost_record import recorded_costs
 from gateway_local.display import Display
 from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.triton.contract import parameters, read_model_config
+from gateway.triton.configs import parameters, read_model_config
 from gateway.values.rollout import Rollout
 from gateway_models.networks.add import add
 from gateway_models.repository.after import DeclaredStep

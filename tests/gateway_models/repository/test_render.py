@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
+from gateway.triton.configs import parameters
 from gateway.triton.contract import (
     DECODE_PARAMETER,
     DESCRIPTION_PARAMETER,
@@ -15,7 +16,6 @@ from gateway.triton.contract import (
     MULTI_LABEL_PARAMETER,
     PRECISION_PARAMETER,
     VERSION_PARAMETER,
-    parameters,
 )
 from gateway.values.rollout import Rollout
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
