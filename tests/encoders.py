@@ -76,17 +76,11 @@ def bmp(
     masks: tuple[int, ...] = (),
 ) -> bytes:
     """A bitmap; with a negative height its rows begin at the top."""
-    if header == 12:
-        info = struct.pack("<IHHHH", 12, width, height, 1, bits)
-        outside = b""
-    else:
-        colours = len(palette) // 4
-        info = struct.pack(
-            "<IiiHHIIiiII", header, width, height, 1, bits, compression, len(rows), 2835, 2835, colours, 0
-        )
-        packed_masks = struct.pack(f"<{len(masks)}I", *masks)
-        info, outside = (info, packed_masks) if header == 40 else (info + packed_masks, b"")
-        info += b"\0" * (header - len(info))
+    colours = len(palette) // 4
+    info = struct.pack("<IiiHHIIiiII", header, width, height, 1, bits, compression, len(rows), 2835, 2835, colours, 0)
+    packed_masks = struct.pack(f"<{len(masks)}I", *masks)
+    info, outside = (info, packed_masks) if header == 40 else (info + packed_masks, b"")
+    info += b"\0" * (header - len(info))
     offset = 14 + len(info) + len(outside) + len(palette)
     return struct.pack("<2sIHHI", b"BM", offset + len(rows), 0, 0, offset) + info + outside + palette + rows
 
@@ -98,14 +92,8 @@ def bmp_rows(rows: NDArray[np.integer], *, bottom_up: bool = True) -> bytes:
     return (padded[::-1] if bottom_up else padded).tobytes()
 
 
-def bmp_packed_rows(indices: NDArray[np.integer], bits: int) -> bytes:
-    """Rows of palette indices at 1 or 4 bits."""
-    unpacked = np.unpackbits(indices.astype(np.uint8)[..., None], axis=2)[..., 8 - bits :]
-    return bmp_rows(np.packbits(unpacked.reshape(len(indices), -1), axis=1))
-
-
-def bmp_run_lengths(indices: NDArray[np.integer], bits: int) -> bytes:
-    """Rows of palette indices in RLE8 or RLE4: runs of one index, an end for each line and one for the image."""
+def bmp_run_lengths(indices: NDArray[np.integer]) -> bytes:
+    """Rows of palette indices in RLE8: runs of one index, an end for each line and one for the image."""
     out = bytearray()
     for row in indices[::-1].tolist():
         position = 0
@@ -113,7 +101,7 @@ def bmp_run_lengths(indices: NDArray[np.integer], bits: int) -> bytes:
             run = 1
             while run < 255 and position + run < len(row) and row[position + run] == row[position]:
                 run += 1
-            out += bytes([run, row[position] * (17 if bits == 4 else 1)])
+            out += bytes([run, row[position]])
             position += run
         out += b"\0\0"
     return bytes(out) + b"\0\1"

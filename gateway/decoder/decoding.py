@@ -1,6 +1,5 @@
 """Decoding in the gateway: any taken image becomes an upright, opaque, 8-bit RGB image."""
 
-import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,7 @@ from gateway.decoder.headers import read_header
 from gateway.decoder.opencv import cv2
 from gateway.decoder.resampling import resample
 from gateway.errors import ImageError, TooCostly, UndecodableImage
-from gateway.ingest.image_formats import Header, ImageFormat, Size, reduction
+from gateway.ingest.image_formats import Header, Size, reduction
 from gateway.ingest.resizing import Resize, TensorInput
 
 # Height × width × channels of 8 or 16 bits; OpenCV's own annotations are wider still.
@@ -83,7 +82,7 @@ def finished(stored: Pixels, info: Header, size: Size) -> Ppm:
 def _stored(data: Buffer, info: Header, size: Size) -> Pixels:
     """The image as stored, RGB of 8 bits: by OpenCV, or by Pillow where that cannot."""
     failure: ImageError | None = None
-    if not info.by_pillow:
+    if info.format.traits.passed_on:
         try:
             pixels = _read(data, info, size)
             return _on_white(pixels, info) if pixels.ndim == 3 and pixels.shape[2] == 4 else pixels
@@ -117,9 +116,8 @@ def _read(data: Buffer, info: Header, size: Size) -> Pixels:
 
 
 def _stored_size(info: Header) -> tuple[int, int]:
-    """Height and width as the decoder gives them; libtiff turns the image by itself."""
-    turned = info.orientation >= 5 and info.format is not ImageFormat.TIFF
-    return (info.width, info.height) if turned else (info.height, info.width)
+    """Height and width as the decoder gives them."""
+    return (info.width, info.height) if info.orientation >= 5 else (info.height, info.width)
 
 
 def _with_alpha(decoded: Pixels, info: Header) -> Pixels:
@@ -145,9 +143,7 @@ def _on_white(bgra: Pixels, info: Header) -> Pixels:
             strip = cv2.convertScaleAbs(strip, alpha=255 / (2**info.bit_depth - 1))
         opacity = cv2.cvtColor(cv2.extractChannel(strip, 3), cv2.COLOR_GRAY2RGB)
         colours = cv2.cvtColor(strip, cv2.COLOR_BGRA2RGB)
-        # Premultiplied colours are never brighter than their opacity, even if the file contains brighter ones.
-        blend = cv2.min if info.premultiplied else functools.partial(cv2.multiply, scale=1 / 255)
-        rgb[top : top + rows] = cv2.add(blend(colours, opacity), cv2.bitwise_not(opacity))
+        rgb[top : top + rows] = cv2.add(cv2.multiply(colours, opacity, scale=1 / 255), cv2.bitwise_not(opacity))
     return rgb
 
 
@@ -162,8 +158,6 @@ def _shrink(pixels: Pixels, info: Header, max_side: int) -> Pixels:
 
 
 def _upright(pixels: Pixels, info: Header) -> Pixels:
-    if info.format is ImageFormat.TIFF:
-        return pixels
     if info.orientation in _ROTATIONS:
         pixels = cv2.rotate(pixels, _ROTATIONS[info.orientation])
     if info.orientation in _FLIPS:

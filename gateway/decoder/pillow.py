@@ -22,7 +22,7 @@ from PIL import (
     WebPImagePlugin,
 )
 
-from gateway.errors import ImageError, TruncatedImage, UndecodableImage
+from gateway.errors import ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
 from gateway.ingest.frames import MOST_IN_FILE
 from gateway.ingest.image_formats import Header, ImageFormat
 
@@ -71,6 +71,10 @@ def opened(data: bytes, image_format: ImageFormat) -> Image.Image:
 
 def damaged(image_format: ImageFormat, cause: Exception) -> ImageError:
     """The error for a file that a library refuses."""
+    if "unknown pixel mode" in str(cause):
+        return UnsupportedFormat(
+            f"The {image_format.value} has samples of a kind that is not supported: save it as RGB of 8 bits."
+        )
     if _CUT_OFF.search(str(cause)):
         return TruncatedImage(f"The {image_format.value} is cut off.")
     return UndecodableImage(f"The {image_format.value} cannot be decoded: it is damaged or cut off.")

@@ -72,15 +72,12 @@ FORMATS = {
         magic=rb"\x89PNG\r\n\x1a\n", suffixes=("png",), passed_on=True, pillow="PNG", ns_per_pixel=9
     ),
     ImageFormat.WEBP: FormatTraits(
-        magic=rb"RIFF.{4}WEBP", suffixes=("webp",), passed_on=True, pillow="WEBP", ns_per_pixel=6, ns_per_byte=100
+        magic=rb"RIFF.{4}WEBP", suffixes=("webp",), pillow="WEBP", ns_per_pixel=8, ns_per_byte=100
     ),
     ImageFormat.BMP: FormatTraits(
-        # "BM" and a header of less than 1,024 bytes, so that text is not mistaken for a bitmap; or, as in a
-        # clipboard, a header without "BM", with one plane and a valid number of bits.
-        magic=rb"BM(.{12}.[\x00-\x03]\0\0|.{0,15}\Z)"
-        rb"|(?=.{40})[\x28\x34\x38\x40\x6c\x7c]\0\0\0.{8}\x01\0[\x01\x04\x08\x10\x18\x20]\0",
+        # "BM" and a header of less than 1,024 bytes, so that text is not mistaken for a bitmap.
+        magic=rb"BM(.{12}.[\x00-\x03]\0\0|.{0,15}\Z)",
         suffixes=("bmp", "dib"),
-        passed_on=True,
         pillow="BMP",
         ns_per_pixel=6,
     ),
@@ -141,21 +138,17 @@ class Header:
     """Pixels of the upright image: after `orientation` was applied."""
     height: int
     orientation: int = 1
-    """EXIF's 1 to 8; 1: as stored."""
+    """EXIF's 1 to 8; 1: as the decoder shows it."""
     bit_depth: int = 8
     """The largest of the channels."""
     has_alpha: bool = False
     """Whether pixels may be transparent."""
-    premultiplied: bool = False
-    """Whether the decoder returns colours multiplied by alpha."""
     transparent_gray: int | None = None
     """The transparent level of a grayscale PNG without an alpha channel."""
     rewritten: bool = False
     """Whether decoders get other bytes than the file's; see `inspection.encoded`."""
     isolated: bool = False
     """Whether only the gateway's decoders may open it, since its cost or its pixels elsewhere are not known."""
-    by_pillow: bool = False
-    """Whether OpenCV would decode it wrong. Pillow also decodes images that OpenCV cannot open."""
     coefficient_bytes: int = 0
     """Memory for the coefficients of a JPEG in several scans, in addition to its pixels."""
     scans: int = 1

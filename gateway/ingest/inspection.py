@@ -5,12 +5,11 @@ The name and the Content-Type of an upload are ignored.
 
 import re
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.formats import bmp, jpeg, png, webp
+from gateway.ingest.formats import jpeg, png
 from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, Size, accepted_formats, shrunk_bytes
 from gateway.ingest.upload import Limits, Upload
 from gateway.values.quantities import pixels_beyond
@@ -28,18 +27,8 @@ MAX_SIDE = 1_024
 """Shorter side in pixels of an image decoded in the gateway, if the input size of its model is unknown."""
 _MAGIC = [(each, re.compile(traits.magic, re.DOTALL), traits.brands) for each, traits in FORMATS.items()]
 _NO_BRANDS: frozenset[bytes] = frozenset()
-_READERS = {
-    ImageFormat.JPEG: jpeg.read,
-    ImageFormat.PNG: png.read,
-    ImageFormat.WEBP: webp.read,
-    ImageFormat.BMP: bmp.read,
-}
+_READERS = {ImageFormat.JPEG: jpeg.read, ImageFormat.PNG: png.read}
 """For the formats that may be passed on; a decoder's process reads the headers of the others."""
-_FOR_DECODERS: dict[ImageFormat, Callable[[bytes], bytes]] = {
-    ImageFormat.PNG: png.for_decoders,
-    ImageFormat.BMP: bmp.for_decoders,
-}
-"""The bytes for decoders and the preprocessor instead of a file of these formats, if its Header is `rewritten`."""
 
 # MP4 and QuickTime; Matroska and WebM; AVI.
 _VIDEO = re.compile(rb".{4}(ftyp|moov|mdat)|\x1aE\xdf\xa3|RIFF.{4}AVI ", re.DOTALL)
@@ -170,7 +159,7 @@ def needs_decoding(info: Header, policy: DecodePolicy) -> bool:
 
 def encoded(upload: Upload, info: Header) -> bytes:
     """The bytes of an examined upload that a decoder or the preprocessor gets."""
-    return _FOR_DECODERS[info.format](upload.data) if info.rewritten else upload.data
+    return png.for_decoders(upload.data) if info.rewritten else upload.data
 
 
 def bytes_needed(upload: Upload, info: Header, size: Size | None) -> int:

@@ -10,12 +10,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tifffile
-from PIL import Image, TiffImagePlugin
+from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from gateway.decoder.in_process import prepare
 from gateway.decoder.opencv import cv2
-from gateway.errors import ImageError, UnsupportedFormat
+from gateway.errors import InvalidImage, UnsupportedFormat
 from gateway.ingest.upload import Upload
 from tests.encoders import png_chunk
 from tests.gateway.decoder.test_decoding import difference
@@ -29,57 +29,8 @@ def cat() -> Image.Image:
     return photograph().resize((61, 40))
 
 
-def gray():
-    return np.asarray(cat().convert("L"))
-
-
-def by_tifffile(values, tmp_path, **options):
-    tifffile.imwrite(tmp_path / "a.tif", values, metadata=None, **options)
-    return (tmp_path / "a.tif").read_bytes()
-
-
-def gray_tiff(bits):
-    """TIFF 6.0: gray levels of a few bits, black is zero, one strip."""
-    levels = gray() >> (8 - bits)
-    height, width = levels.shape
-    unpacked = np.unpackbits(levels[..., None], axis=2)[..., 8 - bits :].reshape(height, -1)
-    strip = np.packbits(unpacked, axis=1).tobytes()
-    tags = {256: width, 257: height, 258: bits, 259: 1, 262: 1, 273: 8, 277: 1, 278: height, 279: len(strip)}
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
-    return b"II*\0" + struct.pack("<I", 8 + len(strip)) + strip + struct.pack("<H", len(tags)) + entries + bytes(4)
-
-
-def rgba_tiff(folder, bits=8, *, gray=False, alpha="unassalpha", planes=False, unnamed=False, compression=None):
-    """RGB or gray with alpha, which the tag ExtraSamples describes unless it is `unnamed`."""
-    values = np.asarray(cat().convert("LA" if gray else "RGBA")).copy()
-    values[:, :20, -1] = 0
-    values = values.astype(np.uint16) * 257 if bits == 16 else values
-    data = by_tifffile(
-        np.ascontiguousarray(np.moveaxis(values, -1, 0)) if planes else values,
-        folder,
-        photometric="minisblack" if gray else "rgb",
-        planarconfig="separate" if planes else "contig",
-        extrasamples=[alpha],
-        compression=compression,
-    )
-    return data.replace(struct.pack("<HHI", 338, 3, 1), struct.pack("<HHI", 337, 3, 1)) if unnamed else data
-
-
-def gif(*, background=0, palette=True):
-    data = bytearray(encode(cat().convert("L"), "GIF"))
-    data[11] = background
-    if palette:
-        return bytes(data)
-    colours = 3 * (2 << (data[10] & 7))
-    data[10] &= 0x7F
-    del data[13 : 13 + colours]
-    return bytes(data)
-
-
-def bmp(*, planes):
-    data = bytearray(encode(cat().convert("1"), "BMP"))
-    struct.pack_into("<H", data, 26, planes)
-    return bytes(data)
+def gif():
+    return encode(cat().convert("L"), "GIF")
 
 
 def bmp_with_offset(offset):
@@ -100,79 +51,12 @@ def png_in_pieces(nbytes):
     return data[:33] + b"".join(png_chunk(b"IDAT", piece) for piece in pieces) + png_chunk(b"IEND", b"")
 
 
-def long_strip_tiff():
-    data = encode(cat(), "TIFF")
-    (length,) = struct.unpack("<I", data[data.index(struct.pack("<HHI", 279, 4, 1)) + 8 :][:4])
-    return data.replace(struct.pack("<I", length), struct.pack("<I", length + 5_000))
-
-
-def run_length_bmp(first=b"", padding=0):
-    """RLE8; `first` stands in place of the first row, `padding` is the length of a run behind each row's end."""
-    image = cat().quantize(16)
-    data = bytearray(encode(image, "BMP"))
-    struct.pack_into("<I", data, 30, 1)
-    (offset,) = struct.unpack_from("<I", data, 10)
-    ends = bytes([padding, 0]) * bool(padding) + b"\0\0"
-    rows = [b"".join(bytes([1, index]) for index in row) + ends for row in np.asarray(image)[::-1]]
-    pixels = (first or rows[0]) + b"".join(rows[1:]) + b"\0\1"
-    struct.pack_into("<I", data, 34, len(pixels))
-    return bytes(data[:offset]) + pixels
-
-
-def palette_tiff_with_alpha():
-    """One strip, behind the directory, of pairs of an index and an opacity."""
-    image = cat().quantize(256)
-    strip = np.dstack([np.asarray(image), gray()]).tobytes()
-    width, height = image.size
-    colours = np.resize(np.array(image.getpalette(), np.uint16), 768).reshape(256, 3).T * 257
-    tags = {256: width, 257: height, 258: (8, 8), 259: 1, 262: 3, 273: 0, 277: 2, 278: height, 279: len(strip)}
-    directory = TiffImagePlugin.ImageFileDirectory_v2()
-    for tag, value in (tags | {320: tuple(colours.ravel().tolist()), 338: 2}).items():
-        directory[tag] = value
-    return b"II*\0" + struct.pack("<I", 8) + directory.tobytes(8) + strip
-
-
 FORMS = {
-    "TIFF LZMA": lambda folder: encode(cat(), "TIFF", compression="lzma"),
-    "TIFF Zstandard": lambda folder: encode(cat(), "TIFF", compression="zstd"),
-    "TIFF gray 2 bit": lambda folder: gray_tiff(2),
-    "TIFF gray 4 bit": lambda folder: gray_tiff(4),
-    "TIFF gray with alpha": lambda folder: encode(cat().convert("LA"), "TIFF"),
-    "TIFF palette with alpha": lambda folder: palette_tiff_with_alpha(),
-    "TIFF gray with an extra sample": lambda folder: by_tifffile(
-        np.dstack([gray(), gray()]), folder, photometric="minisblack", extrasamples=["unspecified"]
-    ),
-    "TIFF RGB with two extra samples": lambda folder: by_tifffile(
-        np.dstack([np.asarray(cat()), gray(), gray()]),
-        folder,
-        photometric="rgb",
-        extrasamples=["unspecified", "unspecified"],
-    ),
-    "TIFF RGB with a fourth sample": lambda folder: rgba_tiff(folder, unnamed=True),
-    "TIFF RGB 16 bit with alpha in planes": lambda folder: rgba_tiff(folder, 16, planes=True, compression="zlib"),
-    "TIFF CIELab": lambda folder: encode(cat().convert("LAB"), "TIFF"),
-    "TIFF CMYK 16 bit": lambda folder: by_tifffile(
-        np.asarray(cat().convert("CMYK")).astype(np.uint16) * 257, folder, photometric="separated"
-    ),
-    "GIF without a palette": lambda folder: gif(palette=False),
-    "GIF with a background outside its palette": lambda folder: gif(background=255),
-    "GIF that reaches beyond its screen": lambda folder: gif()[:6] + struct.pack("<HH", 30, 50) + gif()[10:],
-    "GIF without a trailer": lambda folder: gif()[:-1],
-    "GIF with a line break behind it": lambda folder: gif() + b"\r\n",
-    "WebP of one colour, whose file has 28 bytes": lambda folder: (
-        b"RIFF\x14\0\0\0WEBPVP8L\x08\0\0\0\x2f\x63\xc0\x18\x10\x88\x88\x08"
-    ),
-    "BMP whose offset of the pixels is 0": lambda folder: bmp_with_offset(0),
-    "BMP whose last row is not padded": lambda folder: encode(cat(), "BMP")[:-1],
-    "PNG in pieces of 256 bytes": lambda folder: png_in_pieces(256),
-    "TIFF whose strip is announced too long": lambda folder: long_strip_tiff(),
-    "BMP with runs behind the ends of rows": lambda folder: run_length_bmp(padding=2),
-    "BMP with a run across the end of a row": lambda folder: run_length_bmp(first=b"\xff\1" * 8 + b"\0\0"),
-    "BMP 1 bit with three planes": lambda folder: bmp(planes=3),
-    "BMP 1 bit without planes": lambda folder: bmp(planes=0),
-    "DIB 24 bit": lambda folder: encode(cat(), "BMP")[14:],
-    "DIB 8 bit": lambda folder: encode(cat().quantize(64), "BMP")[14:],
-    "DIB 1 bit": lambda folder: encode(cat().convert("1"), "BMP")[14:],
+    "GIF that reaches beyond its screen": lambda: gif()[:6] + struct.pack("<HH", 30, 50) + gif()[10:],
+    "GIF without a trailer": lambda: gif()[:-1],
+    "GIF with a line break behind it": lambda: gif() + b"\r\n",
+    "BMP whose offset of the pixels is 0": lambda: bmp_with_offset(0),
+    "PNG in pieces of 256 bytes": lambda: png_in_pieces(256),
 }
 
 
@@ -183,37 +67,38 @@ def seen(image):
 
 @EITHER_POLICY
 @pytest.mark.parametrize("name", FORMS)
-def test_odd_form_has_the_pixels_of_pillow(name, policy, tmp_path):
-    data = FORMS[name](tmp_path)
+def test_odd_form_has_the_pixels_of_pillow(name, policy):
+    data = FORMS[name]()
     assert difference(seen(prepare(Upload(0, "odd", data), policy)), by_pillow(data)) == 0
 
 
-def test_offset_in_the_header_of_a_bitmap_is_ignored():
-    """As in browsers; Pillow reads pixels out of the header."""
-    prepared = prepare(Upload(0, "odd", bmp_with_offset(40)), AUTO)
-    assert difference(seen(prepared), by_pillow(encode(cat(), "BMP"))) == 0
+def test_offset_in_the_header_of_a_bitmap_is_refused():
+    """Pillow would read pixels out of the header."""
+    with pytest.raises(InvalidImage):
+        prepare(Upload(0, "odd", bmp_with_offset(40)), AUTO)
 
 
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        ({"bits": 16, "planes": True}, "alpha in a separate plane"),
-        ({"planes": True, "unnamed": True, "compression": "zlib"}, "alpha in a separate plane"),
-        ({"gray": True, "planes": True, "compression": "zlib"}, "A gray or palette TIFF with alpha must have 8 bits"),
-        ({"gray": True, "bits": 16}, "A gray or palette TIFF with alpha must have 8 bits"),
-        ({"gray": True, "alpha": "assocalpha"}, "A gray or palette TIFF with alpha must have 8 bits"),
+        ({"photometric": "rgb", "planarconfig": "separate"}, "planes of 16 bits"),
+        ({"photometric": "minisblack", "planarconfig": "separate", "compression": "zlib"}, "alpha of gray in a plane"),
+        ({"photometric": "miniswhite"}, "white as 0"),
+        ({"photometric": "minisblack", "extrasamples": ["unassalpha"]}, "samples of a kind that is not supported"),
     ],
+    ids=["RGB in planes", "gray and alpha in planes", "white is 0", "gray and alpha of 16 bits"],
 )
-def test_alpha_that_the_libraries_show_wrong_is_refused(tmp_path, form, reason):
+def test_tiff_that_pillow_shows_wrong_is_refused(tmp_path, form, reason):
+    gray = np.asarray(cat().convert("L"))
+    if form["photometric"] == "rgb":
+        values = np.moveaxis(np.asarray(cat()), -1, 0).astype(np.uint16) * 257
+    elif "compression" in form:
+        values, form = np.stack([gray, gray]), {**form, "extrasamples": ["unassalpha"]}
+    else:
+        values = (np.dstack([gray, gray]) if "extrasamples" in form else gray).astype(np.uint16) * 257
+    tifffile.imwrite(tmp_path / "a.tif", np.ascontiguousarray(values), metadata=None, **form)
     with pytest.raises(UnsupportedFormat, match=reason):
-        prepare(Upload(0, "odd", rgba_tiff(tmp_path, **form)), AUTO)
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_truncated_odd_form_is_an_image_error(name, tmp_path):
-    data = FORMS[name](tmp_path)
-    with pytest.raises(ImageError):
-        prepare(Upload(0, "odd", data[: len(data) // 2]), AUTO)
+        prepare(Upload(0, "odd", (tmp_path / "a.tif").read_bytes()), AUTO)
 
 
 def xmp(orientation: int) -> bytes:

@@ -45,7 +45,7 @@ OTHERS = {
     "The file is a video (send its frames to WS /stream": b"\0\0\0\x18ftypisom" + bytes(64),
     "The file is not a JPEG": b"BMW is a maker of cars, and this is a text.",
 }
-PASSED_ON = {"JPEG", "PNG", "WebP", "BMP"}
+PASSED_ON = {"JPEG", "PNG"}
 # Whole images with something behind them, which may well be cut.
 HARMLESS_TAILS = {"JPEG with a video behind", "JPEG padded with zeros"}
 
@@ -94,7 +94,7 @@ def test_every_form_is_recognised_by_its_bytes(name):
     assert isinstance(inspect(one.data, LIMITS), Header if one.format in PASSED_ON else ImageFormat)
     height, width = one.picture.shape[:2]
     assert (info.format.value, info.width, info.height) == (one.format, width, height)
-    if "orientation" in one.variant:
+    if "orientation" in one.variant and one.format != "TIFF":  # whose decoder turns it
         assert info.orientation == int(one.variant[-1])
     if "alpha" in one.variant or one.format == "GIF":
         assert info.has_alpha
@@ -108,14 +108,16 @@ def test_truncation_is_detected_by_header_and_ending(name):
             inspect_whole(one.data[: len(one.data) * percent // 100], LIMITS)
 
 
-@pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy", "TIFF RGB 8 bit raw"])
+@pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit"])
 def test_file_without_its_last_bytes_is_truncated(name):
     data = sample(name).data
     for missing in (1, 2, 3):
         assert code(data[:-missing]) == "truncated_image"
 
 
-@pytest.mark.parametrize("name", ["AVIF lossy", "HEIC lossy", "JPEG 2000 lossless", "JPEG 2000 codestream"])
+@pytest.mark.parametrize(
+    "name", [*names("WebP", "AVIF", "JPEG 2000"), "BMP 32 bit", "TIFF RGB 8 bit raw", "HEIC lossy"]
+)
 def test_file_without_its_last_bytes_is_not_decoded(name):
     data = sample(name).data
     for missing in (1, 2, 3):
@@ -183,13 +185,7 @@ BROKEN = {
         "undecodable_image",
         lambda: (small("GIF")[:6] + b"\0\0" + small("GIF")[8:]).replace(FRAME_64, FRAME_0),
     ),
-    "BMP of no width": ("invalid_image", lambda: small("BMP")[:18] + bytes(4) + small("BMP")[22:]),
-    "TIFF of no width": ("invalid_image", lambda: small("TIFF").replace(WIDTH_64, WIDTH_0)),
-    "WebP whose picture is empty": (
-        "truncated_image",
-        lambda: b"RIFF\x1e\0\0\0WEBPVP8X\x0a\0\0\0" + bytes(10) + b"VP8 \0\0\0\0",
-    ),
-    "WebP of no width": ("invalid_image", lambda: small("WEBP").replace(b"\x9d\x01\x2a\x40\0", b"\x9d\x01\x2a\0\0")),
+    "TIFF of no width": ("undecodable_image", lambda: small("TIFF").replace(WIDTH_64, WIDTH_0)),
     "PNG with a wrong checksum": ("invalid_image", lambda: small("PNG").replace(b"\0\0\0\x40", b"\0\0\0\x41", 1)),
     "PNG with too few bytes for its pixels": (
         "invalid_image",
@@ -213,10 +209,6 @@ BROKEN = {
     "JPEG's name on a script": ("truncated_image", lambda: b"\xff\xd8\xff\xe0" + SCRIPT),
     "GIF that is a script": ("truncated_image", lambda: b"GIF89a=1;" + SCRIPT),
     "PDF and JPEG": ("unsupported_format", lambda: b"%PDF-1.7\n" + small("JPEG")),
-    "WebP longer than its file": (
-        "truncated_image",
-        lambda: small("WEBP")[:4] + struct.pack("<I", 2**31) + small("WEBP")[8:],
-    ),
     "nothing": ("empty_file", lambda: b""),
 }
 
