@@ -2,9 +2,9 @@
 
 A file comes in a shared memory file, and its pixels return in the same one. Lines of JSON go over the socket: a job of
 `gateway.ingest.decoders.worker` one way, its `Reply` the other. The plug-in media has more jobs: an `AnimationJob`
-opens an animation, a `FrameJob` returns its next frame, and a `FindJob` checks whether there is one; a `MaskJob` makes
-a masked copy of a decoded image, and a `HeatMapJob` draws a map. A hostile file may take over this process. So its
-parent trusts only the form of the reply, and measures the processor time by the clock of the process.
+opens an animation, and a `FrameJob` returns its next frame; a `MaskJob` makes a masked copy of a decoded image, or it
+draws a map. A hostile file may take over this process. So its parent trusts only the form of the reply, and measures
+the processor time by the clock of the process.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ import numpy as np
 
 from gateway.decoder.damage import DamageDetector
 from gateway.decoder.decoding import Ppm, decode
-from gateway.decoder.frames import DecodedFrame, OpenedAnimation
+from gateway.decoder.frames import OpenedAnimation
 from gateway.decoder.headers import read_header
 from gateway.decoder.masking import masked_copy, overlay_of, read_ppm
 from gateway.decoder.tensors import to_tensor
@@ -41,8 +41,6 @@ KEPT_BYTES = 128 * 2**20
 """Memory that malloc keeps for the next image: more than a photograph of 12 megapixels and what is made of it. The
 kernel would take as long to clear new pages as decoding takes."""
 MAX_OPEN_FILES = 64
-_OF_OPEN_FILES = frozenset({"find", "frame"})
-"""Jobs for the file that is open."""
 
 
 def main() -> None:
@@ -94,7 +92,7 @@ class _Decoder:
         """The reply to a job; a job that fails closes the animation as well."""
         reply: dict[str, Any]
         try:
-            if job["kind"] not in _OF_OPEN_FILES:
+            if job["kind"] != "frame":  # it is for the file that is open
                 self._animation = None
                 self._ceiling_bytes = _address_space() + job["memory_bytes"]
             with _limits(self._ceiling_bytes, job["cpu_seconds"]):
@@ -142,24 +140,18 @@ class _Decoder:
         values = np.frombuffer(_input(self._memory, job["nbytes"]).tobytes(), np.float32).reshape(side, side)
         return {"size": _output(self._memory, overlay_of(values, height, width))}
 
-    def _find(self, _: dict[str, Any]) -> dict[str, Any]:
-        assert isinstance(self._animation, OpenedAnimation)
-        found = self._animation.find()
-        return {"found": found is True, "ends": found is False}
-
     def _next(self, _: dict[str, Any]) -> dict[str, Any]:
         assert self._animation is not None
         frame = self._animation.step()
-        if isinstance(frame, DecodedFrame):
-            size = _output(self._memory, *_image(frame.image, self._size))
-            return {"size": size, "frame": frame.index, "shown_seconds": frame.seconds}
-        return {"ends": not frame}
+        if frame is None:
+            return {}
+        size = _output(self._memory, *_image(frame.image, self._size))
+        return {"size": size, "frame": frame.index, "shown_seconds": frame.seconds, "ends": frame.is_last}
 
     _JOBS = {  # noqa: RUF012
         "header": _read_header,
         "image": _decode,
         "animation": _open,
-        "find": _find,
         "frame": _next,
         "mask": _mask,
         "heat map": _draw,

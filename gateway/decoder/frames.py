@@ -1,12 +1,11 @@
 """The requested frames of an animated image."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gateway.decoder.decoding import Ppm, finished, known
 from gateway.decoder.pillow import Animation
-from gateway.errors import TooManyFrames
+from gateway.errors import TooManyFrames, UndecodableImage
 from gateway.ingest.frames import MOST_IN_FILE, FrameSelection
 from gateway.ingest.image_formats import Header, Size
 
@@ -21,6 +20,8 @@ class DecodedFrame:
     index: int
     seconds: float
     image: Ppm
+    is_last: bool
+    """Whether it is the last wanted frame."""
 
 
 class OpenedAnimation:
@@ -33,49 +34,22 @@ class OpenedAnimation:
         self._info = known(data, info)
         self._source = Animation(data, self._info)
         self._size, self._wanted, self._first = size, wanted, first
-        self._given = 0
         self._check()
-        self._walk = self._frames()
-        self._found: tuple[int, float] | None = None
-        """Number and time of the wanted frame at which the file is; None once it has been decoded."""
+        count = wanted.number_of(self._source.total)
+        self._last = (count - 1) * self._source.total // count
+        """Number of the last wanted frame."""
+        self._walk = self._source.walk()
 
-    def find(self) -> bool | None:
-        """Move to the next wanted frame; None if SLICE_SECONDS have passed before it, False if there is none."""
-        if self._found is not None:
-            return True
+    def step(self) -> DecodedFrame | None:
+        """The next wanted frame; None if SLICE_SECONDS have passed before it."""
         ends = time.process_time() + SLICE_SECONDS
-        for found in self._walk:
-            if found is not None:
-                self._found = found
-                return True
+        for index, seconds in self._walk:
+            if index >= self._first and self._wanted.takes(index, self._source.total):
+                image = finished(self._source.pixels(), self._info, self._size)
+                return DecodedFrame(index, seconds, image, index == self._last)
             if time.process_time() > ends:
                 return None
-        return False
-
-    def step(self) -> DecodedFrame | bool:
-        """The next wanted frame; True if SLICE_SECONDS have passed before it, False if there is none."""
-        found = self.find()
-        if self._found is None:
-            return found is None
-        (index, seconds), self._found = self._found, None
-        return DecodedFrame(index, seconds, finished(self._source.pixels(), self._info, self._size))
-
-    def _frames(self) -> Iterator[tuple[int, float] | None]:
-        """Number and time of each wanted frame, and None for each frame that is skipped."""
-        source, wanted = self._source, self._wanted
-        for index, seconds in source.walk():
-            if not wanted.takes(index, source.total):
-                yield None
-                continue
-            if self._given == wanted.most:
-                raise _too_many(source.total, wanted)
-            self._given += 1
-            if index < self._first:
-                yield None
-            else:
-                yield index, seconds
-            if self._given == wanted.count:
-                return
+        raise UndecodableImage  # it was asked for more than it has
 
     def _check(self) -> None:
         total = self._source.total

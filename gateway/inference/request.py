@@ -90,16 +90,8 @@ class ImageSource(Protocol):
         """Wait until it is open."""
         ...
 
-    async def find(self) -> bool:
-        """Whether there is another image, which `next` then returns.
-
-        It is called before each image but the first, if a key's rate limits the request. The file is open, and may be
-        closed and opened again before `next`.
-        """
-        ...
-
-    async def next(self) -> OpenedImage | None:
-        """The next image; None after the last one."""
+    async def next(self) -> OpenedImage:
+        """The next image."""
         ...
 
 
@@ -198,18 +190,14 @@ class Image:
             resize = await (work if tools.backend.supports_cancellation else tools.uncancelled.run(work))
         return resize or min(max_side or tools.policy.max_side, tools.policy.max_side)
 
-    async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> bool:
-        """Queue the next image of an open file, of up to `nbytes`, with the report of `begin`; False if there is none.
+    async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> None:
+        """Queue the next image of an open file, of up to `nbytes`, with the report of `begin`.
 
         The first image is paid with the file. All others are charged to the API key: this waits while its rate is used
         up, and raises RateLimited. It also waits for the image's permit.
         """
         request = self.request
         if self._has_images and request.spec.caller.has_rate:
-            with request.stages["prepare"]:
-                await images.open()
-                if not await images.find():
-                    return False
             await self.charge()
         self._has_images = True
         while True:
@@ -225,15 +213,11 @@ class Image:
         except BaseException:
             permit.release()
             raise
-        if frame is None:
-            permit.release()
-            return False
         request.account.add_image()
         permit.shrink(len(frame.pixels))
         image = copy.copy(self)
         image.payload, image.permit, image.report = frame.pixels, permit, begin(frame)
         await request.batcher.add(image)
-        return True
 
 
 class Batching(Protocol):

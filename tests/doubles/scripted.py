@@ -207,12 +207,11 @@ class ScriptedAnimation:
     async def open(self) -> None:
         """It never makes room for another one."""
 
-    async def find(self) -> bool:
+    @property
+    def has_next(self) -> bool:
         return self.given != self.wanted.count
 
-    async def next(self) -> OpenedImage | None:
-        if self.given == self.wanted.count:
-            return None
+    async def next(self) -> OpenedImage:
         picture = await self.decoders.decode(b"", self.info, 0, self.decoders.account())
         self.given += 1
         return OpenedImage(self.given - 1, (self.given - 1) / 10, picture.pixels)

@@ -101,7 +101,6 @@ class Reply(TypedDict):
     size: int
     frame: int
     shown_seconds: float
-    found: bool
     ends: bool
     error: str
     message: str
@@ -238,8 +237,8 @@ def _checked(line: bytes) -> Reply:
     width, height, bit_depth, size, frame = (
         max(int(reply.get(name, 0)), 0) for name in ("width", "height", "bit_depth", "size", "frame")
     )
-    has_alpha, animated, damaged, found, ends = (
-        reply.get(name) is True for name in ("has_alpha", "animated", "damaged", "found", "ends")
+    has_alpha, animated, damaged, ends = (
+        reply.get(name) is True for name in ("has_alpha", "animated", "damaged", "ends")
     )
     return Reply(
         width=width,
@@ -251,7 +250,6 @@ def _checked(line: bytes) -> Reply:
         size=size,
         frame=frame,
         shown_seconds=float(reply.get("shown_seconds", 0.0)),
-        found=found,
         ends=ends,
         error=error,
         message=message,

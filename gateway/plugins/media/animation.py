@@ -138,7 +138,8 @@ class Frames:
             def begin(frame: OpenedImage) -> Report:
                 return file.begin(frame.index, frame.seconds)
 
-            while await image.add(frames, nbytes, begin):
+            while frames.has_next:
+                await image.add(frames, nbytes, begin)
                 self._queued += 1
 
 

@@ -158,10 +158,6 @@ class Copies:
     async def open(self) -> None:
         """Nothing is open between two copies."""
 
-    async def find(self) -> bool:
-        """True: the caller knows the number of copies."""
-        return True
-
     async def next(self) -> OpenedImage:
         """The next copy, of which number 0 is the image itself; raises what `Decoders.decode` raises."""
         number, size = len(self._visible), self._size

@@ -33,20 +33,11 @@ class AnimationJob(DecoderJob):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindJob(DecoderJob):
-    """Move the open animation to its next frame.
-
-    The reply says whether one is `found` or the animation `ends`; neither if the process takes another job first.
-    """
-
-    kind: str = "find"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrameJob(PixelJob):
-    """Decode the next frame of the open animation.
+    """Decode the next requested frame of the open animation.
 
-    The reply has the size of the pixels, the number of the `frame` and its start time; or whether the animation `ends`.
+    The reply has the size of the pixels, the number of the `frame`, its start time, and whether the animation `ends`
+    with it; it has no pixels if the process takes another job first.
     """
 
     kind: str = "frame"
@@ -81,6 +72,8 @@ class OpenFile:
         self._job = job
         self._data = data
         self._account = account
+        self._read = False
+        """Whether the last requested frame was read."""
         self._ended = True
         """Whether the process has closed the file."""
         self._worker: Worker | None = None
@@ -125,31 +118,20 @@ class OpenFile:
         if lease is not None:
             lease.release()
 
-    async def find(self) -> bool:
-        """Whether there is another requested frame. Raises as `decode`."""
-        while True:
-            reply, _ = await self._do(FindJob())
-            if reply["ends"]:
-                self._ended = True
-                return False
-            if reply["found"]:
-                return True
+    @property
+    def has_next(self) -> bool:
+        """Whether there is another requested frame."""
+        return not self._read
 
-    async def next(self) -> OpenedImage | None:
-        """The next requested frame as an uncompressed PPM (P6); None after the last one. Raises as `decode`."""
+    async def next(self) -> OpenedImage:
+        """The next requested frame as an uncompressed PPM (P6). Raises as `decode`."""
         while True:
-            reply, pixels = await self._do(FrameJob(info=self._job.info, size=self._job.size))
-            if reply["ends"]:
-                self._ended = True
-                return None
+            await self.open()
+            reply, pixels = await self._run(FrameJob(info=self._job.info, size=self._job.size), b"")
             if pixels:
+                self._read = self._ended = reply["ends"]
                 self._job = replace(self._job, first=reply["frame"] + 1)
                 return OpenedImage(reply["frame"], reply["shown_seconds"], pixels)
-
-    async def _do(self, job: DecoderJob, data: bytes = b"") -> tuple[Reply, bytes]:
-        """Run a job in the file's process."""
-        await self.open()
-        return await self._run(job, data)
 
     async def _run(self, job: DecoderJob, data: bytes) -> tuple[Reply, bytes]:
         assert self._worker is not None

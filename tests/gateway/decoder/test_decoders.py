@@ -317,8 +317,8 @@ async def test_processes_of_animations_are_reused_and_end_with_their_pool():
         for _ in range(5):
             async with animation(pool, gif, info_of(gif), MAX_SIDE, pool.account(), FrameSelection(10)) as opened_file:
                 await decoded(pool, cat())
-                while await opened_file.next():
-                    pass
+                while opened_file.has_next:
+                    await opened_file.next()
             started |= children() - before
         assert len(started) == 2
     assert children() == before

@@ -37,8 +37,8 @@ async def opened(pool, data, frames="all", most=1_000, account=None):
 
 async def rest(reader):
     frames = []
-    while (frame := await reader.next()) is not None:
-        frames.append(frame)
+    while reader.has_next:
+        frames.append(await reader.next())
     return frames
 
 
