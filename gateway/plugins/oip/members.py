@@ -27,17 +27,6 @@ MAX_SEQUENCE_ID_CHARACTERS = 128
 _MOST = 2**63 - 1
 """Largest number that is accepted; numbers in JSON may have thousands of digits."""
 _MAX_CHARACTERS = 80
-_SHARED_MEMORY = "'shared_memory_region': shared memory is not supported; send tensors in the body."
-_INPUT_SENTENCES = {
-    "name": f"'inputs': unknown input {{}}, only {IMAGE}.",
-    "datatype": f"'datatype': {IMAGE} is BYTES, not {{}}.",
-    "shape": f"'shape': {IMAGE} has the shape [N] or [N, 1] for N images, not {{}}.",
-    "shared_memory_region": _SHARED_MEMORY,
-}
-_OUTPUT_SENTENCES = {
-    "name": f"'outputs': unknown output {{}}, only {', '.join(OUTPUTS)}.",
-    "shared_memory_region": _SHARED_MEMORY,
-}
 
 
 def _sequence_id(value: object) -> object:
@@ -50,7 +39,7 @@ def _sequence_id(value: object) -> object:
 
 def _images_in_rows(shape: list[int]) -> list[int]:
     if shape[1:] not in ([], [1]):
-        raise ValueError("must have one image in each row")
+        raise ValueError("must be [N] or [N, 1] for N images")
     return shape
 
 
@@ -148,7 +137,7 @@ D = TypeVar("D", ImageInput, InferenceRequest)
 
 def parse_request(members: Mapping[str, object], *, max_class_count: int) -> InferenceRequest:
     """Parse the members of the JSON object except `inputs`; raises InvalidParameter."""
-    request = _read(InferenceRequest, members, _OUTPUT_SENTENCES)
+    request = _read(InferenceRequest, members)
     for output in request.outputs:
         if output.class_count and output.name not in {PREDICTION, SEQUENCE_PREDICTION}:
             raise InvalidParameter(f"'classification': {output.name} has no classes; {PREDICTION} has.")
@@ -168,28 +157,26 @@ def parse_input(members: Mapping[str, object] | None) -> tuple[int, int | None]:
     """
     if members is None:
         raise InvalidParameter(f"'inputs': the input {IMAGE} is missing.")
-    tensor = _read(ImageInput, members, _INPUT_SENTENCES)
+    tensor = _read(ImageInput, members)
     binary_bytes = tensor.parameters.binary_data_size
     if ("data" in members) == (binary_bytes is not None):
         raise InvalidParameter(f"{IMAGE} needs either data or binary_data_size, not both.")
     return tensor.shape[0], binary_bytes
 
 
-def _read(document: type[D], members: Mapping[str, object], sentences: Mapping[str, str]) -> D:
+def _read(document: type[D], members: Mapping[str, object]) -> D:
     """Validate the members; raises InvalidParameter for the first wrong one."""
     try:
         return document.model_validate(members)
     except ValidationError as exc:
-        raise InvalidParameter(_sentence(exc.errors(include_url=False)[0], sentences)) from exc
+        raise InvalidParameter(_sentence(exc.errors(include_url=False)[0])) from exc
 
 
-def _sentence(error: ErrorDetails, sentences: Mapping[str, str]) -> str:
+def _sentence(error: ErrorDetails) -> str:
     member = next(part for part in reversed(error["loc"]) if isinstance(part, str))
     # For a missing member, pydantic's input is the whole object.
     value = repr(None if error["type"] == "missing" else error["input"])
     if len(value) > _MAX_CHARACTERS:
         value = f"{value[:_MAX_CHARACTERS]}…"
-    if member in sentences:
-        return sentences[member].format(value)
     fault = error["msg"].removeprefix("Value error, ")
     return f"'{member}': {fault[:1].lower()}{fault[1:]}, not {value}."

@@ -9,12 +9,11 @@ whose one input is IMAGE, BYTES [N] or [N, 1], an encoded image in each element:
 
 with base64 in `data`; or with `"parameters": {"binary_data_size": S}` instead and S bytes after the object: for each
 element its length, uint32 little-endian, and its bytes. The HTTP header Inference-Header-Content-Length then has the
-length of the object. If it is 0, the body is one image without JSON: Triton's raw binary request.
+length of the object.
 """
 
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 
-from gateway.api.body import read_raw
 from gateway.errors import InvalidBody, InvalidParameter
 from gateway.ingest.json_text import invalid, read_base64, read_json
 from gateway.ingest.upload import Hold, Limits, Upload, file_too_large, request_too_large, too_many_files, uncounted
@@ -27,7 +26,7 @@ LENGTH_BYTES = 4
 class InferenceReader:
     """Reads one request from the chunks of its body.
 
-    `header_bytes` is Inference-Header-Content-Length, None if the whole body is JSON, 0 if it is one image.
+    `header_bytes` is Inference-Header-Content-Length, None if the whole body is JSON.
     """
 
     def __init__(
@@ -55,14 +54,8 @@ class InferenceReader:
         """Yield the images, in order, each as soon as it is complete.
 
         Bad base64 and an image larger than `max_file_bytes` are errors of that image. Raises InvalidBody,
-        InvalidParameter, TooManyFiles or RequestTooLarge, after the images before the fault, and FileTooLarge for a
-        body that is an image.
+        InvalidParameter, TooManyFiles or RequestTooLarge, after the images before the fault.
         """
-        if self._header_bytes == 0:
-            self._parsed = self._parse({})
-            async for upload in read_raw(self._body.part(None), self._limits, self._hold):
-                yield upload
-            return
         body = await read_json(self._body.part(self._header_bytes), self._limits, self._hold)
         if not isinstance(body, dict):
             raise invalid("the body must be an object with the member inputs")

@@ -36,11 +36,6 @@ REFUSALS: dict[tuple[int, str | None], dict[str, Request]] = {
         "There is nothing at /predict/; see /docs.": post("/predict/"),
         "GATEWAY_ADMIN_KEYS_FILE": post("/models/cats/unload"),
     },
-    (404, None): {  # errors below /v2 have no code
-        "/models/{name}/load": post("/v2/repository/models/cats/load", json={}),
-        "/models/{name}/unload": post("/v2/repository/models/cats/unload", json={}),
-        "GATEWAY_ADMIN_KEYS_FILE": post("/v2/repository/models/cats/load", json={}),
-    },
     (405, "method_not_allowed"): {
         "GET is not allowed on /predict: send POST; see /docs.": ("GET", "/predict", {}),
         "PUT is not allowed on /predict: send POST; see /docs.": ("PUT", "/predict", {}),

@@ -67,17 +67,13 @@ def _model(end: str) -> Callable[[Any], str]:
     return lambda message: model_path(message.name, message.version) + end
 
 
-def _statistics(message: pb.ModelStatisticsRequest) -> str:
-    return f"{model_path(message.name, message.version) if message.name else '/v2/models'}/stats"
-
-
 READS = {
     "ServerMetadata": Read(None, pb.ServerMetadataResponse, lambda _: "/v2"),
     "ModelMetadata": Read(pb.ModelMetadataRequest, pb.ModelMetadataResponse, _model("")),
     "ModelConfig": Read(
         pb.ModelConfigRequest, pb.ModelConfigResponse, _model("/config"), lambda document: {"config": document}
     ),
-    "ModelStatistics": Read(pb.ModelStatisticsRequest, pb.ModelStatisticsResponse, _statistics),
+    "ModelStatistics": Read(pb.ModelStatisticsRequest, pb.ModelStatisticsResponse, _model("/stats")),
 }
 STATES = {
     "ServerReady": Read(None, pb.ServerReadyResponse, lambda _: "/v2/health/ready"),

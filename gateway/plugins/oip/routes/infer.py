@@ -25,7 +25,6 @@ from gateway.plugins.oip.routes.models import ModelName, ModelVersion
 from gateway.plugins.oip.sequences import OpenSequences
 
 NO_IMAGES = "The request has no images: the input IMAGE has no elements."
-MAX_REPORTED = 3
 _LENGTH = re.compile(r"[0-9]{1,18}")
 
 
@@ -110,11 +109,10 @@ def _header_length(request: Request) -> int | None:
 
 
 def _failed(results: list[Result], status: HTTPStatus) -> Response:
-    """Raise the error of a single image; report the errors of several images in one message."""
+    """Raise the error of a single image; report the first error of several images."""
     errors = [(result.index, result.error) for result in results if result.error is not None]
+    index, error = errors[0]
     if len(errors) == 1:
-        raise errors[0][1]
-    details = "; ".join(f"image {index}: {error.code}, {error.message}" for index, error in errors[:MAX_REPORTED])
-    more = "" if len(errors) <= MAX_REPORTED else " …"
-    sentence = f"None of the {len(errors)} images was classified: {details}{more}"
+        raise error
+    sentence = f"None of the {len(errors)} images was classified: image {index}: {error.code}, {error.message}"
     return Response(to_json({"error": sentence}), status, media_type="application/json")

@@ -4,11 +4,12 @@ The extensions of Triton: https://github.com/triton-inference-server/server/tree
 by them.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from pydantic import BaseModel, StrictBool, ValidationError
 from pydantic_core import to_json
@@ -17,10 +18,10 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway import __version__
 from gateway.api.body import Body
-from gateway.api.request_context import RequestContext, request_context
+from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.routes.health import is_ready
-from gateway.errors import InvalidBody, InvalidParameter, ModelNotFound, NotFound
+from gateway.errors import InvalidBody, ModelNotFound
 from gateway.inference.backend import PROBE_SECONDS, ModelInfo
 from gateway.ingest.json_text import JsonError, decode, invalid
 from gateway.plugins.oip.documents import metadata_of
@@ -41,6 +42,8 @@ ModelName = Annotated[str, Path(min_length=1, max_length=256)]
 ModelVersion = Annotated[str, Path(pattern=VERSION_PATTERN)]
 Handler = Callable[[Request, str, str | None], Awaitable[Response]]
 
+_TEXTS = frozenset({"name", "version", "type"})
+"""Members of statistics that are texts."""
 _DATA_TYPES = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32"}
 
 
@@ -72,14 +75,6 @@ async def server_ready(request: Request) -> Response:
     return _boolean(is_ready(context.shared, context.service.backend.health()))
 
 
-@router.get("/v2/models/stats")
-async def get_statistics_of_all(request: Request) -> Response:
-    """The statistics of every model that classifies images, is ready, and may be used by the API key."""
-    context = request_context(request)
-    found = [await _statistics(context, info.name, "") for info in await _allowed_models(context) if info.ready]
-    return _json({"model_stats": [each for document in found for each in document["model_stats"]]})
-
-
 @router.post("/v2/repository/index")
 async def get_index(request: Request) -> Response:
     """Every version of each model that classifies images and that the API key may use.
@@ -93,9 +88,7 @@ async def get_index(request: Request) -> Response:
     except JsonError as exc:
         raise invalid(str(exc)) from exc
     except ValidationError as exc:
-        if exc.errors()[0]["loc"]:
-            raise InvalidParameter("'ready': must be true or false.") from exc
-        raise InvalidBody('The body is a JSON object, such as {"ready": true}.') from exc
+        raise InvalidBody('The body must be a JSON object, such as {"ready": true}.') from exc
     return _json(
         [
             {
@@ -104,21 +97,11 @@ async def get_index(request: Request) -> Response:
                 "state": "READY" if info.ready else "UNAVAILABLE",
                 "reason": info.reason or "",
             }
-            for info in await _allowed_models(context)
+            for info in await context.service.backend.models()
+            if context.caller.allows_model(info.name)
             if info.ready or not only_ready
             for version in info.versions or ("",)
         ]
-    )
-
-
-@router.post("/v2/repository/models/{name}/load")
-@router.post("/v2/repository/models/{name}/unload")
-async def refuse_to_change(request: Request, name: ModelName) -> None:
-    """The gateway loads no models below /v2; name the routes that do."""
-    request_context(request).check_model(name)
-    raise NotFound(
-        "Models are not loaded or unloaded below /v2: send POST /models/{name}/load or /models/{name}/unload with an "
-        "admin key, where GATEWAY_ADMIN_KEYS_FILE is set."
     )
 
 
@@ -157,7 +140,10 @@ async def config(request: Request, name: str, version: str | None) -> Response:
 async def statistics(request: Request, name: str, version: str | None) -> Response:
     """Triton's counts and durations for a model since it was loaded; with several Triton servers, of one of them."""
     await _model_info(request, name, version)
-    return _json(await _statistics(request_context(request), name, version or ""))
+    message = pb.ModelStatisticsRequest(name=name, version=version or "").SerializeToString()
+    backend = request_context(request).service.backend
+    answer = await backend.call("ModelStatistics", name, message, Deadline.after(PROBE_SECONDS))
+    return _json(as_document(pb.ModelStatisticsResponse.FromString(answer)))
 
 
 def _add(end: str, handler: Handler) -> None:
@@ -186,37 +172,18 @@ async def _model_info(request: Request, name: str, version: str | None) -> Model
     return info
 
 
-async def _allowed_models(context: RequestContext) -> list[ModelInfo]:
-    return [info for info in await context.service.backend.models() if context.caller.allows_model(info.name)]
-
-
-async def _statistics(context: RequestContext, name: str, version: str) -> dict[str, Any]:
-    deadline = Deadline.after(PROBE_SECONDS)
-    message = pb.ModelStatisticsRequest(name=name, version=version).SerializeToString()
-    answer = await context.service.backend.call("ModelStatistics", name, message, deadline)
-    return as_document(pb.ModelStatisticsResponse.FromString(answer))
-
-
 def as_document(message: Message) -> dict[str, Any]:
-    """A message in the form of Triton's JSON: protobuf's own has texts for 64-bit integers, and other names."""
-    return {
-        field.name: _value(field, getattr(message, field.name))
-        for field in message.DESCRIPTOR.fields
-        if not field.has_presence or message.HasField(field.name)
-    }
+    """Statistics in the form of Triton's JSON, which has numbers where protobuf's has texts for 64-bit integers."""
+    found = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    return {name: _with_numbers(value) for name, value in found.items()}
 
 
-def _value(field: Any, value: Any) -> object:  # noqa: ANN401  # a descriptor, and any field of a message
-    if isinstance(value, Mapping):
-        kind = field.message_type.fields_by_name["value"]
-        return {str(key): _single(kind, value[key]) for key in value}
-    return [_single(field, each) for each in value] if field.is_repeated else _single(field, value)
-
-
-def _single(field: Any, value: Any) -> object:  # noqa: ANN401  # a descriptor, and any field of a message
-    if isinstance(value, Message):
-        return as_document(value)
-    return field.enum_type.values_by_number[value].name if field.enum_type else value
+def _with_numbers(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: each if name in _TEXTS else _with_numbers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_numbers(each) for each in value]
+    return int(value) if isinstance(value, str) else value
 
 
 def _json(document: object) -> Response:

@@ -81,8 +81,6 @@ ENTRIES = {
     "/v2/models/{name}/versions/{version}/infer": Entry(post(f"{V2_MODEL}/versions/1/infer", **TENSOR), images=1),
     "/feedback": Entry(post("/feedback", json={"request_id": "r", "wrong": True}), charged=True),
     "/v2/repository/index": Entry(post("/v2/repository/index", json={}), names_model=False),
-    "/v2/repository/models/{name}/load": Entry(post(f"/v2/repository/models/{MODEL}/load")),
-    "/v2/repository/models/{name}/unload": Entry(post(f"/v2/repository/models/{MODEL}/unload")),
 }
 WITH_IMAGES = [path for path, entry in ENTRIES.items() if entry.images]
 WITH_MODELS = [path for path, entry in ENTRIES.items() if entry.names_model]

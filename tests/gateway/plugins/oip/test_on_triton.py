@@ -104,13 +104,9 @@ def test_calls_of_a_measurement(clients, headers):
         assert counts[1] == counts[0] + 1
 
 
-def test_key_sees_the_statistics_and_the_index_of_its_models(clients, headers, keys):
+def test_key_sees_the_index_of_its_models(clients, headers, keys):
     over_http, over_grpc = clients
     others = keys[1]
-    found = over_http.get_inference_statistics(headers=headers)["model_stats"]
-    assert {each["name"] for each in found} == {MODEL}
-    assert {each.name for each in over_grpc.get_inference_statistics(headers=headers).model_stats} == {MODEL}
-    assert over_http.get_inference_statistics(headers=dict(others)) == {"model_stats": []}
     expected = [{"name": MODEL, "version": "1", "state": "READY", "reason": ""}]
     assert over_http.get_model_repository_index(headers=headers) == expected
     assert over_http.get_model_repository_index(headers=dict(others)) == []
