@@ -13,7 +13,7 @@ from gateway.ingest.formats import jpeg, png
 from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, Size, accepted_formats, shrunk_bytes
 from gateway.ingest.upload import Limits, Upload
 from gateway.values.quantities import pixels_beyond
-from gateway.values.variables import DecodeMode, variable
+from gateway.values.variables import DecodeMode
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -139,22 +139,14 @@ def examine(upload: Upload, policy: DecodePolicy) -> Header | ImageFormat:
     """The header of an upload, or its format if a decoder reads the header; raises ImageError."""
     if upload.error is not None:
         raise upload.error
-    info = inspect(upload.data, policy.limits)
-    if policy.mode is DecodeMode.NEVER and not _passes(info):
-        image_format, kind = (info, "") if isinstance(info, ImageFormat) else (info.format, "of this kind ")
-        if isinstance(info, Header) and info.has_alpha:
-            kind = "with transparency "
-        raise UnsupportedFormat(
-            f"{image_format.value} images {kind}are refused by {variable('decode')}=never; set it to auto or always."
-        )
-    return info
+    return inspect(upload.data, policy.limits)
 
 
 def needs_decoding(info: Header, policy: DecodePolicy) -> bool:
     """Whether the gateway decodes an examined image, in one of its `decoders`."""
-    if policy.mode is DecodeMode.AUTO:
-        return not _passes(info) or info.width * info.height > policy.above_pixels
-    return policy.mode is DecodeMode.ALWAYS
+    # The preprocessor would drop an alpha channel.
+    passes = info.format.traits.passed_on and not info.has_alpha and not info.isolated
+    return policy.mode is DecodeMode.ALWAYS or not passes or info.width * info.height > policy.above_pixels
 
 
 def encoded(upload: Upload, info: Header) -> bytes:
@@ -168,8 +160,3 @@ def bytes_needed(upload: Upload, info: Header, size: Size | None) -> int:
     `size` is the decoded size, None if the image is passed on. The memory of a decoder's process is bounded there.
     """
     return max(len(upload.data), 0 if size is None else shrunk_bytes(info, size))
-
-
-def _passes(info: Header | ImageFormat) -> bool:
-    """Whether the preprocessor decodes it correctly and at a known cost; it would drop an alpha channel."""
-    return isinstance(info, Header) and info.format.traits.passed_on and not info.has_alpha and not info.isolated

@@ -12,11 +12,10 @@ NO_SETTINGS = frozenset({API_KEY, FIXED_VALUES, "GATEWAY_DEVICES"})
 
 
 class DecodeMode(StrEnum):
-    """Where images are decoded: `auto` where it is cheapest, `always` in the gateway, `never` there (but in Triton)."""
+    """Where images are decoded: `auto` where it is cheapest, `always` in the gateway."""
 
     AUTO = "auto"
     ALWAYS = "always"
-    NEVER = "never"
 
 
 def variable(field: str) -> str:

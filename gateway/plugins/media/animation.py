@@ -15,7 +15,6 @@ from gateway.errors import (
     InvalidParameter,
     Overloaded,
     UndecodableImage,
-    UnsupportedFormat,
 )
 from gateway.inference.request import Image, OpenedImage, within
 from gateway.inference.request_spec import Report
@@ -24,7 +23,6 @@ from gateway.ingest.formats import png
 from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import Header, ImageFormat, shrunk_bytes
 from gateway.plugins.media.open_files import animation
-from gateway.values.variables import DecodeMode, variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +121,6 @@ class Frames:
 
     async def _read(self, image: Image, file: "FileFrames") -> None:
         data, info, request = image.upload.data, image.info, image.request
-        if request.tools.policy.mode is DecodeMode.NEVER:
-            raise UnsupportedFormat(
-                f"Frames of {info.format.value} images are refused by {variable('decode')}=never; set it to auto or "
-                "always."
-            )
         if info.format is ImageFormat.PNG:
             data = png.for_decoders(data, animated=True)
         size = await image.decoded_size()

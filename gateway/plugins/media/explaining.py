@@ -15,7 +15,6 @@ from gateway.errors import (
     RequestError,
     TooCostly,
     UndecodableImage,
-    UnsupportedFormat,
 )
 from gateway.inference.request import NOT_SERVED, Image, OpenedImage, within
 from gateway.inference.request_spec import Report
@@ -25,7 +24,6 @@ from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, m
 from gateway.ingest.inspection import encoded
 from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, HeatMap, Masking
 from gateway.ingest.resizing import TensorInput
-from gateway.values.variables import DecodeMode, variable
 
 MAX_SIDE = 384
 """Shorter side in pixels of a masked image, if the input size of its model is unknown."""
@@ -103,10 +101,6 @@ class MaskedCopies:
 
     async def _explained(self, image: Image) -> Result:
         masking, tools = self.masking, image.request.tools
-        if tools.policy.mode is DecodeMode.NEVER:
-            raise UnsupportedFormat(
-                f"Images are masked in the gateway, which {variable('decode')}=never forbids; set it to auto or always."
-            )
         data = encoded(image.upload, image.info)
         size = await image.decoded_size(MAX_SIDE)
         # The masks cover the whole image, as large as a preprocessor makes it before the crop.
