@@ -37,74 +37,190 @@ if TYPE_CHECKING:
     from gateway.triton.sequence import TritonSequence
 
 
-MAX_ATTEMPTS = 4
-RETRY_PAUSE_SECONDS = (0.02, 0.1)
-"""Between attempts at a lone Triton: random, so that retries of many calls are spread, and longer each time."""
-
-
-class Retries:
-    """Decides on the retry of each failed call, so that retries do not overload a failing server.
-
-    Each request earns a fraction of a retry, and each retry costs one; a reserve covers the loss of a server.
-    """
-
-    def __init__(self, earned: float = 0.2, reserve: float = 256.0) -> None:
-        self._earned = earned
-        self._reserve = reserve
-        self._balance = reserve
-        self.requests = 0
-        """Requests since the last retry, which are not in the balance yet; the sender of a request adds it."""
-
-    async def wait(
-        self, error: TritonUnreachable | ModelUnavailable, call: Call, attempts: int, *, elsewhere: bool
-    ) -> None:
-        """Return when a call that has failed with `error` may be sent again; raises `error` if it may not.
-
-        `elsewhere` is whether another Triton server is ready: then the call need not wait. Raises DeadlineExceeded.
-        """
-        if not elsewhere and (isinstance(error, ModelUnavailable) or attempts >= MAX_ATTEMPTS):
-            raise error
-        if not self.withdraw():
-            raise error
-        if not elsewhere:
-            await asyncio.sleep(random.uniform(*RETRY_PAUSE_SECONDS) * attempts)  # noqa: S311  # no secret
-        if call.deadline.passed:
-            raise DeadlineExceeded from error
-        metrics.RETRIES.inc()
-
-    def count(self) -> None:
-        """Pay for the retry of a call whose images are sent alone; raises ModelUnavailable if it is not allowed."""
-        if not self.withdraw():
-            raise ModelUnavailable
-        metrics.RETRIES.inc()
-
-    def withdraw(self) -> bool:
-        """Whether a retry is allowed now; if so, it is paid for."""
-        self._balance = min(self._reserve, self._balance + self.requests * self._earned)
-        self.requests = 0
-        if self._balance < 1:
-            return False
-        self._balance -= 1
-        return True
-
+RETRY_PAUSE_SECONDS = (0.1, 0.3)
+"""Before a retry at the same Triton, whose connection needs up to 0.25 s: random, so that retries are spread."""
+HOLD_STEP_SECONDS = 0.1
+"""Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
+LIST_HINT = "GET /models lists the models."
+_SUPPORTS_CANCELLATION = attrgetter("endpoint.supports_cancellation")
 
 log = structlog.get_logger("gateway")
 
-LIST_HINT = "GET /models lists the models."
+
+class BackendOptions(TypedDict):
+    """The options of a TritonBackend."""
+
+    model_name: str
+    signer: Signer
+    hold_seconds: NotRequired[float]
+    """While no Triton is ready, a call waits up to this long for one; by default it does not wait."""
+    repository: NotRequired[Path | None]
 
 
-class PoolModels:
-    """A Backend without the classification of images; `model_name` is the default model.
+class TritonBackend:
+    """Sends each call to a ready Triton of the pool; see gateway.triton.pool.
 
-    With the folder of the models, `repository`, a model is loaded only if its memory is free on this machine.
+    `start` it inside the event loop that uses it. With the folder of the models, `repository`, a model is loaded only
+    if its memory is free on this machine.
     """
 
-    def __init__(self, pool: TritonPool, model_name: str, repository: Path | None) -> None:
+    def __init__(self, pool: TritonPool, **options: Unpack[BackendOptions]) -> None:
         self._pool = pool
+        self._model_name = options["model_name"]
+        self._repository = options.get("repository")
         self.rollout: Callable[[str], Rollout | None] = pool.rollouts.get
         """See Backend.rollout."""
-        self._model_name = model_name
-        self._repository = repository
+        self._hold_seconds = options.get("hold_seconds", 0.0)
+        self.sign = options["signer"].sign
+        """The signature of an image; see gateway.triton.wire."""
+        self.tensor_input = pool.codecs.tensor_input
+        """See Backend.tensor_input."""
+        self._recent = RecentCodes()
+        self._one_suspect = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Connect and start the health checkers; an unreachable Triton is retried and not an error."""
+        await self._pool.start()
+
+    async def close(self) -> None:
+        """Stop the health checkers and close every channel; calls in flight are cancelled."""
+        await self._pool.close()
+
+    @property
+    def loader(self) -> ModelLoader | None:
+        """Loads requested models; None if all are loaded. See Backend.loader."""
+        return None
+
+    @property
+    def supports_cancellation(self) -> bool:
+        """Whether every Triton in use supports cancellation."""
+        return all(map(_SUPPORTS_CANCELLATION, self._pool.in_use.values()))
+
+    def health(self) -> Sequence[EndpointHealth]:
+        """The health of each Triton in use."""
+        return [replica.checker.health() for replica in self._pool.replicas]
+
+    def needs_own_call(self, signature: bytes, model_name: str, model_version: str) -> bool:
+        """Whether an image may be in the response cache; see Backend.needs_own_call."""
+        if self._recent.add(signature):
+            for replica in self._pool.serving(model_name, model_version):
+                if replica.models.may_cache(model_name, model_version):
+                    return True
+        return False
+
+    def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
+        """The limits of calls to all Triton servers that are ready for a model; see Backend.call_limits."""
+        ready = self._pool.ready(model_name, model_version)
+        known = [replica.models.call_limits(model_name, model_version, max_images) for replica in ready]
+        limits = [each for each in known if each is not None]
+        if not limits:
+            return None
+        # A Triton that has had no call yet is taken for an average one.
+        calls = round(sum(each.calls for each in limits) / len(limits) * len(ready))
+        mixed_lengths = all(each.mixed_lengths for each in limits)
+        return CallLimits(calls, min(each.images for each in limits), mixed_lengths)
+
+    async def infer(self, call: Call) -> Sequence[Row]:
+        """Classify a batch; see Backend.infer.
+
+        A call whose connection is lost, or whose model is unavailable, is sent once more: to another Triton if one is
+        ready, and after a lost connection also to the same one. Inference has no side effects, so a retry is safe. A
+        full queue is not retried. Images whose call ended a process are sent once more, each alone, to another Triton.
+        """
+        if len(call.signatures) != len(call.images):
+            msg = "an image without a signature could get the cached answer of another one"
+            raise ValueError(msg)
+        if call.best_effort:
+            return await self._infer_best_effort(call)
+        if self._hold_seconds:
+            await self._hold(call)
+        replica = self._pool.choose(call.model_name, call.model_version)
+        try:
+            return await self._infer_at(replica, call)
+        except (TritonUnreachable, ModelUnavailable) as error:
+            tried = (replica.address,)
+            if not self._ready(tried, call):
+                if not isinstance(error, TritonUnreachable):
+                    raise
+                pause_seconds = random.uniform(*RETRY_PAUSE_SECONDS)  # noqa: S311  # no secret
+                await asyncio.sleep(min(pause_seconds, call.deadline.left_seconds))
+            if call.deadline.passed:
+                raise DeadlineExceeded from error
+            metrics.RETRIES.inc()
+            if isinstance(error, StubDied):
+                return [await self._infer_alone(call.of([number]), tried) for number in range(len(call.images))]
+        return await self._infer_at(self._pool.choose(call.model_name, call.model_version, tried), call)
+
+    async def _infer_best_effort(self, call: Call) -> Sequence[Row]:
+        """Run a best-effort call once on a ready Triton, without a retry."""
+        if not (ready := self._ready((), call)):
+            raise ModelUnavailable
+        return await self._pool.least_loaded(ready).models.infer(call)
+
+    async def _hold(self, call: Call) -> None:
+        """Hold a call while no Triton is ready, for example after scaling to zero; at most until its deadline."""
+        until = time.monotonic() + min(self._hold_seconds, call.deadline.left_seconds)
+        # Polling, since Triton servers are added and removed, each with its own health checker.
+        while time.monotonic() < until and not any(  # noqa: ASYNC110
+            replica.health.ready for replica in self._pool.replicas
+        ):
+            await asyncio.sleep(HOLD_STEP_SECONDS)
+
+    async def _infer_alone(self, call: Call, tried: Collection[str]) -> Row:
+        """Send an image whose call ended a process once more; if it ends another one, it gets an error.
+
+        One such image is in flight at a time, after all instances of its Triton have answered a probe, so that no image
+        is blamed for the effect of another.
+        """
+        try:
+            async with asyncio.timeout(call.deadline.left_seconds):
+                await self._one_suspect.acquire()
+            try:
+                return (await self._infer_suspect(call, tried))[0]
+            finally:
+                self._one_suspect.release()
+        except RequestError:
+            raise  # an unknown model or label: an error of the request
+        except (GatewayError, TimeoutError) as exc:
+            error = exc if isinstance(exc, GatewayError) else DeadlineExceeded()
+            return Row(error=error)
+
+    async def _infer_suspect(self, call: Call, tried: Collection[str]) -> Sequence[Row]:
+        if not (ready := self._ready(tried, call)):
+            raise ModelUnavailable
+        replica = self._pool.least_loaded(ready)
+        async with asyncio.timeout(call.deadline.left_seconds):
+            if await replica.checker.fails_anywhere(call.model_name, call.model_version):
+                raise ModelUnavailable
+        try:
+            return await self._infer_at(replica, call)  # not cancelled: that crashes a Triton before 2.53
+        except StubDied as exc:
+            event = {"triton": replica.address, "model": exc.step, "image": call.signatures[0].hex()[:16]}
+            log.warning("image_crashed_model", **event, request_id=call.request_id)
+            raise ImageCrashedModel from exc
+
+    async def _infer_at(self, replica: Replica, call: Call) -> Sequence[Row]:
+        began = time.monotonic()
+        images = len(call.images)
+        replica.load.images += images
+        try:
+            rows = await replica.models.infer(call)
+        except ModelNotFound as error:
+            if self._pool.may_become_ready(call.model_name, call.model_version, replica):
+                raise ModelUnavailable(NOT_LOADED) from error
+            version = f" version {call.model_version}" if call.model_version else ""
+            raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {LIST_HINT}") from error
+        except DeadlineExceeded:
+            replica.load.observe(time.monotonic() - began)
+            raise
+        finally:
+            replica.load.images -= images
+        replica.load.observe(time.monotonic() - began)
+        return rows
+
+    def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
+        """The Triton servers that are ready for a model, except those in `tried`."""
+        return self._pool.ready(call.model_name, call.model_version, tried)
 
     async def models(self) -> "Sequence[ModelInfo]":
         """Every ensemble that keeps the contract, as one Triton has it."""
@@ -191,179 +307,3 @@ class PoolModels:
     def _choose(self, model_name: str = "", model_version: str = "") -> Replica:
         """A Triton for a model, the default model if none is named."""
         return self._pool.choose(model_name or self._model_name, model_version)
-
-
-HOLD_STEP_SECONDS = 0.1
-"""Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
-_SUPPORTS_CANCELLATION = attrgetter("endpoint.supports_cancellation")
-
-
-class BackendOptions(TypedDict):
-    """The options of a TritonBackend."""
-
-    model_name: str
-    signer: Signer
-    hold_seconds: NotRequired[float]
-    """While no Triton is ready, a call waits up to this long for one; by default it does not wait."""
-    repository: NotRequired[Path | None]
-
-
-class TritonBackend(PoolModels):
-    """Sends each call to a ready Triton of the pool; see gateway.triton.pool.
-
-    `start` it inside the event loop that uses it.
-    """
-
-    def __init__(self, pool: TritonPool, **options: Unpack[BackendOptions]) -> None:
-        super().__init__(pool, options["model_name"], options.get("repository"))
-        self._hold_seconds = options.get("hold_seconds", 0.0)
-        self.sign = options["signer"].sign
-        """The signature of an image; see gateway.triton.wire."""
-        self.tensor_input = pool.codecs.tensor_input
-        """See Backend.tensor_input."""
-        self._recent = RecentCodes()
-        self._retries = Retries()
-        self._one_suspect = asyncio.Lock()
-
-    async def start(self) -> None:
-        """Connect and start the health checkers; an unreachable Triton is retried and not an error."""
-        await self._pool.start()
-
-    async def close(self) -> None:
-        """Stop the health checkers and close every channel; calls in flight are cancelled."""
-        await self._pool.close()
-
-    @property
-    def loader(self) -> ModelLoader | None:
-        """Loads requested models; None if all are loaded. See Backend.loader."""
-        return None
-
-    @property
-    def supports_cancellation(self) -> bool:
-        """Whether every Triton in use supports cancellation."""
-        return all(map(_SUPPORTS_CANCELLATION, self._pool.in_use.values()))
-
-    def health(self) -> Sequence[EndpointHealth]:
-        """The health of each Triton in use."""
-        return [replica.checker.health() for replica in self._pool.replicas]
-
-    def needs_own_call(self, signature: bytes, model_name: str, model_version: str) -> bool:
-        """Whether an image may be in the response cache; see Backend.needs_own_call."""
-        if self._recent.add(signature):
-            for replica in self._pool.serving(model_name, model_version):
-                if replica.models.may_cache(model_name, model_version):
-                    return True
-        return False
-
-    def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
-        """The limits of calls to all Triton servers that are ready for a model; see Backend.call_limits."""
-        ready = self._pool.ready(model_name, model_version)
-        known = [replica.models.call_limits(model_name, model_version, max_images) for replica in ready]
-        limits = [each for each in known if each is not None]
-        if not limits:
-            return None
-        # A Triton that has had no call yet is taken for an average one.
-        calls = round(sum(each.calls for each in limits) / len(limits) * len(ready))
-        mixed_lengths = all(each.mixed_lengths for each in limits)
-        return CallLimits(calls, min(each.images for each in limits), mixed_lengths)
-
-    async def infer(self, call: Call) -> Sequence[Row]:
-        """Classify a batch; see Backend.infer.
-
-        A lost connection or an unavailable model is retried on another Triton if there is one, a lost connection also
-        on the same one: inference has no side effects, so a retry is safe. A full queue is not retried. Images whose
-        call ended a process are retried once, each alone, on one other Triton.
-        """
-        if len(call.signatures) != len(call.images):
-            msg = "an image without a signature could get the cached answer of another one"
-            raise ValueError(msg)
-        if call.best_effort:
-            return await self._infer_best_effort(call)
-        if self._hold_seconds:
-            await self._hold(call)
-        self._retries.requests += 1
-        tried: list[str] = []
-        while True:
-            replica = self._pool.choose(call.model_name, call.model_version, tried)
-            tried.append(replica.address)
-            try:
-                return await self._infer_at(replica, call)
-            except StubDied:
-                if not self._ready(tried, call):
-                    raise
-                break
-            except (TritonUnreachable, ModelUnavailable) as error:
-                await self._retries.wait(error, call, len(tried), elsewhere=bool(self._ready(tried, call)))
-        self._retries.count()
-        return [await self._infer_alone(call.of([number]), tried) for number in range(len(call.images))]
-
-    async def _infer_best_effort(self, call: Call) -> Sequence[Row]:
-        """Run a best-effort call once on a ready Triton, without a retry."""
-        if not (ready := self._ready((), call)):
-            raise ModelUnavailable
-        return await self._pool.least_loaded(ready).models.infer(call)
-
-    async def _hold(self, call: Call) -> None:
-        """Hold a call while no Triton is ready, for example after scaling to zero; at most until its deadline."""
-        until = time.monotonic() + min(self._hold_seconds, call.deadline.left_seconds)
-        # Polling, since Triton servers are added and removed, each with its own health checker.
-        while time.monotonic() < until and not any(  # noqa: ASYNC110
-            replica.health.ready for replica in self._pool.replicas
-        ):
-            await asyncio.sleep(HOLD_STEP_SECONDS)
-
-    async def _infer_alone(self, call: Call, tried: Collection[str]) -> Row:
-        """Send an image whose call ended a process once more; if it ends another one, it gets an error.
-
-        One such image is in flight at a time, after all instances of its Triton have answered a probe, so that no image
-        is blamed for the effect of another.
-        """
-        try:
-            async with asyncio.timeout(call.deadline.left_seconds):
-                await self._one_suspect.acquire()
-            try:
-                return (await self._infer_suspect(call, tried))[0]
-            finally:
-                self._one_suspect.release()
-        except RequestError:
-            raise  # an unknown model or label: an error of the request
-        except (GatewayError, TimeoutError) as exc:
-            error = exc if isinstance(exc, GatewayError) else DeadlineExceeded()
-            return Row(error=error)
-
-    async def _infer_suspect(self, call: Call, tried: Collection[str]) -> Sequence[Row]:
-        if not (ready := self._ready(tried, call)):
-            raise ModelUnavailable
-        replica = self._pool.least_loaded(ready)
-        async with asyncio.timeout(call.deadline.left_seconds):
-            if await replica.checker.fails_anywhere(call.model_name, call.model_version):
-                raise ModelUnavailable
-        try:
-            return await self._infer_at(replica, call)  # not cancelled: that crashes a Triton before 2.53
-        except StubDied as exc:
-            event = {"triton": replica.address, "model": exc.step, "image": call.signatures[0].hex()[:16]}
-            log.warning("image_crashed_model", **event, request_id=call.request_id)
-            raise ImageCrashedModel from exc
-
-    async def _infer_at(self, replica: Replica, call: Call) -> Sequence[Row]:
-        began = time.monotonic()
-        images = len(call.images)
-        replica.load.images += images
-        try:
-            rows = await replica.models.infer(call)
-        except ModelNotFound as error:
-            if self._pool.may_become_ready(call.model_name, call.model_version, replica):
-                raise ModelUnavailable(NOT_LOADED) from error
-            version = f" version {call.model_version}" if call.model_version else ""
-            raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {LIST_HINT}") from error
-        except DeadlineExceeded:
-            replica.load.observe(time.monotonic() - began)
-            raise
-        finally:
-            replica.load.images -= images
-        replica.load.observe(time.monotonic() - began)
-        return rows
-
-    def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
-        """The Triton servers that are ready for a model, except those in `tried`."""
-        return self._pool.ready(call.model_name, call.model_version, tried)
