@@ -64,7 +64,7 @@ def create_app(
 
     async def start(app: FastAPI, stack: AsyncExitStack) -> State:
         # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
-        triton = backend or every.backend(every) or create_backend(settings, connect, every)
+        triton = backend or every.backend() or create_backend(settings, connect)
         stack.push_async_callback(triton.close)
         limits = DecodeLimits(
             CPU_SECONDS,

@@ -26,7 +26,6 @@ An implementation may leave out arguments that it does not need.
     error_formats             when the application is made    error responses that are no problem documents
     middleware                when the application is made    ASGI middleware around every request and response
     backend                   when the service starts         the inference server
-    repair                    when the service starts         reloads models that fail
     body_readers              when the service starts         readers of bodies of further media types
     websockets                when the service starts         WebSockets, by their paths
     steps                     when the service starts         steps of an image before it has a permit
@@ -60,7 +59,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from pydantic import BaseModel
     from starlette.middleware import Middleware
 
-    from gateway.inference.backend import Backend, ServerRecovery
+    from gateway.inference.backend import Backend
     from gateway.inference.request import Step
     from gateway.inference.request_spec import Expansion
     from gateway.inference.service import InferenceService, Observer
@@ -176,9 +175,6 @@ class Runtime:
 WebSocketProtocolOf = Callable[..., object]
 """Makes the protocol of a WebSocket from a connection; see gateway.server.connection.ProtocolOf."""
 
-RepairOf = Callable[..., "ServerRecovery"]
-"""Makes the recovery of one server, of Triton by a TritonEndpoint, its HealthState and its Probes."""
-
 
 class Plugin:
     """A plug-in of one application. The hooks do nothing unless they are overridden."""
@@ -229,17 +225,11 @@ class Plugin:
         del model_name, rollout
         return None
 
-    def backend(self, plugins: "Plugins") -> "Backend | None":
+    def backend(self) -> "Backend | None":
         """The inference server instead of the Triton servers of the settings.
 
-        `plugins` are all of the application: it may use their `repair`. Called in the event loop that uses it; the
-        service starts and closes it.
+        Called in the event loop that uses it; the service starts and closes it.
         """
-        del plugins
-        return None
-
-    def repair(self) -> RepairOf | None:
-        """The recovery of each Triton, which reloads failing models."""
         return None
 
     def routers(self) -> "Sequence[APIRouter]":

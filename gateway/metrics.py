@@ -189,6 +189,12 @@ ROLLOUT_SINCE = Gauge(
     multiprocess_mode="livemostrecent",
 )
 PROBES = Counter("gateway_probes_total", "Inferences sent to check whether models respond.")
+HEALINGS = Counter(
+    "gateway_healings_total",
+    "Reloads of models, by outcome: healed (the model responds again), failed (the reload failed), in vain (the reload "
+    "succeeded, but the model still fails).",
+    ["outcome"],
+)
 WATCH_FAULTS = Counter(
     "gateway_watch_faults_total",
     "Unexpected errors in the health checker, which continues; the log has the error.",
@@ -200,6 +206,8 @@ DNS_FAILURES = Counter(
 # Series that alerts use exist from the start: increase() misses the first count of a new series.
 for _reason in ("idle", "refused", "slow", "unread"):
     CONNECTIONS_CLOSED.labels(_reason)
+for _outcome in ("healed", "failed", "in vain"):
+    HEALINGS.labels(_outcome)
 for _reason in ("idle", "displaced", "key_removed"):
     STREAMS_STOPPED.labels(_reason)
 

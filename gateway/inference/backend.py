@@ -204,23 +204,6 @@ class EndpointHealth:
     """Each probed model, the default model first."""
 
 
-class ServerRecovery(Protocol):
-    """Repairs one server."""
-
-    @property
-    def status(self) -> str:
-        """The running repair, or the result of the last one, in words."""
-        ...
-
-    async def reload_failing(self) -> None:
-        """Reload models with a dead process, and models that failed several probes in a row."""
-        ...
-
-    async def load_missing(self) -> None:
-        """Load models that should be served and are not."""
-        ...
-
-
 class ModelLoader(Protocol):
     """Loads models when requests need them; the service has one only if models are loaded on demand."""
 

@@ -13,12 +13,12 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import UserError
-from gateway.hooks import Plugins
 from gateway.inference.backend import PROBE_SECONDS
 from gateway.settings import Settings, variable
 from gateway.triton.backend import BackendOptions, TritonBackend
 from gateway.triton.client import Tls, TritonEndpoint
-from gateway.triton.health.checker import HealthChecker, Repair
+from gateway.triton.health.checker import HealthChecker
+from gateway.triton.health.reloading import ModelReloader
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.models import Models
 from gateway.triton.pool import MakeReplica, Replica, TritonLoad, TritonPool
@@ -90,7 +90,7 @@ def replica_maker(
     *,
     model_name: str,
     schedule: Schedule,
-    repair: Repair | None = None,
+    heal: bool = True,
     load: Collection[str] = (),
     on_demand: bool = False,
     codecs: Codecs | None = None,
@@ -98,36 +98,33 @@ def replica_maker(
 ) -> MakeReplica:
     """A function that makes the replicas of a pool, see MakeReplica.
 
-    `repair` reloads failing models. `load` names the models that should be loaded; with `on_demand`, requests load
-    others. `codecs` has the models' codecs; `connect` makes the endpoint of an address.
+    With `heal`, failing models are reloaded. `load` names the models that should be loaded; with `on_demand`, requests
+    load others. `codecs` has the models' codecs; `connect` makes the endpoint of an address.
     """
 
     def make(address: str, model_changed: Callable[[str], None]) -> Replica:
         endpoint = connect(address)
         health = HealthState(address, ExpectedModels(model_name, load=load, on_demand=on_demand), schedule)
-        checker = HealthChecker(endpoint, health, repair=repair, model_changed=model_changed, codecs=codecs)
+        reloader = ModelReloader(endpoint) if heal else None
+        checker = HealthChecker(endpoint, health, reloader=reloader, model_changed=model_changed, codecs=codecs)
         return Replica(address, endpoint, health, checker, Models(endpoint, health, codecs), TritonLoad())
 
     return make
 
 
-def create_backend(settings: Settings, connect: Connect | None = None, plugins: Plugins | None = None) -> TritonBackend:
+def create_backend(settings: Settings, connect: Connect | None = None) -> TritonBackend:
     """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
-    plugins = plugins or Plugins()
-    pool = open_pool(settings, plugins, connect)
-    return TritonBackend(pool, **options(settings))
+    return TritonBackend(open_pool(settings, connect), **options(settings))
 
 
-def open_pool(
-    settings: Settings, plugins: Plugins, connect: Connect | None = None, *, on_demand: bool = False
-) -> TritonPool:
+def open_pool(settings: Settings, connect: Connect | None = None, *, on_demand: bool = False) -> TritonPool:
     """The Triton servers of the settings."""
     schedule = Schedule(settings.ready_interval_seconds, PROBE_SECONDS)
     codecs = Codecs.of_settings(settings)
     make_replica = replica_maker(
         model_name=settings.model,
         schedule=schedule,
-        repair=plugins.repair(),
+        heal=settings.heal,
         load=settings.load_models,
         on_demand=on_demand,
         codecs=codecs,

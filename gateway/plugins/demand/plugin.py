@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gateway.hooks import Plugin, Plugins
+from gateway.hooks import Plugin
 from gateway.machine.gpus import gpu_count
 from gateway.settings import Settings
 
@@ -18,7 +18,7 @@ class Demand(Plugin):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def backend(self, plugins: Plugins) -> "DemandBackend | None":
+    def backend(self) -> "DemandBackend | None":
         """See Plugin.backend."""
         settings = self._settings
         if not settings.models_memory_bytes:
@@ -28,7 +28,7 @@ class Demand(Plugin):
         from gateway.plugins.demand.models import Budget, ModelDescriptions
         from gateway.triton.opening import open_pool, options
 
-        pool = open_pool(settings, plugins, on_demand=True)
+        pool = open_pool(settings, on_demand=True)
         # A Triton elsewhere has GPUs if there is a budget for them.
         gpus = gpu_count() if settings.model_repository else int(settings.models_gpu_memory_bytes > 0)
         loader = DemandLoader(

@@ -4,108 +4,30 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Collection
-from datetime import UTC, datetime
 
 import structlog
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway import metrics
-from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import Call, EndpointHealth, ModelState, ProbeResult, ServerRecovery
-from gateway.timing import Deadline
-from gateway.triton.client import StubDied, TritonEndpoint, step_configs
-from gateway.triton.configs import HOLDS_BACK, REMEDY, has_queue_policy, sizes
-from gateway.triton.health.state import READY, HealthState, ModelHealthState, steps_of
+from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable, TritonUnreachable
+from gateway.inference.backend import EndpointHealth, ModelState
+from gateway.triton.client import TritonEndpoint
+from gateway.triton.health.probes import Probes
+from gateway.triton.health.recovery import ModelRecovery
+from gateway.triton.health.reloading import ModelReloader
+from gateway.triton.health.state import READY, HealthState, ModelHealthState
 from gateway.triton.wire import Codecs
 
 log = structlog.get_logger("gateway")
-
-
-class Probes:
-    """Probes the models of one Triton, each time with an image that no cache has seen."""
-
-    def __init__(self, endpoint: TritonEndpoint, state: HealthState, codecs: Codecs) -> None:
-        self._endpoint = endpoint
-        self._state = state
-        self._codecs = codecs
-        self._no_ensembles: set[str] = set()
-
-    async def run(self, model: ModelHealthState) -> None:
-        """Send a tiny image through a model and record the result; the first time, check its configuration."""
-        model.suspected = False
-        at, sent_at = datetime.now(UTC), self._state.clock()
-        error: GatewayError | None = None
-        try:
-            if not model.checked:
-                await self._check(model)
-            await self._probe(model)
-        except GatewayError as exc:
-            error = exc
-        self._state.record(model, ProbeResult(at, self._state.clock() - sent_at, error), sent_at)
-
-    async def failure(
-        self, model: ModelHealthState, timeout_seconds: float | None = None
-    ) -> StubDied | InferenceFailed | None:
-        """Probe all instances: the first failure, or None.
-
-        `timeout_seconds` limits each probe, by default as the schedule does. Raises DeadlineExceeded, or another
-        GatewayError if the model cannot be reached.
-        """
-        for _ in range(2 * model.instances):  # Triton gives requests to its instances in rotation
-            try:
-                await self._probe(model, timeout_seconds)
-            except (StubDied, InferenceFailed) as exc:
-                return exc
-        return None
-
-    async def discover(self, index: RepositoryIndexResponse) -> None:
-        """Add the ensembles that Triton lists as ready and that keep the contract to the probed models."""
-        ready = {model.name for model in index.models if model.state == READY}
-        for name in sorted(ready - self._no_ensembles - self._state.models.keys()):
-            config = await self._endpoint.config(name)
-            if self._codecs.takes_images(config):
-                self._state.models.setdefault(name, ModelHealthState(name))
-            else:
-                self._no_ensembles.add(name)
-
-    async def _probe(self, model: ModelHealthState, timeout_seconds: float | None = None) -> None:
-        metrics.PROBES.inc()
-        deadline = Deadline.after(timeout_seconds or self._state.schedule.timeout_seconds)
-        call = Call([model.codec.probe()], model.name, "", None, deadline, "readiness")
-        await self._endpoint.infer(call, class_count=1, codec=model.codec)
-
-    async def _check(self, model: ModelHealthState) -> None:
-        await self._endpoint.fetch_server_metadata()  # the address may have another Triton now
-        config = await self._endpoint.config(model.name)
-        model.codec = self._codecs.of(config)
-        configs = await step_configs(self._endpoint, config)
-        model.steps = steps_of(config)
-        counts = (sum(max(1, group.count) for group in step.instance_group) for step in configs)
-        model.instances = min(16, max(1, *counts))
-        found_sizes = tuple(map(sizes, configs))
-        if found_sizes != model.sizes:
-            model.sizes = found_sizes
-            log.info("instances", triton=self._endpoint.address, model=model.name, steps=found_sizes)
-        warnings = [*model.codec.limitations(configs[-1])]
-        warnings += [f"{each.name}/config.pbtxt: {HOLDS_BACK}; {REMEDY}" for each in configs if has_queue_policy(each)]
-        if tuple(warnings) != model.warnings:
-            model.warnings = tuple(warnings)
-            for warning in warnings:
-                log.warning("contract", triton=self._endpoint.address, problem=warning)
-        model.checked = True
-
-
-Repair = Callable[[TritonEndpoint, HealthState, Probes], ServerRecovery]
-"""Makes the recovery of one Triton."""
 
 
 class HealthChecker:
     """Runs four loops over the `state` of one Triton: probes, rollouts, reloads of failing and loads of missing models.
 
     Each probe has a new image, so that no cache can answer in place of the model. The results of clients' requests
-    count as well: answers make probes rarer, failures bring the next probe forward. Without `repair`, nothing is
-    reloaded or loaded. `model_changed` gets the name of each model whose readiness or rollout has changed.
+    count as well: answers make probes rarer, failures bring the next probe forward. Without a `reloader`, nothing
+    is reloaded or loaded. `model_changed` gets the name of each model whose readiness or rollout has changed.
     """
 
     def __init__(
@@ -113,14 +35,14 @@ class HealthChecker:
         endpoint: TritonEndpoint,
         state: HealthState,
         *,
-        repair: Repair | None = None,
+        reloader: ModelReloader | None = None,
         model_changed: Callable[[str], None] = lambda _: None,
         codecs: Codecs | None = None,
     ) -> None:
         self.state = state
         self._endpoint = endpoint
         self._probes = Probes(endpoint, state, codecs or Codecs())
-        self._recovery = repair(endpoint, state, self._probes) if repair else None
+        self._recovery = ModelRecovery(state, self._probes, reloader) if reloader else None
         self._model_changed = model_changed
         self._reported_missing: dict[tuple[str, str], ModelState] = {}
         """The missing models and versions that were logged, by name and version."""

@@ -7,12 +7,10 @@ from contextlib import AbstractContextManager, asynccontextmanager
 
 from gateway.inference.backend import Call
 from gateway.inference.result import Selection
-from gateway.plugins.recovery.plugin import repair
-from gateway.plugins.recovery.recovery import ModelRecovery
-from gateway.plugins.recovery.reloading import ModelReloader
 from gateway.timing import Deadline
 from gateway.triton.backend import TritonBackend
 from gateway.triton.health.checker import HealthChecker
+from gateway.triton.health.reloading import ModelReloader
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.opening import Addresses, replica_maker
 from gateway.triton.pool import TritonPool
@@ -63,8 +61,7 @@ def checker_of(
     endpoint = endpoint or FakeEndpoint("10.0.0.1:8001", triton)
     reloader = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_lock=take_lock)
     state = HealthState(endpoint.address, ExpectedModels(MODEL), schedule, clock)
-    own = lambda _, state, probes: ModelRecovery(state, probes, reloader)  # noqa: E731
-    return HealthChecker(endpoint, state, repair=own if heal else None)
+    return HealthChecker(endpoint, state, reloader=reloader if heal else None)
 
 
 @asynccontextmanager
@@ -84,9 +81,7 @@ class Fleet:
         self.tritons = tritons
         self.addresses = list(tritons)
         self.endpoints: list[FakeEndpoint] = []
-        make_replica = replica_maker(
-            model_name=MODEL, schedule=SCHEDULE, repair=repair if heal else None, connect=self._connect
-        )
+        make_replica = replica_maker(model_name=MODEL, schedule=SCHEDULE, heal=heal, connect=self._connect)
         self.pool = TritonPool(Addresses(["triton:8001"], self._look_up).current, make_replica, SCHEDULE)
         self.backend = TritonBackend(self.pool, model_name=MODEL, signer=SIGNER, hold_seconds=hold_seconds)
 

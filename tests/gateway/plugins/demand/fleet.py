@@ -9,7 +9,6 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.plugins.demand.backend import DemandBackend
 from gateway.plugins.demand.loader import DemandLoader
 from gateway.plugins.demand.models import HOST, Budget, Described, ModelDescriptions
-from gateway.plugins.recovery.plugin import repair
 from gateway.timing import Deadline
 from gateway.triton.opening import Addresses, replica_maker
 from gateway.triton.pool import Replica, TritonPool
@@ -84,7 +83,6 @@ class DemandGateway:
         make_replica = replica_maker(
             model_name=MODEL,
             schedule=SCHEDULE,
-            repair=repair,
             load=load,
             on_demand=True,
             connect=self._connect,

@@ -18,7 +18,7 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.hooks import Plugin, Plugins
+from gateway.hooks import Plugin
 from gateway.inference.backend import Backend
 from gateway.plugin_loading import installed
 from gateway.plugins.demand.backend import DemandBackend
@@ -382,8 +382,8 @@ NOBODY = "127.0.0.1:1"
 
 
 async def test_backend_is_that_of_the_settings():
-    assert Demand(Settings(_env_file=None)).backend(Plugins()) is None
-    backend = Demand(Settings(_env_file=None, triton_url=NOBODY, **DEMAND)).backend(Plugins())
+    assert Demand(Settings(_env_file=None)).backend() is None
+    backend = Demand(Settings(_env_file=None, triton_url=NOBODY, **DEMAND)).backend()
     assert isinstance(backend, DemandBackend)
     assert backend.loader.is_fixed("flowers")
     assert not backend.loader.is_fixed("birds")
@@ -393,7 +393,7 @@ async def test_backend_is_that_of_the_settings():
 class Stubbed(Plugin):
     """Supplies a backend without any Triton."""
 
-    def backend(self, plugins) -> Backend:
+    def backend(self) -> Backend:
         return cast("Backend", StubBackend())
 
 

@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from gateway.errors import ModelNotFound
-from gateway.hooks import Plugins
 from gateway.plugins.demand.backend import DemandBackend
 from gateway.plugins.demand.plugin import Demand
-from gateway.plugins.recovery.plugin import Recovery
 from gateway.timing import Deadline
 from gateway.triton.client import TritonEndpoint
 from gateway_local.model_processes import processes
@@ -45,7 +43,7 @@ def triton(runtime: TritonRuntime, repository: Path) -> Iterator[EmbeddedTriton]
 def backend_over(triton: EmbeddedTriton, repository: Path | None, budget_bytes: int) -> DemandBackend:
     chosen = {"triton_url": triton.url, "model_repository": repository, "models_memory_bytes": budget_bytes}
     settings = Settings(_env_file=None, **chosen)
-    backend = Demand(settings).backend(Plugins([Recovery(settings)]))
+    backend = Demand(settings).backend()
     assert backend is not None
     return backend
 

@@ -10,11 +10,11 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import InferenceFailed, ModelUnavailable, TritonUnreachable
-from gateway.plugins.recovery import reloading
-from gateway.plugins.recovery.metrics import HEALINGS
-from gateway.plugins.recovery.recovery import FRESH_SECONDS
+from gateway.metrics import HEALINGS
 from gateway.triton.client import StubDied
+from gateway.triton.health import reloading
 from gateway.triton.health.checker import HealthChecker
+from gateway.triton.health.recovery import FRESH_SECONDS
 from gateway.triton.health.state import Schedule
 from tests.doubles.clock import Clock
 from tests.doubles.triton import FakeEndpoint, FakeTriton

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Collection
 
 from gateway.errors import DeadlineExceeded, GatewayError
-from gateway.plugins.recovery.reloading import ModelReloader, ReloadOutcome
 from gateway.triton.client import LoadNotAllowed
-from gateway.triton.health.checker import Probes
+from gateway.triton.health.probes import Probes
+from gateway.triton.health.reloading import ModelReloader, ReloadOutcome
 from gateway.triton.health.state import NEVER, NOT_LISTED, UNLOADED, HealthState, ModelHealthState, Step, has_failed
 
 FRESH_SECONDS = 1.0

@@ -9,9 +9,9 @@ from enum import Enum, auto
 
 import structlog
 
+from gateway import metrics
 from gateway.errors import GatewayError
 from gateway.inference.backend import ModelState
-from gateway.plugins.recovery import metrics
 from gateway.triton.client import LoadNotAllowed, TritonEndpoint
 from gateway.triton.health.state import LOADING, READY, faults
 from gateway.values.files import machine_lock

@@ -1,4 +1,4 @@
-"""One attempt to reload: its lock, its order of unloads and loads, and its backoff; GATEWAY_HEAL allows it."""
+"""One attempt to reload: its lock, its order of unloads and loads, and its backoff."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.plugins.recovery.plugin import Recovery, repair
-from gateway.plugins.recovery.reloading import (
+from gateway.triton.health.reloading import (
     FIRST_BACKOFF_SECONDS,
     INEFFECTIVE_BACKOFF_SECONDS,
     LAST_BACKOFF_SECONDS,
@@ -18,7 +17,6 @@ from gateway.plugins.recovery.reloading import (
 )
 from gateway.values.files import lock_folder, machine_lock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
-from tests.settings import Settings
 
 STEPS, ENSEMBLE = ["net"], ["ensemble_model"]
 RELOAD = [("unload", "net"), ("load", "net"), ("load", "ensemble_model")]
@@ -183,8 +181,3 @@ def test_every_process_gets_the_lock_without_a_folder(tmp_path):
     with machine_lock("triton:8001", file / "folder") as mine, machine_lock("triton:8001", file / "folder") as other:
         assert mine
         assert other
-
-
-@pytest.mark.parametrize(("heal", "repairs"), [(True, repair), (False, None)])
-def test_tritons_are_repaired_if_the_setting_says_so(heal, repairs):
-    assert Recovery(Settings(_env_file=None, heal=heal)).repair() is repairs
