@@ -43,8 +43,8 @@ PINNED = Devices(("--pinned-memory-pool-byte-size=268435456",))
     ("gpus", "damage", "devices"),
     [
         (Gpus(0), "", Devices(NO_GPU)),
-        (Gpus(1, (13, 0), (13, 0)), "", PINNED),
-        (Gpus(1, (13, 0), (13, 0)), "not a configuration {", PINNED),  # which Triton reports
+        (Gpus(1), "", PINNED),
+        (Gpus(1), "not a configuration {", PINNED),  # which Triton reports
     ],
 )
 def test_shipped_models_need_no_options(repository, gpus, damage, devices):
@@ -56,10 +56,10 @@ def test_shipped_models_need_no_options(repository, gpus, damage, devices):
 
 def test_gpu_that_torch_cannot_use_is_hidden_from_triton(repository):
     said = []
-    devices = choose(repository, Gpus(1, (12, 2), (13, 0), torch_sees_them=False), said)
+    devices = choose(repository, Gpus(1, torch_sees_them=False), said)
     assert devices.environment == HIDE
     assert "models run on the CPU" in said[0]
-    assert "R580" in said[0]
+    assert "torch.cuda.init()" in said[0]
 
 
 def test_hidden_gpu_is_hidden_from_the_server_process(repository, tmp_path):
@@ -82,7 +82,7 @@ IMAGE_BYTES = 3 * 224 * 224 * 4 + 4
 def test_preprocessor_on_a_gpu_gets_a_pool_for_its_images(repository):
     on_gpu(repository, "preprocessor")
     said = []
-    (option, _) = choose(repository, Gpus(1, (13, 0), (13, 0)), said).arguments
+    (option, _) = choose(repository, Gpus(1), said).arguments
     assert option == f"--cuda-memory-pool-byte-size=0:{IMAGE_BYTES * (64 * 4 + 256)}"
     assert option in said[0]
 
@@ -92,10 +92,10 @@ CACHE = {"response_cache { enable: false }": "response_cache { enable: true }"}
 
 def test_cache_is_refused_behind_a_preprocessor_on_a_gpu_alone(repository):
     on_gpu(repository, "classifier", **CACHE)
-    assert choose(repository, Gpus(1, (13, 0), (13, 0))) == PINNED
+    assert choose(repository, Gpus(1)) == PINNED
     on_gpu(repository, "preprocessor")
     with pytest.raises(CacheOnGpu, match="classifier: Triton's response cache reads inputs in host memory only"):
-        choose(repository, Gpus(1, (13, 0), (13, 0)))
+        choose(repository, Gpus(1))
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ DRIVER = """
 static int number(const char *name, int other) { const char *text = getenv(name); return text ? atoi(text) : other; }
 int cuInit(unsigned flags) { return number("PLAYED_ERROR", 0); }
 int cuDeviceGetCount(int *count) { *count = number("PLAYED_GPUS", 1); return 0; }
-int cuDriverGetVersion(int *version) { *version = number("PLAYED_CUDA", 13040); return 0; }
+int cuGetErrorString(int error, const char **text) { *text = error == 100 ? "no device of 100" : NULL; return 0; }
 """
 """The CUDA driver, played by a small library: its GPUs and its errors, which no machine without a GPU can show.
 
@@ -161,22 +161,10 @@ def test_gpus_of_the_driver_are_counted(run, gpus):
     assert run("-c", code, PLAYED_GPUS=gpus).stdout == f"{gpus} ''\n"
 
 
-@pytest.mark.parametrize(
-    ("played", "said"),
-    [
-        ({"PLAYED_ERROR": 100}, "CUDA error 100: the driver sees no GPU"),
-        ({"PLAYED_GPUS": 0}, "CUDA error 100: the driver sees no GPU"),
-        ({"PLAYED_ERROR": 803}, "CUDA error 803: the driver's library and its kernel module have different versions"),
-        ({"PLAYED_ERROR": 804, "PLAYED_CUDA": 12020}, "CUDA error 804: the driver is too old for the CUDA"),
-        ({"PLAYED_ERROR": 12345}, "CUDA error 12345: cuda.h explains it"),
-    ],
-)
-def test_errors_have_their_number_and_advice(run, played, said):
+@pytest.mark.parametrize("played", [{"PLAYED_ERROR": 100}, {"PLAYED_GPUS": 0}])
+def test_error_has_its_number_and_the_drivers_text(run, played):
     program = ("-m", "gateway_local.sized_triton", "--require-gpu", "tritonserver", "--model-repository=/m")
-    done = run(*program, code=1, **played)
-    assert said in done.stderr
-    if "PLAYED_CUDA" in played:
-        assert "the driver runs CUDA 12.2 at most" in done.stderr
+    assert "CUDA error 100: no device of 100" in run(*program, code=1, **played).stderr
 
 
 def test_container_with_gpus_gets_networks_on_them(run, repository, tmp_path):
