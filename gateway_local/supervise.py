@@ -34,7 +34,7 @@ from gateway_local.supervisor import Readiness, Supervisor
 from gateway_local.table import Api, Table
 
 POLL_SECONDS = 0.5
-CHECK_SECONDS, REPORT_SECONDS = 2.0, 60.0
+CHECK_SECONDS, REPORT_SECONDS = 5.0, 60.0
 """Time between two checks of files and of processes killed by the kernel, and between two reports of these."""
 IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
 

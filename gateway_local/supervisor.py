@@ -12,7 +12,7 @@ Say = Callable[[str], None]
 CHECK_SECONDS = 2.0
 HANGS_AFTER = 3
 """Consecutive checks without an answer; each waits for 2 s, so a hang is found within about ten seconds."""
-READINESS_SECONDS = 5.0
+READINESS_SECONDS = 10.0
 """Time between two questions whether images are classified: each costs the API a request."""
 
 
