@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
@@ -16,8 +16,31 @@ from gateway.triton.contract import CLASSIFIER
 from gateway_local import cpu_network
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
 from gateway_local.sizing import FOLDER
-from gateway_models.networks.export import EFFICIENTNET_LITE0, MOBILENET_V3_SMALL, Recipe, export
+from gateway_models.networks.export import EFFICIENTNET_LITE0, INPUT_SIZE, Recipe, export
 
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def _mobilenet_v3_small() -> "nn.Module":
+    import torch
+    from torch import nn
+    from torchvision.models import mobilenet_v3_small
+
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        model = mobilenet_v3_small(weights=None)
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = None
+        # Batch statistics of random inputs. Without them the signal vanishes, and every class gets the same score.
+        model.train()(torch.rand((16, 3, INPUT_SIZE, INPUT_SIZE)) * 2 - 1)
+        return nn.Sequential(model.eval(), nn.Softmax(dim=1))
+
+
+MOBILENET_V3_SMALL = Recipe(
+    "mobilenet-v3-small-untrained", _mobilenet_v3_small, ("torchvision",), EFFICIENTNET_LITE0.preprocessing
+)
 RECIPES: dict[str, Recipe] = {"mobilenet-v3-small": MOBILENET_V3_SMALL, "efficientnet-lite0": EFFICIENTNET_LITE0}
 GENERATED = ("model.pt", *cpu_network.FILES, "labels.txt")
 

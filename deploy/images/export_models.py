@@ -15,9 +15,7 @@ from gateway_models.networks.export import EFFICIENTNET_LITE0
 
 def commands() -> list[list[str]]:
     """The arguments of `gateway` for each repository."""
-    prepared = EFFICIENTNET_LITE0.preprocessing
-    assert prepared is not None
-    values = prepared.parameters()
+    values = EFFICIENTNET_LITE0.preprocessing.parameters()
     return [
         ["model", "add", "default", "--model-repository=triton_models"],
         [

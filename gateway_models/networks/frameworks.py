@@ -25,7 +25,7 @@ class Framework:
     `modules`, modules or names in them.
     `opener` is a function of `converters`; "" for a kind that is recognised and not converted. `needs` are the modules
     that it imports, and `elsewhere` converts {path} on another machine. `code` says why loading such a file needs
-    --trust, `images` is advice on the options for its images, and `has_labels` means that it may have labels.
+    --trust, and `has_labels` means that it may have labels.
     """
 
     key: str
@@ -37,7 +37,6 @@ class Framework:
     opener: str = ""
     needs: tuple[str, ...] = ()
     code: str = ""
-    images: str = ""
     has_labels: bool = False
 
     @property
@@ -59,27 +58,12 @@ class Framework:
             raise FrameworkError(f"{path} is {self.content}: {self.by_hand(path)}")
         if missing := self.missing():
             raise FrameworkError(
-                f"{path} is {self.content}, and {' and '.join(missing)}, which would convert it, "
-                f"{'is' if len(missing) == 1 else 'are'} not installed: {install('converters')}. Or "
-                f"{self.by_hand(path)}"
+                f"{path} is {self.content}, and {' and '.join(missing)} must be installed to convert it: "
+                f"{install('converters')}. Or {self.by_hand(path)}"
             )
 
 
-# Not model.export, which leaves layers active that augment images.
-_KERAS = (
-    "on a machine that has Keras and TensorFlow, run: python -c \"import keras; m = keras.saving.load_model('{path}'); "
-    "a = keras.export.ExportArchive(); a.track(m); a.add_endpoint('serve', lambda x: m(x, training=False), "
-    "[keras.InputSpec(shape=m.input_shape, dtype='float32')]); a.write_out('{stem}_saved')\" && python -m "
-    "tf2onnx.convert --saved-model {stem}_saved --output {stem}.onnx; then `gateway model add {stem}.onnx`"
-)
-_KERAS_IMAGES = (
-    "With Keras, these often are --resize HEIGHT,WIDTH --crop SIDE, and --pixels for a network that begins with "
-    "Rescaling or that was trained on values of 0 to 255, or else --mean 0,0,0 --std 1,1,1 after a division by 255"
-)
-_SKLEARN_IMAGES = (
-    "A pipeline of scikit-learn takes an image as one row of numbers, row by row of its pixels: --crop SIDE, "
-    "--grayscale for one channel, and --pixels for values of 0 to 255, or --mean 0 --std 1 for values of 0 to 1"
-)
+_KERAS = "convert it to ONNX where it was trained: docs/guides/model-sources.md has the commands"
 _SKLEARN = "serve it as it is, by a Python function that loads {path}: docs/guides/model-sources.md has one"
 _COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"BZh", b"\xfd7zXZ", b"\x5d\0\0")
 """First bytes of joblib's files compressed by gzip, zlib, bz2, xz or lzma: loading shows whether it is a pipeline."""
@@ -99,7 +83,6 @@ FRAMEWORKS = (
         opener="keras_model",
         needs=("keras",),
         elsewhere=_KERAS,
-        images=_KERAS_IMAGES,
     ),
     Framework(
         key="saved-model",
@@ -117,7 +100,6 @@ FRAMEWORKS = (
         needs=("sklearn", "skl2onnx"),
         elsewhere=_SKLEARN,
         code="loading a pickle can run any code",
-        images=_SKLEARN_IMAGES,
         has_labels=True,
     ),
     Framework(
@@ -127,7 +109,6 @@ FRAMEWORKS = (
         opener="skops_pipeline",
         needs=("sklearn", "skl2onnx", "skops"),
         elsewhere=_SKLEARN,
-        images=_SKLEARN_IMAGES,
         has_labels=True,
     ),
 )

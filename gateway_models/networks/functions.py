@@ -1,6 +1,5 @@
 """Python functions as models: FILE.py:NAME, the files that it needs, and the folder from which Triton runs them."""
 
-import ast
 import hashlib
 import importlib.util
 import json
@@ -19,8 +18,6 @@ from gateway_models.networks.file_kinds import ModelFileError
 
 FUNCTION, CODE, ADAPTER, MODEL = "function.json", "code", "served_function.py", "model.py"
 SERVED_CODE = "served_code.py"
-OFFERED = 3
-"""Functions that an error message lists at most."""
 _SOURCE = re.compile(r"(?P<path>.+\.py)(:(?P<name>[^:/]*))?")
 
 
@@ -93,7 +90,7 @@ def is_function(text: str) -> bool:
 
 
 def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
-    """Parse FILE.py:NAME, or a FILE.py with one function, without running it; raises FunctionSourceError."""
+    """Parse FILE.py:NAME without running the file; raises FunctionSourceError."""
     match = _SOURCE.fullmatch(text)
     assert match is not None
     path = Path(match["path"]).expanduser().absolute()
@@ -101,13 +98,9 @@ def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
         raise FunctionSourceError(f"there is no file {path}")
     if not path.stem.isidentifier():
         raise FunctionSourceError(f"{path.name} cannot be imported: name it with letters, digits and _ only")
-    defined, others = _callables(path)
-    found = match["name"] or (defined[0] if len(defined) == 1 else None)
-    if found not in {*defined, *others}:
-        what = f"{path.name} has no function {match['name']!r}:" if match["name"] else "which of its functions is it?"
-        ways = " or ".join(f"{path.name}:{name}" for name in defined[:OFFERED] or ["NAME"])
-        raise FunctionSourceError(f"{what} Use {ways}")
-    return FunctionSource(path, found, tuple(each.expanduser().absolute() for each in include))
+    if not match["name"]:
+        raise FunctionSourceError(f"which of its functions is it? Use {path.name}:NAME")
+    return FunctionSource(path, match["name"], tuple(each.expanduser().absolute() for each in include))
 
 
 def write_adapter(kind: str, adapter: str, folder: Path) -> None:
@@ -140,25 +133,3 @@ def load_staged(folder: Path) -> tuple[Any, Any]:
         return adapter.ServedFunction(folder, "cpu"), adapter
     except adapter.UserCodeError as exc:
         raise ModelFileError(str(exc)) from exc
-
-
-def _callables(path: Path) -> tuple[list[str], set[str]]:
-    """A file's public functions, and other names that may be callables; raises FunctionSourceError."""
-    try:
-        tree = ast.parse(path.read_bytes())  # by its own declaration of an encoding
-    except (SyntaxError, ValueError, OSError) as exc:
-        raise FunctionSourceError(f"{path} cannot be read as Python: {exc}") from exc
-    defined = [
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "load"
-    ]
-    others: set[str] = set()
-    for node in tree.body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            others.add(node.name)
-        elif isinstance(node, ast.Assign):
-            others |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.ImportFrom):
-            others |= {alias.asname or alias.name for alias in node.names}
-    return defined, others

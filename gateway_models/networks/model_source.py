@@ -193,7 +193,7 @@ def _weights(text: str) -> Path:
     if kind not in {FileKind.STATE_DICT, FileKind.SAFETENSORS}:
         if kind is FileKind.UNKNOWN:
             raise ModelFileError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
-        advice = f". If you trust it, {alone(path)}" if kind in {FileKind.PICKLED_MODULE, FileKind.PICKLE} else ""
+        advice = f". If you trust it, {alone(path)}" if kind is FileKind.PICKLE else ""
         raise ModelFileError(
             f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
             f"{advice}"
@@ -214,12 +214,11 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
             f"which images does {source.function.name} take? Use --crop 224, or --resize 256 --crop 224 for the centre "
             "of a larger one; if it takes normalised float32, also --mean and --std as in training"
         )
-    hint = f". {source.framework.images}" if source.framework else ""
     raise SourceError(
         "how did training prepare its images? If serving does it differently, answers are silently wrong. Use one of: "
         "--like ResNet50_Weights.IMAGENET1K_V2 (as torchvision's weights of that name), "
-        "--resize 256 --crop 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225, or --preprocessing FILE"
-        f"{hint}"
+        "--resize 256 --crop 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 (or --pixels in place of --mean "
+        "and --std), or --preprocessing FILE"
     )
 
 

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from bench.repository import MOBILENET_V3_SMALL
 from gateway.triton.configs import parameters, read_model_config
 from gateway_models.networks.export import (
     EFFICIENTNET_LITE0,
-    MOBILENET_V3_SMALL,
     ModelRepositoryError,
     check_preprocessing,
     export,

@@ -41,8 +41,8 @@ WITH_WEIGHTS = r"torchvision:ARCH --weights \S+model\.pt"
         (Head().state_dict(), FileKind.STATE_DICT, WITH_WEIGHTS),
         ({"epoch": 3, "state_dict": Head().state_dict(), "optimizer": {}}, FileKind.STATE_DICT, WITH_WEIGHTS),
         ({"state_dict": Head().state_dict(), "args": Namespace(lr=0.1)}, FileKind.STATE_DICT, WITH_WEIGHTS),
-        (nn.Linear(2, 2), FileKind.PICKLED_MODULE, "is a pickled module"),
-        (Head(), FileKind.PICKLED_MODULE, "is a pickled module"),
+        (nn.Linear(2, 2), FileKind.PICKLE, "is a pickle: unpickling can run any code"),
+        (Head(), FileKind.PICKLE, "is a pickle: unpickling can run any code"),
     ],
     ids=["state dict", "checkpoint", "checkpoint with its options", "module of torch", "module of one's own"],
 )

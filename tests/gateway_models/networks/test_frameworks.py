@@ -25,7 +25,7 @@ from gateway_models.networks.add import add
 from gateway_models.networks.add_checks import check_trust
 from gateway_models.networks.file_kinds import ModelFileError, kind_of
 from gateway_models.networks.frameworks import FRAMEWORKS, FrameworkError, framework_named
-from gateway_models.networks.model_source import SourceError, find_preprocessing, find_source, framework_of
+from gateway_models.networks.model_source import SourceError, find_source, framework_of
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.repository.entry import Entry, EntryError
@@ -105,7 +105,7 @@ def test_uninstalled_framework_names_both_commands():
         with pytest.raises(FrameworkError, match=r"digits\.model is ") as refused:
             replace(framework, needs=("no_such_framework",)).check(path)
         assert "{" not in str(refused.value).replace("{path}", "")
-        assert ("no_such_framework, which would convert it" in str(refused.value)) is bool(framework.opener)
+        assert ("no_such_framework must be installed" in str(refused.value)) is bool(framework.opener)
         assert ("pip install" in str(refused.value)) is bool(framework.opener)
         assert not framework.opener or callable(getattr(converters, framework.opener))
 
@@ -188,12 +188,6 @@ def test_gray_network_is_told_of_grayscale(tmp_path, name):
     needs(name)
     with pytest.raises(ModelFileError, match="use --grayscale"):
         add_digits(name, tmp_path, grayscale=False)
-
-
-def test_preprocessing_hint_is_the_frameworks():
-    needs("digits.keras")
-    with pytest.raises(SourceError, match="With Keras, these often are --resize HEIGHT,WIDTH"):
-        find_preprocessing(find_source(ModelSpec(str(FILES / "digits.keras"), "model")), None)
 
 
 def test_labels_of_a_pipeline_are_its_classes(tmp_path, capsys):
