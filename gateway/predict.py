@@ -29,15 +29,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from gateway.api.answers import Native, respond
-from gateway.api.body import Body
-from gateway.api.parameters import (
-    NATIVE,
-    image_route,
-    predict_parameters,
-    query_parameters,
-    request_spec,
-    with_form,
-)
+from gateway.api.parameters import NATIVE, image_route, open_uploads, predict_parameters, request_spec
 from gateway.api.request_context import KEY, RequestContext
 from gateway.errors import DamagedImage, DeadlineExceeded, ImageError, InvalidParameter, Overloaded
 from gateway.inference.answer_shape import AnswerShape
@@ -63,7 +55,6 @@ def router(plugins: "Plugins") -> APIRouter:
         shape.item = taking(shape.item, Native.item)  # type: ignore[method-assign]
         shape.around = taking(shape.around, Native.around)  # type: ignore[method-assign,assignment]
     known = predict_parameters(tuple(shapes))
-    names = tuple(known.model_fields)
     schemas = [shape.documents for shape in shapes.values() if shape.media_type == JSON]
     others = {shape.media_type: {"schema": {"type": "string"}} for shape in shapes.values() if shape.media_type != JSON}
     expansions = plugins.expansions()
@@ -78,14 +69,8 @@ def router(plugins: "Plugins") -> APIRouter:
         Files are classified as they arrive, while the rest of a large upload is still being received.
         """
         context: RequestContext = request.scope["state"][KEY]
-        service, settings = context.service, context.settings
-        parameters = query_parameters(known, request.scope["query_string"])
-        with context.stats.stages["read"]:
-            body = Body(request, context)
-            form, uploads = await body.open_uploads(names, with_own=True)
-        check = body.reader.remove_own(form, parameters.model_fields_set) if form and body.reader is not None else None
-        if form:
-            parameters = with_form(parameters, form)
+        settings = context.settings
+        parameters, body, uploads = await open_uploads(request, context, known)
         if parameters.frames is not None and "frames" not in expansions:
             raise InvalidParameter("'frames': this service has no plug-in for it.")
         spec = request_spec(
@@ -98,8 +83,6 @@ def router(plugins: "Plugins") -> APIRouter:
             expansion=None if parameters.frames is None else expansions["frames"](parameters.frames),
             strict=parameters.strict,
         )
-        if check is not None:
-            check(spec.model_name, (await service.backend.model(spec.model_name)).multi_label)
         return await respond(context, spec, body, uploads, shapes[parameters.format])
 
     return api

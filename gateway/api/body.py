@@ -92,12 +92,11 @@ class Body(UploadingClient):
         """Whether the last byte was received."""
         self._end = asyncio.Event()
 
-    async def open_uploads(self, names: Sequence[str], *, with_own: bool = False) -> tuple[Form, Uploads]:
+    async def open_uploads(self, names: Sequence[str]) -> tuple[Form, Uploads]:
         """Read up to the first file: the parameters, which must be among `names`, and the uploads as they arrive.
 
-        With `with_own`, the bodies of a plug-in's media type may have additional parameters; then the caller calls
-        `BodyReader.remove_own`. Raises UnsupportedMediaType, NoFiles, and the errors of the media type's reader, which
-        reading the uploads raises as well. A body is not read if its Content-Length exceeds a limit.
+        Raises UnsupportedMediaType, NoFiles, and the errors of the media type's reader, which reading the uploads
+        raises as well. A body is not read if its Content-Length exceeds a limit.
         """
         media_type, announced_bytes, limits, reader = self._media_type, self.announced_bytes, self._limits, self.reader
         # A body without a type is an image as well: clients that send bytes or an open file often add none.
@@ -113,7 +112,6 @@ class Body(UploadingClient):
         if raw:
             parts = read_raw(self, limits, self.hold)
         elif reader is not None:
-            names = (*names, *reader.parameters) if with_own else names
             parts = reader.read(self, limits, names, self.hold, urls=bool(self._fetchers))
         else:
             parts = read_multipart(self, self._content_type, limits, self.hold, announced_bytes)

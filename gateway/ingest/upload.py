@@ -2,9 +2,9 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from gateway.errors import (
     FileTooLarge,
@@ -87,9 +87,6 @@ Form = dict[str, list[str]]
 class BodyReader(ABC):
     """Reads bodies of one more media type, for all routes that take images."""
 
-    parameters: ClassVar[Sequence[str]] = ()
-    """Parameters that a body of POST /predict may have in addition to the route's; `remove_own` removes them."""
-
     @abstractmethod
     def read(
         self, chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold, *, urls: bool
@@ -98,15 +95,6 @@ class BodyReader(ABC):
 
         `urls` is whether images may be URLs. Raises NoFiles, and other errors of the request.
         """
-
-    def remove_own(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
-        """Remove from a body's parameters the ones that POST /predict does not have.
-
-        `query` has the names of the parameters in the query. Returns a check of the removed ones, or None; it gets the
-        name of the model and whether it is multi-label, and raises InvalidParameter.
-        """
-        del form, query
-        return None
 
 
 def uncounted(nbytes: int) -> None:

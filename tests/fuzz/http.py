@@ -106,7 +106,7 @@ REQUESTS = [
     b"GET /health/live?a=b HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\n\r\n" * 2,
     _post("/predict?top_k=2", MULTIPART, b"".join(form([PNG, b"x"]))),
     _post("/predict", JSON, '{"images": [{"b64": "QUJD", "filename": "a\\u0041.jpg"}, {"b64": ""}]}'),
-    _post("/predict", JSON, f'{{"inputs": "{IMAGE}", "parameters": {{"top_k": 1, "function_to_apply": "softmax"}}}}'),
+    _post("/predict", JSON, f'{{"inputs": "{IMAGE}", "parameters": {{"top_k": 1}}}}'),
     _post("/embed?encoding_format=base64", JSON, f'{{"images": [{{"b64": "{IMAGE}"}}]}}'),
     _post("/explain?masks=9&grid=2&class_id=0", "image/png", "x"),
     _post("/predict?timeout=1.5&labels=a,b&threshold=0.1&frames=2&version=1&model=m", "image/png", "x"),

@@ -1,21 +1,19 @@
 """JSON bodies with images in base64 or by URL, and the body of Hugging Face's Inference API.
 
     {"images": [{"b64": "…", "filename": "cat.jpg"}, {"url": "https://…"}]}
-    {"inputs": "…", "parameters": {"top_k": 5, "function_to_apply": "softmax"}}
+    {"inputs": "…", "parameters": {"top_k": 5}}
 
 huggingface_hub's InferenceClient.image_classification sends the second one as soon as there are parameters, and
 otherwise the raw image.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
-from functools import partial
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
 from typing import Any
 
 from gateway.errors import InvalidParameter, NoFiles, UnknownField
 from gateway.ingest.json_text import invalid, read_base64, read_json, short_text
 from gateway.ingest.upload import (
     BodyReader,
-    Form,
     Hold,
     Limits,
     Parameter,
@@ -50,8 +48,6 @@ SCHEMA: dict[str, Any] = {
 class JsonBody(BodyReader):
     """Reads JSON as a whole, and decodes one image after the other."""
 
-    parameters = ("top_k", "function_to_apply")
-
     async def read(
         self, chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold, *, urls: bool
     ) -> AsyncIterator[Upload | UploadReference | Parameter]:
@@ -62,8 +58,8 @@ class JsonBody(BodyReader):
         body = await read_json(chunks, limits, hold)
         if not isinstance(body, dict):
             raise invalid(f"it must be an object, such as {EXAMPLE}")
-        if body.keys() & {"inputs", "parameters"} and set(self.parameters) <= set(names):
-            for parameter in _hugging_face(body, self.parameters):
+        if body.keys() & {"inputs", "parameters"} and {"top_k", "format"} <= set(names):
+            for parameter in _hugging_face(body):
                 yield parameter
             images: list[Any] = [{"b64": body.pop("inputs")}]
         else:
@@ -81,16 +77,6 @@ class JsonBody(BodyReader):
             left -= len(image["b64"])
             yield Upload(index, filename, *await read_base64(image.pop("b64"), limits, hold, left))
             hold(left)
-
-    def remove_own(self, form: Form, query: Collection[str]) -> Callable[[str, bool], None] | None:
-        """Remove `function_to_apply`, which must be the model's last function, and the format if the query has one.
-
-        The format that the body implies is only a default. Returns a check of the function; see BodyReader.remove_own.
-        """
-        if form.get("format", [])[-1:] == [HUGGING_FACE] and "format" in query:
-            del form["format"]
-        function = form.pop("function_to_apply", [])
-        return partial(_check_function, function[-1]) if function else None
 
 
 def _images(body: dict[str, Any], names: Sequence[str]) -> list[Any]:
@@ -124,7 +110,7 @@ def _checked(image: object, index: int, *, urls: bool) -> dict[str, Any]:
     return image
 
 
-def _hugging_face(body: dict[str, Any], names: Sequence[str]) -> list[Parameter]:
+def _hugging_face(body: dict[str, Any]) -> list[Parameter]:
     """The parameters of a body of Hugging Face, among them the format of the response."""
     for name in body:
         if name not in ("inputs", "parameters"):
@@ -134,16 +120,7 @@ def _hugging_face(body: dict[str, Any], names: Sequence[str]) -> list[Parameter]
     parameters = body.get("parameters") or {}
     if not isinstance(parameters, dict):
         raise invalid("parameters must be an object")
-    if unknown := parameters.keys() - set(names):
-        raise InvalidParameter(f"{min(unknown)[:80]!r} is not a parameter: there are {' and '.join(names)}.")
+    if unknown := parameters.keys() - {"top_k"}:
+        raise InvalidParameter(f"{min(unknown)[:80]!r} is not a parameter: there is only top_k.")
     given = [Parameter(name, str(each)[:80]) for name, each in parameters.items() if each is not None]
     return [Parameter("format", HUGGING_FACE), *given]
-
-
-def _check_function(function: str, model_name: str, multi_label: bool) -> None:  # noqa: FBT001  # called by position
-    ends_in = "sigmoid" if multi_label else "softmax"
-    if function != ends_in:
-        raise InvalidParameter(
-            f"'function_to_apply': {model_name!r} ends in {ends_in}, and its scores are returned unchanged; "
-            f"leave it out, or send {ends_in!r}."
-        )

@@ -66,7 +66,7 @@ BODIES = {
     "path of a URL": document(images=[{"url": f"https://images.example/{LONG}"}]),
     "inputs": document(inputs=LONG),
     "parameter of inputs": document(inputs=IMAGE, parameters={LONG: 1}),
-    "value of inputs": document(inputs=IMAGE, parameters={"top_k": LONG, "function_to_apply": LONG}),
+    "value of inputs": document(inputs=IMAGE, parameters={"top_k": LONG}),
     "id of a request": document(id=LONG, inputs=[TENSOR]),
     "id of a wrong request": document(id=LONG, inputs=[]),
     **{f"tensor's {name}": document(inputs=[{**TENSOR, name: LONG}]) for name in TENSOR},

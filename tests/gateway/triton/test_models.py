@@ -40,7 +40,6 @@ async def test_failed_model_does_not_break_the_list(triton):
 
 
 async def test_one_model_is_described_without_the_others(triton):
-    """A request of Hugging Face with function_to_apply needs one model's description, of hundreds."""
     asked: list[str] = []
 
     class Counting(FakeEndpoint):

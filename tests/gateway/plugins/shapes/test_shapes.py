@@ -2,7 +2,6 @@
 
 import base64
 import json
-from dataclasses import replace
 
 import pytest
 from pydantic import TypeAdapter
@@ -12,7 +11,7 @@ from gateway.app import create_app
 from gateway.errors import Overloaded
 from gateway.inference.result import Prediction, Row
 from gateway.plugins.shapes.shapes import SHAPES
-from tests.doubles.backend import MODEL, PNG, StubBackend, ranked
+from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.processes import PROJECT
 from tests.services import Client, client_of, client_of_app
 from tests.settings import Settings
@@ -22,9 +21,9 @@ TEXT = b"not an image"
 INPUTS = base64.b64encode(PNG).decode()
 
 
-def seer(*, multi_label: bool = False) -> StubBackend:
+def seer() -> StubBackend:
     """A backend that sees a cat and a dog in every image."""
-    return StubBackend(ROW, infos=[replace(MODEL, multi_label=multi_label)])
+    return StubBackend(ROW)
 
 
 @pytest.fixture
@@ -127,17 +126,16 @@ def test_service_without_plugins_has_its_own_format_alone(monkeypatch, tmp_path)
         assert client.post("/predict", files={"f": PNG}).json()["summary"] == {"ok": 1, "failed": 0}
 
 
-def ask_in_json(client: Client, body: object, **params: str):
+def ask_in_json(client: Client, body: object):
     """Send a body of Hugging Face's InferenceClient: it sends JSON if there are parameters, else a raw image."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return client.post("/predict", params=params, content=content, headers={"Content-Type": "application/json"})
+    return client.post("/predict", content=content, headers={"Content-Type": "application/json"})
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        # The body of image_classification(image, top_k=2, function_to_apply="softmax").
-        {"inputs": INPUTS, "parameters": {"function_to_apply": "softmax", "top_k": 2}},
+        {"inputs": INPUTS, "parameters": {"top_k": 2}},  # image_classification(image, top_k=2)
         # Parameters are optional, and may come first.
         {"inputs": INPUTS},
         {"parameters": {"top_k": None}, "inputs": INPUTS},
@@ -165,32 +163,18 @@ def test_top_k_in_the_body_selects_the_classes():
             assert answer.json() == ONE["huggingface"][:top_k]
 
 
-def test_query_may_request_another_shape(client):
-    answer = ask_in_json(client, {"inputs": INPUTS}, format="native")
-    assert answer.json()["results"][0]["predictions"][0]["label"] == "cat"
-
-
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
         ({"top_k": 100_000}, "'top_k': must be at most"),
         ({"top_k": "many"}, "'top_k'"),
-        ({"function_to_apply": "none"}, "ends in softmax"),
-        ({"function_to_apply": "sigmoid"}, "ends in softmax"),
-        ({"threshold": 0.5}, "'threshold' is not a parameter: there are top_k and function_to_apply."),
+        ({"function_to_apply": "softmax"}, "'function_to_apply' is not a parameter: there is only top_k."),
     ],
 )
 def test_unsupported_parameter_is_refused(client, parameters, said):
     answer = ask_in_json(client, {"inputs": INPUTS, "parameters": parameters})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
     assert said in answer.json()["detail"]
-
-
-def test_multi_label_model_accepts_only_sigmoid():
-    with client_of(seer(multi_label=True)) as client:
-        for function, status in (("sigmoid", 200), ("softmax", 422)):
-            answer = ask_in_json(client, {"inputs": INPUTS, "parameters": {"function_to_apply": function}})
-            assert answer.status_code == status
 
 
 @pytest.mark.parametrize(
