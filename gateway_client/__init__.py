@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gateway_client.asynchronous import AsyncGateway
     from gateway_client.blocking import Gateway
     from gateway_client.errors import GatewayError, ImageError, RequestError, ServiceError
-    from gateway_client.images import ImageUrl, NamedImage
+    from gateway_client.images import NamedImage
     from gateway_client.results import Model, Prediction, Result
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "Gateway",
     "GatewayError",
     "ImageError",
-    "ImageUrl",
     "Model",
     "NamedImage",
     "Prediction",
@@ -34,7 +33,7 @@ _MODULES = {
     "asynchronous": ["AsyncGateway"],
     "blocking": ["Gateway"],
     "errors": ["GatewayError", "ImageError", "RequestError", "ServiceError"],
-    "images": ["ImageUrl", "NamedImage"],
+    "images": ["NamedImage"],
     "results": ["Model", "Prediction", "Result"],
 }
 

@@ -11,8 +11,7 @@ from typing import Any
 from gateway_client.files import DEFAULT_FILE_BYTES, read_file
 
 Source = Any
-"""A path, bytes of an image file, a file that is open in binary mode, a PIL image, a NamedImage, an ImageUrl, or an RGB
-array uint8 [H, W], [H, W, 3] or [H, W, 4]."""
+"""A path, bytes of an image file, a PIL image, a NamedImage, or an RGB array uint8 [H, W], [H, W, 3] or [H, W, 4]."""
 
 IMAGE_SUFFIXES = frozenset(
     f".{suffix}"
@@ -33,13 +32,6 @@ class NamedImage:
     source: Source = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ImageUrl:
-    """An image that the service fetches: an https, http, s3 or gs URL that its setting GATEWAY_FETCH_URLS allows."""
-
-    url: str
-
-
 def is_image_name(name: str) -> bool:
     """Whether a file in a folder or an archive has an image's suffix."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122  # a name, not a path
@@ -48,10 +40,10 @@ def is_image_name(name: str) -> bool:
 def is_single_image(given: object) -> bool:
     """Whether the input is a single image rather than several."""
     return (
-        isinstance(given, str | os.PathLike | bytes | bytearray | memoryview | NamedImage | ImageUrl)
-        or _is_file(given)
+        isinstance(given, str | os.PathLike | bytes | bytearray | memoryview | NamedImage)
         or _is_pil(given)
         or _is_array(given)
+        or hasattr(given, "read")  # an open file, which would be read as one image per line
     )
 
 
@@ -59,21 +51,17 @@ def image_of(given: Source, max_file_bytes: int = DEFAULT_FILE_BYTES) -> NamedIm
     """Convert one input; raises TypeError for other types. At most `max_file_bytes` + 1 bytes of a file are read."""
     if isinstance(given, NamedImage):
         return given
-    if isinstance(given, ImageUrl):
-        return NamedImage(given.url, bytes, given)
     if isinstance(given, str | os.PathLike):
         return NamedImage(os.fspath(given), partial(read_file, Path(given), max_file_bytes), given)
     if isinstance(given, bytes | bytearray | memoryview):
         return NamedImage("", partial(bytes, given), given)
-    if _is_file(given):
-        return _open_file(given, max_file_bytes)
     if _is_pil(given):
         return _pil(given)
     if _is_array(given):
         return _array(given)
     raise TypeError(
-        f"{type(given).__name__} is not an image: give a path, bytes, an open file, a PIL image, an ImageUrl or an "
-        f"array uint8 [H, W, 3]"
+        f"{type(given).__name__} is not an image: give a path, bytes (of a file: file.read()), a PIL image or an array "
+        "uint8 [H, W, 3]"
     )
 
 
@@ -86,19 +74,6 @@ async def images_of_async(given: AsyncIterable[Source], max_file_bytes: int) -> 
     """Convert the items of an async iterable."""
     async for each in given:
         yield image_of(each, max_file_bytes)
-
-
-def _is_file(given: object) -> bool:
-    return callable(getattr(given, "read", None))
-
-
-def _open_file(file: Source, max_file_bytes: int) -> NamedImage:
-    """Read now, from the current position on, since the caller may close the file before the image is sent."""
-    data = file.read(max_file_bytes + 1)
-    name = getattr(file, "name", "")
-    if not isinstance(data, bytes):
-        raise TypeError(f"the file {name!r} is open in text mode; open it with 'rb'")
-    return NamedImage(name if isinstance(name, str) else "", partial(bytes, data), file)
 
 
 def _is_pil(given: object) -> bool:

@@ -1,14 +1,9 @@
 """One request to `POST /predict` or `POST /embed`, and its response line by line."""
 
 import asyncio
-import base64
-import json
-import math
 import re
 import secrets
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from types import TracebackType
 from typing import Any
 
@@ -26,7 +21,6 @@ from gateway_client.errors import (
     unexpected_answer,
 )
 from gateway_client.files import PIECE_BYTES
-from gateway_client.images import ImageUrl
 from gateway_client.visible import visible
 
 NDJSON = "application/x-ndjson"
@@ -53,19 +47,6 @@ def multipart(batch: Sequence[Loaded]) -> tuple[list[bytes], str]:
         ]
     parts.append(f"--{boundary}--\r\n".encode())
     return parts, f"multipart/form-data; boundary={boundary}"
-
-
-def json_body(batch: Sequence[Loaded]) -> tuple[list[bytes], str]:
-    """Build a body with the URLs of some images; returns parts and Content-Type."""
-    parts = [b'{"images":[']
-    for number, loaded in enumerate(batch):
-        parts.append(b"," if number else b"")
-        if isinstance(loaded.image.source, ImageUrl):
-            parts.append(json.dumps({"url": loaded.image.source.url}).encode())
-        else:
-            parts += [b'{"b64":"', base64.b64encode(loaded.data), b'"}']
-    parts.append(b"]}")
-    return parts, "application/json"
 
 
 class ProgressTimeout:
@@ -104,8 +85,7 @@ async def lines(
 
     Raises the GatewayError of the whole request, also `connection_lost` and `unexpected_answer`.
     """
-    urls = any(isinstance(loaded.image.source, ImageUrl) for loaded in batch)
-    parts, content_type = json_body(batch) if urls else multipart(batch)
+    parts, content_type = multipart(batch)
     headers = {"Accept": NDJSON, "Content-Type": content_type, "Content-Length": str(sum(map(len, parts)))}
     try:
         async with ProgressTimeout(http.timeout.read) as progress_timeout:
@@ -203,15 +183,8 @@ def error_from(document: Mapping[str, Any], response: httpx.Response | None = No
 
 
 def _retry_after(response: httpx.Response) -> float | None:
-    """The seconds in Retry-After, a number or a date (RFC 9110), at most MAX_RETRY_AFTER_SECONDS."""
-    given = response.headers.get("Retry-After")
-    if given is None:
+    """The seconds in Retry-After, at most MAX_RETRY_AFTER_SECONDS; None for a date, which clients' clocks miss."""
+    given = response.headers.get("Retry-After", "")
+    if not (given.isascii() and given.isdecimal()):
         return None
-    try:
-        seconds = float(given)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(given).timestamp() - time.time()  # noqa: TID251  # a date
-        except (ValueError, TypeError, OverflowError, IndexError):
-            return None
-    return None if math.isnan(seconds) else min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)
+    return min(float(given), MAX_RETRY_AFTER_SECONDS)

@@ -19,7 +19,7 @@ from gateway_local.bytecode import compile_models
 from gateway_local.children import Child, Waited, get, is_ok, wait_ready
 from gateway_local.hosts import authority, reachable
 from gateway_local.runtime.base import TritonRuntime, TritonRuntimeError
-from gateway_local.server_log import advice, error_lines
+from gateway_local.server_log import error_lines
 from gateway_local.sizing import SizedRepository
 
 MIB = 2**20
@@ -289,8 +289,8 @@ class EmbeddedTriton(Child):
             self._log_thread.join(timeout=5.0)
 
     def _failed(self, text: str) -> StartFailed:
-        """The error with the reasons in Triton's log, a line each, and advice where it is known."""
+        """The error with the reasons in Triton's log, a line each."""
         reasons = error_lines(self._lines) or list(self._lines)[-5:]
         if not reasons:
             return StartFailed(f"{text}. Its log is empty.")
-        return StartFailed(f"{text}. Its log:", *(f"  {reason}" for reason in reasons), *advice(reasons))
+        return StartFailed(f"{text}. Its log:", *(f"  {reason}" for reason in reasons))

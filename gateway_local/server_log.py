@@ -20,15 +20,6 @@ _STOPPING = ("Exit timeout expired",)
 """Errors that Triton logs while it stops; they are not faults, since what still runs then is killed."""
 _LOADING = re.compile(r"^loading: (\S+):\d+$")
 _LOADED = re.compile(r"^successfully loaded '([^']+)'")
-_ADVICE = {
-    "unsupported gpu id": "The model requests a GPU that this machine lacks: remove gpus from its instance_group and "
-    "use KIND_AUTO in place of KIND_GPU: every GPU, or else the CPU.",
-    "backend 'tensorrt'": "Only NVIDIA's image has the TensorRT backend: serve this repository there, on a GPU of the "
-    "kind that the engine was built on, or remove the model: gateway model remove NAME.",
-    "libtritoncache_redis.so": "The wheel's Triton has no Redis cache: leave --cache-config=redis out, or run NVIDIA's "
-    "image, which has it (docker-compose.redis.yml).",
-}
-"""What to do about errors whose text does not include it."""
 
 
 def concerns_a_gpu_alone(line: str) -> bool:
@@ -89,9 +80,3 @@ def error_lines(log: Iterable[str]) -> list[str]:
             parts = _PROTOBUF_ERROR.sub("", text).split("\\n")
             found += [part for part in parts if part.strip() and part not in found]
     return found
-
-
-def advice(reasons: Iterable[str]) -> list[str]:
-    """What to do about errors, if that is known."""
-    text = "\n".join(reasons)
-    return [known for complaint, known in _ADVICE.items() if complaint in text]

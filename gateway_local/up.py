@@ -30,7 +30,6 @@ from gateway_local.paths import default_cache_dir, install_models, sample_image
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.wheel import ensure_runtime, is_fetched
 from gateway_local.table import Api, Shown, Table, become_supervisor
-from gateway_local.tuning import runtimes
 
 TRITONS = (*LocalTritonSettings.model_fields, "cores", "costs", "load_models", "max_image_pixels", "model")
 """Settings with which Triton is started, and its default model."""
@@ -84,7 +83,6 @@ def up(
             f"  {request(new, address)}",
             *(f"{port.purpose}: {authority(new.host, port.number)}" for port in hooks(new).ports(new)),
             f"next: every request with a form at {address}/docs; `{program()} up FILE --labels FILE` adds a model",
-            *runtimes(model_repository, name, gpus=gpus.usable),
         ),
         process,
     )

@@ -10,27 +10,19 @@ from gateway.triton.configs import HOLDS_BACK, REMEDY, ModelConfig, has_queue_po
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.wire import Codecs
 from gateway.values.labels import LabelsError, label_text
-from gateway.values.safe_path import SafePath, UnsafePath, safe_name
+from gateway.values.safe_path import SafePath, UnsafePath
 
 CONFIG = "config.pbtxt"
 LIMITED = "nothing, if they do not matter; gateway model add writes a model without them"
 """Advice for a model with limitations."""
-FILE_NAMES = {
-    "python": "model.py",
-    "pytorch": "model.pt",
-    "pytorch_libtorch": "model.pt",
-    "onnxruntime": "model.onnx",
-    "onnxruntime_onnx": "model.onnx",
-    "tensorrt": "model.plan",
-    "tensorrt_plan": "model.plan",
-}
-"""The file in a version's folder by backend or platform, unless default_model_filename is set."""
-
 Configs = Mapping[str, ModelConfig]
 
 
 def models(repository: Path) -> tuple[Configs, Finding]:
-    """The configurations that can be read, by folder, and a finding about them, their files and their labels."""
+    """The configurations that can be read, by folder, and a finding about them and their labels.
+
+    Triton itself names a file, a version or a step that is missing.
+    """
     configs: dict[str, ModelConfig] = {}
     faults = []
     for path in sorted(repository.glob(f"*/{CONFIG}")):
@@ -41,11 +33,10 @@ def models(repository: Path) -> tuple[Configs, Finding]:
     if not configs and not faults:
         return configs, fail("models", f"{repository} has no */{CONFIG}", "name the folder with --model-repository")
     for name, config in configs.items():
-        faults += _names(repository, name, config)
         # `gateway up` exports the default model at its first start.
-        if not _is_exported_later(repository, name):
+        if name != CLASSIFIER or any((repository / name).glob("[0-9]*/model.*")):
             try:
-                faults += [*_files(repository, name, config), *_labels(repository, name, config)]
+                faults += _labels(repository, name, config)
             except UnsafePath as exc:
                 faults.append(f"{name}/{CONFIG}: {exc}")
     if faults:
@@ -54,33 +45,6 @@ def models(repository: Path) -> tuple[Configs, Finding]:
     if held_back := [name for name, config in configs.items() if has_queue_policy(config)]:
         return configs, warn("models", f"{text}\n{', '.join(held_back)}: {HOLDS_BACK}", f"in {CONFIG}, {REMEDY}")
     return configs, ok("models", text)
-
-
-def _is_exported_later(repository: Path, name: str) -> bool:
-    return name == CLASSIFIER and not any((repository / name).glob("[0-9]*/model.*"))
-
-
-def _names(repository: Path, name: str, config: ModelConfig) -> Iterator[str]:
-    if config.name and config.name != name:
-        yield f"{name}/{CONFIG}: name is {config.name!r}, which differs from its folder's"
-    for step in steps(config):
-        try:
-            there = (repository / safe_name(step) / CONFIG).is_file()
-        except UnsafePath:
-            there = False
-        if not there:
-            yield f"{name}/{CONFIG}: the step {step!r} is not a model of this repository"
-
-
-def _files(repository: Path, name: str, config: ModelConfig) -> Iterator[str]:
-    """The missing parts of a model: a version, or the file of a version."""
-    versions = [folder for folder in (repository / name).iterdir() if folder.is_dir() and folder.name.isdigit()]
-    if not versions:
-        yield f"{name} has no version, a folder such as {name}/1"
-    if file_name := config.default_model_filename or FILE_NAMES.get(config.backend or config.platform):
-        for path in [folder / SafePath(file_name) for folder in versions]:
-            if not path.exists():
-                yield f"{path} is missing"
 
 
 def _labels(repository: Path, name: str, config: ModelConfig) -> Iterator[str]:

@@ -9,7 +9,6 @@ import typer
 from gateway.command_line.addresses import Triton
 from gateway.command_line.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
-from gateway_local.tuning import TUNING
 from gateway_models.commands.group import Name, model_app
 from gateway_models.proof.variants import NetworkRuntime
 from gateway_models.repository.spec import Decode
@@ -170,7 +169,7 @@ def tune(
     """Measure runtimes and precisions of a network here; keep the fastest correct one."""
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.proof.image_files import image_files
-    from gateway_models.proof.tune import Tuner, report
+    from gateway_models.proof.tune import TUNING, Tuner, report
     from gateway_models.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)

@@ -15,7 +15,6 @@ from gateway.errors import UserError
 from gateway_local import cpu_network
 from gateway_local.cpu_features import machine
 from gateway_local.cpu_network import CpuRuntime
-from gateway_local.tuning import TUNING
 from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Report
 from gateway_models.networks.originals import original_probabilities
@@ -31,6 +30,8 @@ from gateway_models.repository.spec import Format, Precision, Serving
 from gateway_models.repository.summary import Report as Table
 from gateway_models.repository.writing import rewrite
 
+TUNING = "tuning.json"
+"""The file in a model's folder with the table and the machine that it was measured on."""
 REASON_WIDTH = 100
 """The longest reason in the row of a variant that was not measured, in characters."""
 

@@ -23,12 +23,11 @@ from gateway.values.rollout import Rollout
 from gateway.values.safe_path import UnsafePath, safe_name
 from gateway.values.validation import first_fault
 from gateway_local.cpu_network import CpuRuntime
-from gateway_local.tuning import ORIGIN
 from gateway_models.repository.after import own_labels
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
 
-RECORD = ORIGIN
+RECORD = "origin.json"
 LABELS = "labels.txt"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 

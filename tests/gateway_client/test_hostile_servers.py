@@ -134,10 +134,9 @@ def test_redirect_is_not_followed_and_key_is_not_leaked():
 @pytest.mark.parametrize(
     ("given", "most"),
     [
-        ("1e999", 86_400),
+        ("9" * 400, 86_400),
         ("nan", None),
-        ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400),
-        ("Thu, 01 Jan 1970 00:00:00 GMT", 0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", None),
     ],
 )
 def test_retry_after_is_bounded(given, most):

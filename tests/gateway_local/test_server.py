@@ -185,12 +185,10 @@ def test_failed_start_shows_tritons_reason(runtime, echo_repository, file, old, 
 
 
 @pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
-def test_model_for_a_missing_gpu_fails_with_advice(runtime, echo_repository):
+def test_model_for_a_missing_gpu_fails(runtime, echo_repository):
     config = echo_repository / "echo" / "config.pbtxt"
     config.write_text(f"{ECHO_CONFIG}\ninstance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]\n")
-    reason = failure(runtime, echo_repository)
-    assert "unsupported gpu id 0" in reason
-    assert reason.splitlines()[-1].startswith("The model requests a GPU that this machine lacks: remove gpus")
+    assert "unsupported gpu id 0" in failure(runtime, echo_repository)
 
 
 def test_missing_model_file_names_the_export_command(runtime, model_repository, tmp_path):

@@ -1,10 +1,6 @@
-"""A process that has lost its GPU ends, and after any other error it continues; NNPACK is off where it cannot run.
-
-Torch's CUDA and the processor are simulated.
-"""
+"""A process that has lost its GPU ends, and after any other error it continues. Torch's CUDA is simulated."""
 
 import os
-import platform
 from contextlib import nullcontext
 
 import pytest
@@ -94,17 +90,3 @@ def test_onnx_model_ends_its_process_after_a_sticky_error(load, message, ends):
     module = load("gateway_local/backends/onnxruntime/onnx_execution.py")
     with pytest.raises(Ended) if ends else nullcontext():
         module.end_if_gpu_is_lost(RuntimeError(message))
-
-
-@pytest.mark.parametrize(
-    ("machine", "capability", "flags"),
-    [("x86_64", "DEFAULT", [False]), ("x86_64", "AVX2", []), ("aarch64", "DEFAULT", [])],
-)
-def test_nnpack_is_off_without_avx2(load, monkeypatch, machine, capability, flags):
-    module = load("gateway_local/backends/pytorch/on_torch.py")
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
-    found: list[bool] = []
-    monkeypatch.setattr("torch.backends.nnpack.set_flags", lambda _enabled: found.append(_enabled))
-    module.leave_out_nnpack()
-    assert found == flags

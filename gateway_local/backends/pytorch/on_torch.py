@@ -3,7 +3,6 @@
 import ctypes
 import gc
 import os
-import platform
 import warnings
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ class Instance:
         # One core per instance by default, so that instances do not compete for cores.
         torch.set_num_threads(int(parameters.get("INTRA_OP_THREAD_COUNT", 1)))
         torch.set_num_interop_threads(int(parameters.get("INTER_OP_THREAD_COUNT", 1)))
-        leave_out_nnpack()
         self.optimized = not is_true(parameters.get("DISABLE_OPTIMIZED_EXECUTION", "false"))
         self.inference_mode = is_true(parameters.get("INFERENCE_MODE", "true"))
         self.inputs = by_position(config["input"])
@@ -125,12 +123,6 @@ def end_if_gpu_is_lost(device: torch.device) -> None:
     except RuntimeError as exc:
         pb_utils.Logger.log_error(f"the GPU is lost to this process, which ends: {exc}")
         os._exit(LOST_GPU)  # without cleaning up, which needs the GPU
-
-
-def leave_out_nnpack() -> None:
-    """Turn NNPACK off on x86 without AVX2, which it needs: it would warn in the log at every convolution."""
-    if platform.machine() == "x86_64" and torch.backends.cpu.get_cpu_capability() == "DEFAULT":
-        torch.backends.nnpack.set_flags(_enabled=False)
 
 
 def keep_freed_memory() -> None:

@@ -11,17 +11,6 @@ from tests.commands import gateway, refusal
 from tests.gateway_models.networks.builders import Head, save_onnx, spec_of
 
 
-def test_missing_model_file_warns_unless_it_is_the_default_model(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway_local.up.up", lambda *_, **__: None)
-    for name in ("classifier", "flowers"):
-        (tmp_path / name / "1").mkdir(parents=True)
-        (tmp_path / name / "config.pbtxt").write_text('platform: "pytorch_libtorch"')
-        lacking = tmp_path / "flowers" / "1" / "model.pt"
-        output = gateway("up", f"--model-repository={tmp_path}").output
-        assert (f"{lacking} is missing: correct config.pbtxt, or add what is missing" in output) == (name == "flowers")
-        assert "classifier" not in output
-
-
 @pytest.mark.parametrize("command", ["up", "serve"])
 def test_key_of_commands_does_not_pass_for_protection(command, monkeypatch):
     monkeypatch.setenv("GATEWAY_API_KEY", "secret")
