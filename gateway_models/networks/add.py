@@ -199,7 +199,7 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         and not spec.pixels,
         processor=others.spec.processor if others else spec.processor,
         named=(),
-        description=spec.description or (old.spec.description if old else ""),
+        description=spec.description or (old.spec.description if old else "") or source.sentence,
         tensor=spec.tensor or default_tensor(written_as),
         format=written_as,
         trust=spec.trust

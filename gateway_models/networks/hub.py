@@ -159,7 +159,7 @@ def fetch_folder(name: str, *, offline: bool, zero_shot: bool = False) -> Path:
     try:
         return Path(
             snapshot_download(
-                name, allow_patterns=[*WANTED, *(TOKENIZER if zero_shot else ())], local_files_only=offline
+                name, allow_patterns=[*WANTED, "README.md", *(TOKENIZER if zero_shot else ())], local_files_only=offline
             )
         )
     except LocalEntryNotFoundError as exc:

@@ -19,6 +19,7 @@ from gateway_models.networks.hub import (
 )
 from gateway_models.networks.onnx_metadata import Described, described
 from gateway_models.repository.after import FunctionStep
+from gateway_models.repository.card import readme_sentence
 from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
@@ -45,7 +46,7 @@ class Source:
 
     `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe, function or the key of a
     framework; `like` names the torchvision weights whose preprocessing it was trained with. `labels` and
-    `preprocessing` come from the source.
+    `preprocessing` come from the source, as does `sentence`, the first one of its description.
     """
 
     spec: ModelSpec
@@ -55,6 +56,7 @@ class Source:
     preprocessing: Preprocessing | None = None
     function: FunctionSource | None = None
     framework: Framework | None = None
+    sentence: str = ""
 
 
 def find_source(spec: ModelSpec) -> Source:
@@ -106,6 +108,7 @@ def find_source(spec: ModelSpec) -> Source:
         spec.like or "",
         labels=found.labels,
         preprocessing=None if spec.like else found.preprocessing,
+        sentence=found.sentence,
     )
 
 
@@ -171,6 +174,7 @@ def _folder(spec: ModelSpec, path: Path) -> Source:
         spec.like or "",
         labels=spec.texts or folder.labels,
         preprocessing=None if spec.like else folder.preprocessing,
+        sentence=readme_sentence(path),
     )
 
 

@@ -90,6 +90,21 @@ def _inputs(model: Any) -> list[Any]:  # noqa: ANN401
     return [given for given in model.graph.input if given.name not in weights]
 
 
+def _with_round(model: Any) -> Any:  # noqa: ANN401
+    """The model in a version of ONNX that has Round, and a Clip by inputs."""
+    onnx, _ = import_onnx()
+    versions = [each.version for each in model.opset_import if each.domain in {"", "ai.onnx"}]
+    if not versions or min(versions) >= OLDEST_OPSET:
+        return model
+    try:
+        return onnx.version_converter.convert_version(model, OLDEST_OPSET)
+    except Exception as exc:  # the converter's errors have no common base class
+        raise ModelFileError(
+            f"is written for version {min(versions)} of ONNX's operators and cannot be converted to {OLDEST_OPSET}: "
+            "export it again"
+        ) from exc
+
+
 def check_signature(model: Any, side: int, known: Form = Form(""), output: str = "") -> Signature:  # noqa: ANN401, B008
     """Check that a model takes images of `side` pixels, nchw or nhwc, and return its signature.
 
@@ -100,6 +115,11 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
     if len(inputs) != 1:
         raise ModelFileError(f"it has {len(inputs)} inputs, but one is expected: export the classifier alone")
     result = _output(model, output)
+    if result.type.WhichOneof("value") != "tensor_type":
+        raise ModelFileError(
+            f"its output {result.name!r} is no tensor but maps of labels, as ZipMap makes them. Serve it by a Python "
+            "function: docs/guides/model-sources.md, Custom Vision"
+        )
     kinds = [onnx.TensorProto.DataType.Name(tensor.type.tensor_type.elem_type) for tensor in (inputs[0], result)]
     floats = ("FLOAT", "FLOAT16")
     for tensor, kind, allowed in zip((inputs[0], result), kinds, ((*floats, "UINT8"), floats), strict=True):
@@ -208,12 +228,8 @@ def finish(
     """
     onnx, _ = import_onnx()
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
-    versions = [each.version for each in model.opset_import if each.domain in {"", "ai.onnx"}]
-    if (form.gray or form.input.startswith("uint8")) and min(versions, default=OLDEST_OPSET) < OLDEST_OPSET:
-        raise ModelFileError(
-            f"it is for version {min(versions)} of ONNX's operators, which lacks Round: export it again for "
-            f"{OLDEST_OPSET} or newer"
-        )
+    if form.gray or form.input.startswith("uint8"):
+        model = _with_round(model)
     scores = INNER + _output(model, output).name
     # With a prefix, the model's own tensors cannot clash with the contract's.
     model = onnx.compose.add_prefix(model, INNER, rename_initializers=False, rename_functions=False)

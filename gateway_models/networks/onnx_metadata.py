@@ -8,6 +8,7 @@ from pathlib import Path
 from gateway.values.labels import LabelsError, numbered
 from gateway_models.networks.file_kinds import ModelFileError
 from gateway_models.networks.onnx_runner import import_onnx
+from gateway_models.repository.card import first_sentence
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
 
 PIXEL_FORMAT = "Image.BitmapPixelFormat"
@@ -21,6 +22,7 @@ class Described:
 
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
+    sentence: str = ""
 
 
 def described(path: Path) -> Described:
@@ -30,20 +32,21 @@ def described(path: Path) -> Described:
         model = onnx.load(path, load_external_data=False)
     except Exception:  # of protobuf: the job that loads it reports the fault
         return Described()
-    found = {each.key: each.value for each in model.metadata_props}
+    found = {"description": model.doc_string, **{each.key: each.value for each in model.metadata_props}}
+    sentence = first_sentence(found["description"])
     if found.get(PIXEL_FORMAT, "").startswith("Bgr"):
         raise ModelFileError(
             f"{path} takes BGR ({PIXEL_FORMAT} in its metadata, as Custom Vision writes it), and images are RGB here. "
             "Serve it by a Python function that reverses the channels: docs/guides/model-sources.md, Custom Vision"
         )
     if found.get("author") != "Ultralytics" or "task" not in found:
-        return Described()
+        return Described(sentence=sentence)
     if (task := found["task"]) != CLASSIFY:
         raise ModelFileError(
             f"{path} is a YOLO model for the task {task!r}: only classifiers of whole images are served. Use one of "
             "Ultralytics' models that end in -cls"
         )
-    return Described(_labels(found.get("names", ""), path), _preprocessing(found.get("imgsz", "")))
+    return Described(_labels(found.get("names", ""), path), _preprocessing(found.get("imgsz", "")), sentence)
 
 
 def _labels(text: str, path: Path) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ NAME/example-1.jpg, …       JPEG or PNG
 """
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
@@ -18,7 +19,9 @@ from gateway_client.files import files_below
 
 MAX_EXAMPLES, MAX_EXAMPLE_BYTES = 8, 4 * 2**20
 MAX_CHARACTERS = 300
+MAX_README_BYTES = 256 * 1024
 _MAGIC = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 class CardError(UserError):
@@ -39,6 +42,26 @@ def read_description(text: str) -> str:
     if len(text) > MAX_CHARACTERS or not text.isprintable():
         raise CardError(f"--description is one line of at most {MAX_CHARACTERS} characters")
     return text.strip()
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of prose in a text in Markdown, "" if there is none that is short enough."""
+    text = re.sub(r"\A---\n.*?\n---\n|<!--.*?-->", "", text, flags=re.DOTALL)
+    for block in re.split(r"\n\s*\n", re.sub(r"^(?:#|```|[|>!<*-]).*$", "\n", text, flags=re.MULTILINE)):
+        words = " ".join(_LINK.sub(r"\1", block).replace("**", "").replace("`", "").split())
+        sentence = re.split(r"(?<=[.!?])\s+(?=[A-Z])", words)[0]
+        if sentence:
+            return sentence if len(sentence) <= MAX_CHARACTERS and sentence.isprintable() else ""
+    return ""
+
+
+def readme_sentence(folder: Path) -> str:
+    """The first sentence of a folder's README.md, "" without one."""
+    try:
+        with (folder / "README.md").open("rb") as file:
+            return first_sentence(file.read(MAX_README_BYTES).decode(errors="replace"))
+    except OSError:
+        return ""
 
 
 def read_pictures(paths: Sequence[Path], labels: Collection[str]) -> list[Picture]:

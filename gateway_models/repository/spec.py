@@ -194,7 +194,7 @@ class ModelSpec:
     description: Annotated[
         str,
         Option(
-            "A sentence for GET /models and the web page.",
+            "A sentence for GET /models and the web page; by default from the source's README or description.",
             read=read_description,
         ),
     ] = ""

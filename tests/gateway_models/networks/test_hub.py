@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +73,15 @@ def test_folder_has_labels_preprocessing_and_the_network_of_transformers(vit):
     with torch.no_grad():
         expected = ViTForImageClassification.from_pretrained(vit).eval()(IMAGES).logits
         assert torch.equal(original_module(source.spec, None)(IMAGES), expected)
+
+
+def test_readme_describes_a_folder_and_is_no_part_of_the_network(vit, tmp_path):
+    copy = shutil.copytree(vit, tmp_path / "copy")
+    before = find_source(ModelSpec(str(copy), "model"))
+    (copy / "README.md").write_text("# vit\nA small network. It is.")
+    source = find_source(ModelSpec(str(copy), "model"))
+    assert (before.sentence, source.sentence) == ("", "A small network.")
+    assert source.spec.sha256 == before.spec.sha256
 
 
 def test_small_logits_of_a_known_classifier_are_not_probabilities(vit, tmp_path):

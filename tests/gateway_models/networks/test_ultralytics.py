@@ -32,6 +32,12 @@ def test_labels_and_images_are_read_from_the_metadata(tmp_path):
     assert find_preprocessing(source, None) == IMAGES
 
 
+@pytest.mark.parametrize("author", ["Ultralytics", "me"])
+def test_description_is_the_first_sentence_of_the_metadata(tmp_path, author):
+    found = find_source(exported(tmp_path / "best.onnx", author=author, description="YOLO11n-cls model. Made in May."))
+    assert found.sentence == "YOLO11n-cls model."
+
+
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [

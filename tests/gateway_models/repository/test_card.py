@@ -1,4 +1,4 @@
-"""The page's description of a model: a sentence of its user, and pictures in its folder."""
+"""The page's description of a model: a sentence of its files or its user, and pictures in its folder."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from gateway_models.repository.card import (
     MAX_EXAMPLE_BYTES,
     MAX_EXAMPLES,
     CardError,
+    first_sentence,
     read_description,
     read_pictures,
     write_pictures,
@@ -17,6 +18,25 @@ from gateway_models.repository.card import (
 from tests.doubles.backend import PNG
 
 JPEG = b"\xff\xd8\xff\xe0rest"
+
+
+GENERATED = "---\nlicense: mit\n---\n<!-- Generated.\n\nKeep. -->"
+GENERATED += "\n# vit\nA **fine-tuned** [ViT](https://x.test/a) of `v2`.\nIt is."
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (GENERATED, "A fine-tuned ViT of v2."),
+        ("Trained on 14.2 million images, e.g. of cats! More", "Trained on 14.2 million images, e.g. of cats!"),
+        ("| a | b |\n\n- item\n\n![](x.png)\n\nAt last", "At last"),
+        ("# Title alone\n", ""),
+        ("", ""),
+        ("long " * MAX_CHARACTERS, ""),
+    ],
+)
+def test_first_sentence_of_a_readme(text, sentence):
+    assert first_sentence(text) == sentence
 
 
 @pytest.mark.parametrize("text", ["x" * (MAX_CHARACTERS + 1), "two\nlines", "\x1b[31mred"])
