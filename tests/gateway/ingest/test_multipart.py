@@ -3,7 +3,7 @@ import time
 import tracemalloc
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.api.body import read_raw
@@ -14,11 +14,6 @@ from gateway.ingest.multipart import (
     MAX_PART_HEADER_BYTES,
     MAX_PART_HEADERS,
     MAX_READ_AHEAD_BYTES,
-    PLAIN_PART,
-    PLAIN_TYPE,
-    boundary_of,
-    names_of,
-    parse_header,
     read_multipart,
 )
 from gateway.ingest.upload import Parameter, Upload, clean_filename
@@ -154,7 +149,6 @@ def test_field_is_a_file_or_a_parameter(parts, items):
         ('FileName="a.jpg"', "a.jpg"),
         ('filename="100%25.jpg"', "100%25.jpg"),
         (r'filename="say \"cat\".jpg"', 'say "cat".jpg'),
-        ('filename="a\\"', "a"),
         (r'filename="C:\photos\new.jpg"', "new.jpg"),
         ('filename="../../etc/passwd"', "passwd"),
         ('filename="katze-überall-猫.jpg"', "katze-überall-猫.jpg"),
@@ -162,21 +156,9 @@ def test_field_is_a_file_or_a_parameter(parts, items):
         ("filename*=UTF-8''%ff.jpg", "\ufffd.jpg"),
         ("filename*=iso-8859-1'de'%fcber.jpg", "über.jpg"),
         ("filename=\"fallback.jpg\"; filename*=utf-8''%e7%8c%ab.jpg", "猫.jpg"),
-        ("filename=\"fallback.jpg\"; filename*=no-such-charset''x.jpg", "fallback.jpg"),
-        ("filename*=broken", ""),
         ('filename="a.jpg";', "a.jpg"),
-        ('filename="a 5" x.jpg"', 'a 5" x.jpg'),
-        ("filename=my photo.jpg", "my photo.jpg"),
-        ('filename="a 5" x.jpg"; filename*=utf-8\'\'y', 'a 5" x.jpg'),
-        # As aiohttp writes "a b"c.jpg": decoded as a whole or not at all.
-        ('filename="a%20b%22c.jpg"', "a%20b%22c.jpg"),
-        ('filename="first.jpg"; filename="second.jpg"', "first.jpg"),
         (f'filename="{"a" * 10_000}"', "a" * 255),
         (b'filename="na\xefve.jpg"', "na\ufffdve.jpg"),
-        *(
-            (f"filename=plain.jpg; filename*={charset}''x", "plain.jpg")
-            for charset in ("undefined", "punycode", "utf-7", "idna")
-        ),
     ],
 )
 def test_filenames_of_all_clients_are_parsed(parameters, filename):
@@ -258,15 +240,12 @@ def test_more_than_100_fields_are_refused(part):
                 "multipart/form-data",
                 "multipart/form-data; boundary=",
                 'multipart/form-data; boundary=""',
+                'multipart/form-data; boundary="x',
                 f"multipart/form-data; boundary={'x' * 71}",
                 "multipart/form-data; boundary=é",
                 'multipart/form-data; boundary="a\r\nb"',
             ),
             "The Content-Type has no valid boundary parameter of 1 to 70 characters.",
-        ),
-        (
-            ('multipart/form-data; boundary="x', "multipart/form-data; boundary=a b"),
-            "The Content-Type of the request is malformed.",
         ),
     ],
 )
@@ -282,10 +261,9 @@ def test_content_type_without_a_boundary_is_refused(content_types, message):
             (b"Content-Type: image/jpeg\r\n\r\nx", b"\r\nx", disposition('attachment; filename="a.jpg"')),
             "A part has no Content-Disposition: form-data header.",
         ),
-        ((disposition("form-data"),), "A part has neither a name nor a filename."),
         (
-            (disposition('form-data; name="a'), b'Content-Disposition: form-data; name="a"\rX\r\n\r\nx'),
-            "A part has malformed parameters in its headers.",
+            (disposition("form-data"), disposition('form-data; name="a')),
+            "A part has neither a name nor a filename.",
         ),
         (
             (disposition('form-data; name="a"\r\nContent-Disposition: form-data; name="b"'),),
@@ -370,46 +348,12 @@ def test_bytes_like_a_boundary_take_linear_time(near):
     assert large < 16 * 5 * small + 0.05
 
 
-def test_header_has_at_most_32_parameters():
-    assert parse_header("Form-Data" + ";a=b" * 32) == ("form-data", {"a": "b"})
-    for value in ("form-data" + ";a=b" * 33, 'form-data; filename="x' + '";"' * 100):
-        with pytest.raises(ValueError, match=r"^the header's parameters are malformed$"):
-            parse_header(value)
-
-
-@given(st.from_regex(PLAIN_PART, fullmatch=True))
-def test_plain_part_means_what_the_grammar_says(text):
-    """The short way of usual headers returns the names that the grammar of all headers finds in them, and clean."""
-    headers = [tuple(line.split(": ", 1)) for line in text.removesuffix("\r\n").split("\r\n")]
-    name, filename = PLAIN_PART.fullmatch(text).groups()
-    assert (name, filename) == names_of(headers)
-    assert filename is None or clean_filename(filename) == filename
-
-
-@given(st.from_regex(PLAIN_TYPE, fullmatch=True))
-@example(f"multipart/form-data; boundary={'x' * 70}")
-def test_plain_content_type_means_what_the_grammar_says(content_type):
-    assert PLAIN_TYPE.fullmatch(content_type)[1].encode() == boundary_of(content_type)
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        'Content-Disposition: form-data; name="a"; filename="%22.jpg"\r\n',
-        'Content-Disposition: form-data; name="a"; filename="\\".jpg"\r\n',
-        'Content-Disposition: form-data; name="a"; filename=""\r\n',
-        'Content-Disposition: form-data; name="a"; filename="a/b.jpg"\r\n',
-        'Content-Disposition: form-data; name="a"; filename="b.jpg "\r\n',
-        'Content-Disposition: form-data; name="a"; filename="\xe9.jpg"\r\n',
-        'Content-Disposition: form-data; name="a"; filename="a"; filename*=b\r\n',
-        'Content-Disposition: form-data; name="a"\r\nContent-Type: multipart/mixed\r\n',
-        'Content-Disposition: form-data; name="a"\r\nContent-Transfer-Encoding: base64\r\n',
-        'Content-Disposition: form-data; name="a"\r\nContent-Disposition: form-data; name="a"\r\n',
-        "Content-Disposition: form-data; name=a\r\n",
-    ],
-)
-def test_other_parts_are_left_to_the_grammar(headers):
-    assert PLAIN_PART.fullmatch(headers) is None
+@pytest.mark.parametrize("unit", [";", '; a="', "; a=b", '; a="\\"', ";" + " " * 99, '"'])
+def test_hostile_header_takes_little_time(unit):
+    headers = ("form-data" + unit * (MAX_PART_HEADER_BYTES // len(unit)))[: MAX_PART_HEADER_BYTES - 30]
+    started = time.process_time()
+    refusal(form(disposition(headers)))
+    assert time.process_time() - started < 0.1
 
 
 @pytest.mark.parametrize("first", [9, 2 * MAX_READ_AHEAD_BYTES])
