@@ -29,7 +29,7 @@ from gateway.inference.service import Observer
 from gateway.limits.admission import COSTLY_SECONDS
 from tests.asking import encode
 from tests.doubles.backend import GIF, VECTOR
-from tests.doubles.scripted import Body, Loop, Scripted, label_of, query
+from tests.doubles.scripted import Loop, Scripted, label_of, query
 from tests.processes import wait_for
 
 ONE_CALL = CallLimits(calls=1, images=8)
@@ -185,15 +185,6 @@ def test_requests_for_different_results_do_not_share_calls(loop, asked):
         assert loop.finish(request)[0].error is None
 
 
-def test_equal_selections_of_different_requests_share_a_call(loop):
-    on = busy(loop)
-    for number in range(2):
-        on.send(image(number), asked=RequestSpec("m", "", Selection(top_k=3, labels=("a",)), 30, "r"))
-    on.answer_all()
-    assert on.sizes == [1, 2]
-    assert on.calls[1].call.request_id == "r,r"
-
-
 def test_call_has_the_context_of_its_requests(loop):
     """Its logs have the fields of the first one and the identifiers of all."""
     on, fields = busy(loop), []
@@ -287,19 +278,6 @@ def test_image_decoded_at_its_deadline_is_not_sent(loop, calls, sent):
 
 
 @pytest.mark.parametrize("supports_cancellation", [True, False])
-def test_disconnect_from_a_shared_call_does_not_affect_others(loop, supports_cancellation):
-    on = busy(loop, supports_cancellation=supports_cancellation)
-    requests = [on.send(image(number)) for number in range(3)]
-    on.cancel(requests[0])  # while it waits
-    on.answer()
-    assert on.calls[1].call.images == [image(1), image(2)]
-    on.cancel(requests[1])
-    assert not on.calls[1].cancelled
-    on.answer()
-    assert labels(on, requests[2]) == [label_of(image(2))]
-
-
-@pytest.mark.parametrize("supports_cancellation", [True, False])
 def test_call_is_cancelled_once_every_client_has_left(loop, supports_cancellation):
     on = busy(loop, supports_cancellation=supports_cancellation)
     requests = [on.send(image(number)) for number in range(2)]
@@ -356,7 +334,7 @@ def test_shadow_gets_the_rows_of_each_request(loop):
 
 
 class Watching(Observer):
-    """Asks for everything and keeps it; fails for the request "bad"."""
+    """Asks for everything and keeps it."""
 
     best_classes, keeps_files = 1, True
 
@@ -365,8 +343,6 @@ class Watching(Observer):
         self.calls: list[Sequence[tuple[Image, Row]]] = []
 
     def done(self, image: Image, row: Row) -> None:
-        if image.spec.request_id == "bad":
-            raise KeyError
         self.seen[image.upload.filename] = image, row
 
     def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
@@ -417,35 +393,6 @@ def test_file_of_a_decoded_image_is_kept_only_for_observers_that_need_it(loop, k
     ((seen, row),) = watching.seen.values()
     assert (seen.upload.data, row.error, len(on.results(request))) == (kept, None, 1)
     assert held == (len(kept) or len(seen.payload))
-
-
-def test_observer_that_fails_costs_no_result(loop):
-    on = busy(loop, observers=[Watching()])
-    bad, good = on.send(image(1), asked=RequestSpec("m", "", None, 30, "bad")), on.send(image(2))
-    on.answer_all()
-    assert (labels(on, bad), labels(on, good)) == ([label_of(image(1))], [label_of(image(2))])
-
-
-def test_image_decoded_when_its_request_has_failed_is_not_sent(loop, monkeypatch):
-    """The report of the first image fails, at its deadline; the second one has a second left."""
-
-    def fail(*_: object) -> None:
-        raise KeyError
-
-    monkeypatch.setattr("gateway.inference.request.count", fail)
-    on, body = service(loop), Body()
-    body.send(GIF)
-    request = on.send(body=body, asked=RequestSpec("m", "", None, 2, "bad"))
-    loop.pass_time(1)
-    body.send(GIF)
-    body.end()
-    loop.settle()
-    for _ in range(2):
-        on.decoders.finish()
-    loop.pass_time(1)
-    loop.settle()
-    assert isinstance(request.exception(), KeyError)
-    assert not on.calls
 
 
 @pytest.mark.parametrize("over", [0, 1])

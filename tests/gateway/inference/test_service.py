@@ -64,18 +64,6 @@ def test_late_call_is_answered_at_the_deadline_and_cancelled_if_it_can_be(loop, 
     on.answer_all()
 
 
-def test_late_decode_ends_at_the_deadline_with_its_permit(loop):
-    on = Scripted(loop)
-    request = on.send(GIF, timeout_seconds=0.2)
-    assert not on.idle
-    on.pass_time(0.2)
-    (result,) = on.results(request)
-    assert isinstance(result.error, DeadlineExceeded)
-    assert not on.decoders.pending
-    assert on.idle
-    assert not on.calls
-
-
 @pytest.mark.parametrize("file", [PNG, GIF], ids=["passed on", "decoded"])
 def test_answered_file_is_released_while_the_next_one_arrives(loop, file):
     """Neither the upload buffer nor a permit counts its bytes any more."""

@@ -57,19 +57,6 @@ async def test_account_pays_up_to_its_limit():
     assert request.try_pay(SECONDS_PER_IMAGE / 2)
 
 
-async def test_decodes_wait_for_refunds():
-    request = account()
-    done = []
-
-    async def one(number):
-        await decode(request, 2.0, takes=0.1)
-        done.append(number)
-
-    await asyncio.gather(*map(one, range(20)))
-    assert done == list(range(20))
-    assert request.spent_seconds == pytest.approx(2.0)
-
-
 async def test_decode_cancelled_while_it_waits_is_not_charged():
     request = account()
     async with request.spending(3.0, MOST):

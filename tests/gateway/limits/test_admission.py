@@ -41,19 +41,6 @@ async def test_limits_have_the_names_of_their_settings_and_metrics():
     (await waiting).release()
 
 
-async def test_image_past_the_limit_waits_for_a_release():
-    gate = admission(max_images=2)
-    first, second = await gate.permits().acquire(1), await gate.permits().acquire(1)
-    assert gate.permits().try_acquire(1) is None
-    (waiting,) = await waits(gate.permits().acquire(1))
-    assert not waiting.done()
-    first.release()
-    first.release()  # counts once
-    (await waiting).release()
-    second.release()
-    assert (gate.images.held, gate.bytes.held) == (0, 0)
-
-
 async def test_waiting_images_are_not_overtaken():
     gate = admission(max_images=10, max_bytes=100)
     held = await gate.permits().acquire(60)
@@ -77,18 +64,6 @@ async def test_bytes_are_limited_and_an_oversized_image_is_admitted_alone():
     assert gate.permits().try_acquire(1) is None
     permit.release()
     assert gate.permits().try_acquire(100) is not None
-
-
-@pytest.mark.parametrize("granted", [False, True])
-async def test_waiter_cancelled_before_or_after_its_admission_is_skipped(granted):
-    gate = admission(max_images=1)
-    held = await gate.permits().acquire(1)
-    leaving, staying = await waits(gate.permits().acquire(1), gate.permits().acquire(1))
-    for step in (held.release, leaving.cancel) if granted else (leaving.cancel, held.release):
-        step()
-    assert isinstance((await asyncio.gather(leaving, return_exceptions=True))[0], asyncio.CancelledError)
-    (await staying).release()
-    assert gate.permits().try_acquire(1) is not None
 
 
 async def test_request_is_refused_at_once_if_the_queue_is_full():
@@ -150,25 +125,6 @@ async def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
         permit.release()
     (await waiting[1]).shrink(1)
     (await waiting[2]).release()
-
-
-async def test_costly_images_wait_in_order_for_capacity():
-    gate = admission(max_images=1, max_images_waiting=10)
-    held = await gate.permits().acquire(1)
-    order = []
-
-    async def wait(name, seconds):
-        permit = await gate.permits().acquire(1, seconds)
-        order.append(name)
-        permit.release()
-
-    names = [("costly", COSTLY), ("cheap", 0.001), ("costlier", 10.0), ("cheapest", 0.0)]
-    tasks = [asyncio.ensure_future(wait(*each)) for each in names]
-    await asyncio.sleep(0)
-    held.release()
-    await asyncio.gather(*tasks)
-    assert order == ["costly", "cheap", "costlier", "cheapest"]
-    assert (gate.images.held, gate.waiting.held) == (0, 0)
 
 
 async def test_costly_images_take_half_of_the_queue():

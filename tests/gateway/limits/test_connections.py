@@ -124,13 +124,6 @@ def test_connection_with_a_recent_response_is_kept(connections, clock):
     assert (bool(recent.displaced), upload.displaced) == (True, None)
 
 
-def test_recent_response_does_not_keep_an_upload_out(connections):
-    recent, upload = answered(connections), uploading(connections, 1.0)
-    busy(connections)
-    busy(connections)
-    assert (bool(recent.displaced), upload.displaced) == (True, None)
-
-
 def test_stalled_reader_goes_before_an_upload(connections, clock):
     upload, reader = uploading(connections, 0.0), busy(connections)
     connections.stall(reader)
@@ -166,20 +159,6 @@ def test_displaced_connection_may_read_why(connections):
     assert (connections.reserves(upload), len(connections)) == (True, MOST)
     connections.remove(upload)
     assert not connections.reserves(upload)
-
-
-def test_seconds_without_reading_are_measured(connections, clock):
-    first, second, third = (busy(connections) for _ in range(MOST))
-    for connection in (first, second):
-        connections.stall(connection)
-    clock.seconds += 2
-    connections.read_on(first)
-    connections.stall(first)
-    connections.stall(second)  # as it did before
-    assert [connections.unread_seconds(each) for each in (first, second, third)] == [0, 2, 0]
-    connections.remove(second)
-    connections.stall(second)
-    assert connections.unread_seconds(second) == 0
 
 
 async def test_connection_that_is_lost_does_not_wait_to_begin(connections):

@@ -61,20 +61,3 @@ async def test_backlog_takes_its_share_of_the_time_and_new_work_does_not_wait():
         assert turns.run(lambda: None), "the backlog is not in the way"
         await asyncio.sleep(0)
     assert 3 <= spent[0] <= 0.5 / 0.002 / module.BACKLOG_SHARE + 1
-
-
-async def test_work_that_fails_stops_no_other():
-    turns, done = Turns(seconds=1.0), []
-    failures = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
-
-    def fail() -> None:
-        raise ValueError
-
-    for backlog in (False, True):
-        turns.enqueue(Participant("a"), fail, backlog=backlog)
-        turns.enqueue(Participant("b"), lambda: done.append("b"), backlog=backlog)
-    async with asyncio.timeout(10):
-        while len(done) < 2:  # noqa: ASYNC110  # no event
-            await asyncio.sleep(0.001)
-    assert len(failures) == 2
