@@ -22,27 +22,18 @@ def default_model(repository: Path, settings: Settings) -> str:
     If no variable or option names one, and the repository has only one model, that model is the default. If no
     configuration can be read, Triton reports the errors.
     """
-    wanted, explicit = settings.model, "model" in settings.model_fields_set
-    if not repository.is_dir():
-        raise NoDefaultModel(f"there is no model repository at {repository}: {HOW_TO_CHOOSE}")
     if not any(repository.glob("*/config.pbtxt")):
-        raise NoDefaultModel(
-            f"there are no models in {repository}: {HOW_TO_CHOOSE}, or add one to it with "
-            f"`gateway model add … --model-repository {repository}`"
-        )
+        raise NoDefaultModel(f"there are no models in {repository}: {HOW_TO_CHOOSE}, or run `gateway model add`")
     configs = read_model_configs(repository)
-    if wanted in configs or not configs:
-        return wanted
+    if settings.model in configs or not configs:
+        return settings.model
     names = models(configs)
-    if explicit:
-        raise NoDefaultModel(f"{repository} has no model {wanted!r}; {_there_are(names)}: correct {_how()}")
-    if len(names) == 1:
+    if len(names) == 1 and "model" not in settings.model_fields_set:
         return names[0]
-    if not names:
-        raise NoDefaultModel(
-            f"{repository} has no model that fits the gateway's contract: add one with `gateway model add`"
-        )
-    raise NoDefaultModel(f"{repository} has no model {wanted!r}; {_there_are(names)}: choose one with {_how()}")
+    raise NoDefaultModel(
+        f"{repository} has no model {settings.model!r}; it has {', '.join(names) or 'none that fits the contract'}: "
+        f"choose one with --model NAME or {variable('model')}, or run `gateway model add`"
+    )
 
 
 def models(configs: dict[str, ModelConfig]) -> list[str]:
@@ -50,11 +41,3 @@ def models(configs: dict[str, ModelConfig]) -> list[str]:
     serving = [name for name, config in configs.items() if not breaches(config)]
     versions = {ensemble for name in serving for ensemble in pinned_versions(name, serving)}
     return sorted(set(serving) - versions)
-
-
-def _there_are(names: list[str]) -> str:
-    return f"it has {', '.join(names)}" if names else "it has none"
-
-
-def _how() -> str:
-    return f"--model NAME or {variable('model')}"

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -25,36 +24,17 @@ MAX_MESSAGE_BYTES = 2**20
 """Maximum bytes of one message of the service."""
 MAX_FAULT_CHARACTERS = 500
 NORMAL = 1000
-FRAME_COLUMNS = ("frame", "seconds", "status", "label", "score", "frame_label", "frame_score", "dropped", "error")
+Row = dict[str, Any]
+"""The result of one frame; `label` and `score` are the sequence's if the stream has one."""
 
 
 class StreamRefused(UserError):
     """The service refused the stream or ended it; the message has the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class FrameAnswer:
-    """The result of one frame; `label` and `score` are the sequence's if the stream has one."""
-
-    frame: int
-    seconds: float
-    label: str
-    score: float
-    frame_label: str
-    frame_score: float
-    dropped: int
-    error: str
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """The row with FRAME_COLUMNS."""
-        status = "error" if self.error else "ok"
-        return {"status": status, **{name: getattr(self, name) for name in FRAME_COLUMNS if name != "status"}}
-
-
 def follow(
     url: str, frames: Iterable[VideoFrame], parameters: Mapping[str, object], api_key: str | None = None
-) -> Iterator[FrameAnswer]:
+) -> Iterator[Row]:
     """Send frames and yield their results in order; raises StreamRefused, and errors of reading the frames."""
     query = urlencode([(name, value) for name, value in parameters.items() if value is not None])
     address = f"{url.rstrip('/').replace('http', 'ws', 1)}/stream?{query}"
@@ -89,7 +69,7 @@ def _connected(address: str) -> socket.socket:
     return socket.create_connection((parts.hostname, port), timeout=OPEN_SECONDS)
 
 
-def _through(stream: ClientConnection, frames: Iterable[VideoFrame]) -> Iterator[FrameAnswer]:
+def _through(stream: ClientConnection, frames: Iterable[VideoFrame]) -> Iterator[Row]:
     """Send in a thread, and yield the results."""
     sent: deque[tuple[int, float]] = deque()
     failures: list[Exception] = []
@@ -115,7 +95,7 @@ def _through(stream: ClientConnection, frames: Iterable[VideoFrame]) -> Iterator
         raise failures[0]
 
 
-def _answers(stream: ClientConnection, sent: deque[tuple[int, float]]) -> Iterator[FrameAnswer]:
+def _answers(stream: ClientConnection, sent: deque[tuple[int, float]]) -> Iterator[Row]:
     """Yield results with the times of their frames, in the order in which the frames were `sent`."""
     fault = ""
     deadline = time.monotonic() + ANSWER_SECONDS
@@ -139,7 +119,7 @@ def _answers(stream: ClientConnection, sent: deque[tuple[int, float]]) -> Iterat
             raise StreamRefused(f"the service has ended the stream: {fault or _reason_of(exc)}") from exc
 
 
-def _answer(message: dict[str, Any], sent: deque[tuple[int, float]]) -> FrameAnswer:
+def _answer(message: dict[str, Any], sent: deque[tuple[int, float]]) -> Row:
     number = message["frame"]
     while sent and sent[0][0] < number:  # the service dropped them
         sent.popleft()
@@ -149,7 +129,17 @@ def _answer(message: dict[str, Any], sent: deque[tuple[int, float]]) -> FrameAns
     frame_label, frame_score = _best(message)
     label, score = _best(message["sequence"]) if message["sequence"] else (frame_label, frame_score)
     error = message["error"]["code"][:MAX_FAULT_CHARACTERS] if message["error"] else ""
-    return FrameAnswer(number, seconds, label, score, frame_label, frame_score, message["dropped"], error)
+    return {
+        "frame": number,
+        "seconds": seconds,
+        "status": "error" if error else "ok",
+        "label": label,
+        "score": score,
+        "frame_label": frame_label,
+        "frame_score": frame_score,
+        "dropped": message["dropped"],
+        "error": error,
+    }
 
 
 def _best(answer: dict[str, Any]) -> tuple[str, float]:

@@ -6,9 +6,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -177,13 +177,9 @@ def _wait(condition: Callable[[], Any], seconds: float, late: str) -> Any:  # no
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
-            _late(f"{late} after {seconds:g} s")
+            raise UserError(f"{late} after {seconds:g} s")
         time.sleep(POLL_SECONDS)
     return value
-
-
-def _late(text: str) -> NoReturn:
-    raise UserError(text)
 
 
 def _show(record: Record, api_key: str | None) -> bool:
@@ -198,15 +194,13 @@ def _show(record: Record, api_key: str | None) -> bool:
             health = client.get("/health/ready").json()["status"]
             answer = client.get("/models")
             models = (
-                ", ".join(_model(each) for each in answer.json()["models"])
+                ", ".join(f"{each['name']} version {each['version']}" for each in answer.json()["models"])
                 if answer.is_success
                 else f"not shown ({answer.status_code}): --api-key KEY or GATEWAY_API_KEY"
             )
     except (httpx.HTTPError, ValueError, KeyError):
         health = health if record.get("ready", True) else "starting"
-    since = datetime.fromisoformat(record["since"])
-    hours, minutes = divmod(int((datetime.now(UTC) - since).total_seconds()) // 60, 60)
-    when = f"since {since.astimezone():%Y-%m-%d %H:%M} ({hours} h {minutes} min)"
+    when = f"since {datetime.fromisoformat(record['since']).astimezone():%Y-%m-%d %H:%M}"
     lines = {
         "models": models,
         "from": record.get("model_repository"),
@@ -217,8 +211,3 @@ def _show(record: Record, api_key: str | None) -> bool:
     emit(f"{url}  {health}  gateway {record['command']}, process {record['pid']}, {when}")
     emit(*(f"  {name:7} {text}" for name, text in lines.items() if text))
     return bool(health == "ready")
-
-
-def _model(document: dict[str, Any]) -> str:
-    others = [each for each in document["versions"] if each != document["version"]]
-    return f"{document['name']} version {document['version']}{f' (also {chr(44).join(others)})' if others else ''}"

@@ -148,14 +148,11 @@ def _pip_install(target: Path, destination: Path) -> None:
         )
     if completed.returncode == 0:
         return
-    if "No module named pip" in completed.stderr:
-        raise RuntimeFetchFailed(f"{sys.executable} has no pip to fetch Triton with: run {sys.executable} -m ensurepip")
     # Behind "ERROR: Exception:" there is a traceback, whose last line has the reason.
     lines = [line for line in completed.stderr.splitlines() if line.strip() and not line.startswith("WARNING")] or [""]
     reason = next((line for line in reversed(lines) if line.startswith("ERROR") and line[-1] != ":"), lines[-1])
-    cause = "the package index does not answer" if "connection broken by" in completed.stderr else f"pip says: {reason}"
     raise RuntimeFetchFailed(
-        f"pip could not fetch nvidia-pytriton {WHEEL_VERSION}: {cause}. The first start needs a package index within "
+        f"pip could not fetch nvidia-pytriton {WHEEL_VERSION}: {reason}. The first start needs a package index within "
         f"reach (PIP_INDEX_URL and PIP_FIND_LINKS are honoured), or {destination} copied from a machine that has it: "
         "`gateway triton fetch` puts it there"
     )

@@ -64,8 +64,9 @@ def test_messages_of_the_gateway_are_parsed():
         connection.close()
 
     first, last = answers_of(talk, frames=3)
-    assert (first.label, first.score, first.seconds, first.error) == ("cat", 0.5, 0.0, "")
-    assert (last.frame, last.seconds, last.dropped, last.error) == (2, 0.2, 1, "timeout")
+    answer = {"label": "cat", "score": 0.5, "frame_label": "cat", "frame_score": 0.5}
+    assert first == answer | {"frame": 0, "seconds": 0.0, "status": "ok", "dropped": 0, "error": ""}
+    assert last == answer | {"frame": 2, "seconds": 0.2, "status": "error", "dropped": 1, "error": "timeout"}
 
 
 @pytest.mark.parametrize(
