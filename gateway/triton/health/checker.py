@@ -65,12 +65,9 @@ class HealthChecker:
         state = self.state
         if not state.probed:
             await self.follow()  # before any model counts as ready
-        with contextlib.suppress(GatewayError):
-            index = await self._endpoint.index()
-            if not state.recovering:  # a model that is being reloaded is not missing
-                state.expected.update(index)
-            state.forget_evicted({model.name for model in index.models if model.state == READY})
-            await self._probes.discover(index)
+        elif any(map(state.is_due, state.models.values())):
+            with contextlib.suppress(GatewayError):
+                await self._update(await self._endpoint.index())
         await asyncio.gather(*(self._probes.run(model) for model in list(state.models.values()) if state.is_due(model)))
         state.forget_unloaded()
         if self._recovery is None:
@@ -84,7 +81,7 @@ class HealthChecker:
             state.models_missing.set()
 
     async def follow(self) -> None:
-        """Read which versions answer, of each model that has several."""
+        """Read which models there are, and which versions answer, of each model that has several."""
         expected, asked_at = self.state.expected, self.state.clock()
         try:
             index = await self._endpoint.index()
@@ -94,7 +91,7 @@ class HealthChecker:
             return  # what is known stays
         except GatewayError:
             return
-        names = {model.name for model in index.models if model.state == READY}
+        names = await self._update(index)
         several = names & {name.rpartition(".v")[0] for name in names}
         for name in sorted(several | expected.rollouts.keys()):
             try:
@@ -105,6 +102,16 @@ class HealthChecker:
                 continue  # it is being loaded: what is known stays
             if expected.follow(config):
                 self._model_changed(name)
+
+    async def _update(self, index: RepositoryIndexResponse) -> set[str]:
+        """Take notice of Triton's models; returns those that are ready."""
+        ready = {model.name for model in index.models if model.state == READY}
+        if not self.state.recovering:  # a model that is being reloaded is not missing
+            self.state.expected.update(index)
+        self.state.forget_evicted(ready)
+        with contextlib.suppress(GatewayError):
+            await self._probes.discover(index)
+        return ready
 
     async def recover(self) -> None:
         """Reload the models that fail."""
