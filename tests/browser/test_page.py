@@ -182,6 +182,31 @@ def test_card_says_what_the_model_is(page: Page):
     expect(page.locator("#about-words")).to_be_hidden()
 
 
+@pytest.mark.parametrize("origins", [["*"], []], ids=str)
+def test_embed_code_shows_the_page_on_a_site_of_the_settings(context: BrowserContext, origins: list[str]):
+    with page_of(context, cors_origins=origins) as page:
+        expect(page.locator("#about-name")).to_have_text("colours")
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_role("button", name="Copy embed code").click()
+        expect(page.locator("#embed")).to_have_text("Copied")
+        code = page.evaluate("navigator.clipboard.readText()")
+        page.get_by_role("button", name="Copy link").click()
+        expect(page.locator("#link")).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()").endswith("?model=colours")
+        site = context.new_page()
+        said: list[str] = []
+        site.on("console", lambda message: said.append(message.text))
+        # Another origin, whose policy has no word about frames in it.
+        site.goto(page.url.replace("127.0.0.1", "localhost") + "openapi.json")
+        site.evaluate("code => (document.body.innerHTML = code)", code)
+        name = site.frame_locator("iframe").locator("#about-name")
+        if origins:
+            expect(name).to_have_text("colours")
+        else:
+            # Waits in the browser, which then has the message.
+            wait_for(lambda: site.evaluate("1") and any("frame-ancestors" in words for words in said))
+
+
 @pytest.mark.parametrize("access", ["open", "key"])
 def test_metrics_that_need_a_key_have_no_link(context: BrowserContext, tmp_path, access: str):
     add_key(tmp_path / "keys", "page")

@@ -66,12 +66,6 @@ def test_content_security_policy_allows_nothing_inline_or_external(client: Clien
     assert [words for words in ("unsafe", "//") if words in policy] == []
 
 
-def test_pages_of_listed_origins_may_have_the_page_in_a_frame():
-    with client_of(StubBackend(), cors_origins=["https://app.example"]) as client:
-        policy = client.get("/").headers["content-security-policy"]
-    assert policy.endswith("frame-ancestors 'self' https://app.example")
-
-
 def test_page_knows_the_errors_that_are_worth_a_retry():
     image_codes = {error.code for error in errors_of(installed()) if issubclass(error, errors.ImageError)}
     file_faults = set(re.findall(r'^  "(\w+)",$', text_of("entry.js"), flags=re.MULTILINE))

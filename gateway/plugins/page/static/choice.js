@@ -104,6 +104,13 @@ function link() {
   return address.href;
 }
 
+const FRAME = 'width="100%" height="840" style="border: 0" allow="camera; clipboard-write" loading="lazy"';
+/** The page in a frame of another page, high enough for an example with its answer. */
+function embedded() {
+  const [address, title] = [link(), $("about-name").textContent].map((text) => text.replaceAll("&", "&amp;").replaceAll('"', "&quot;"));
+  return `<iframe src="${address}" title="${title}" ${FRAME}></iframe>`;
+}
+
 /** A multi-label model selects the likely labels itself. */
 function offerLikely() {
   const likely = $("likely");
@@ -141,6 +148,7 @@ export function onChoice(changed) {
   }
   $("copy").addEventListener("click", () => copy($("code").value, $("copy")));
   $("link").addEventListener("click", () => copy(link(), $("link")));
+  $("embed").addEventListener("click", () => copy(embedded(), $("embed")));
 }
 
 export const tabShown = () => $("main").dataset.tab;
