@@ -60,7 +60,7 @@ def calibrate(
 
         gateway model evaluate flowers photos/test --version 2
     """
-    from gateway_models.networks.add_step import add_step
+    from gateway_models.networks.add import add_step
     from gateway_models.networks.model_source import network_labels
     from gateway_models.proof.calibrate import calibrate as run
     from gateway_models.proof.calibrate import check_calibration, scored

@@ -52,7 +52,7 @@ def postprocess(
 
         gateway model postprocess flowers my_step.py:regroup --labels groups.txt --trust
     """
-    from gateway_models.networks.add_step import add_step
+    from gateway_models.networks.add import add_step
     from gateway_models.repository.after import FunctionStep, read_step
 
     found = read_step(step)

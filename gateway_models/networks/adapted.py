@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.repository.spec import ModelSpec
 
 PLAIN = "float32-nchw"
@@ -59,10 +59,10 @@ def arranged(images: Tensor, form: Form) -> Tensor:
 
 
 def chosen(output: object, which: str) -> Tensor:
-    """The scores among a network's outputs, by name or number; raises ModelFileError that lists the outputs."""
+    """The scores among a network's outputs, by name or number; raises ModelError that lists the outputs."""
     if isinstance(output, Tensor):
         if which not in {"", "0"}:
-            raise ModelFileError(f"it has one output, so --output {which} selects nothing: leave it out")
+            raise ModelError(f"it has one output, so --output {which} selects nothing: leave it out")
         return output
     parts = _parts(output)
     tensors = {name: part for name, part in parts.items() if isinstance(part, Tensor)}
@@ -76,7 +76,7 @@ def chosen(output: object, which: str) -> Tensor:
             return part
     there = ", ".join(f"{name} {list(part.shape)}" for name, part in tensors.items()) or "none of them a tensor"
     lacks = f"has no output {which!r} among " if which else "gives "
-    raise ModelFileError(
+    raise ModelError(
         f"it {lacks}a {type(output).__name__} of {len(parts)} ({there}) but one tensor of scores is expected: choose "
         "it with --output NAME, or by its number from 0"
     )
@@ -142,4 +142,4 @@ def _parts(output: object) -> dict[str, object]:
         return {str(name): part for name, part in output.items()}
     if isinstance(output, (list, tuple)):
         return {str(number): part for number, part in enumerate(output)}
-    raise ModelFileError(f"it gives a {type(output).__name__}, but a tensor of scores is expected")
+    raise ModelError(f"it gives a {type(output).__name__}, but a tensor of scores is expected")

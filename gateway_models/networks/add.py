@@ -1,5 +1,6 @@
 """`gateway model add`: from a trained network to a model repository entry."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from gateway.values.rollout import Rollout
 from gateway_models.networks.add_checks import (
     check_folders_are_free,
     check_same,
+    check_step_trust,
     check_trust,
     check_written,
     check_zero_shot,
@@ -19,21 +21,15 @@ from gateway_models.networks.add_checks import (
 )
 from gateway_models.networks.after import NetworkOutputs, check_step, completed_step, outputs_of
 from gateway_models.networks.cpu_form import with_cpu_form
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.functions import FunctionConfig
 from gateway_models.networks.isolation import Job, Report, Task, work
-from gateway_models.networks.model_source import (
-    Source,
-    SourceError,
-    find_labels,
-    find_preprocessing,
-    find_source,
-    network_labels,
-)
+from gateway_models.networks.model_source import Source, find_labels, find_preprocessing, find_source, network_labels
 from gateway_models.networks.served_memory import with_memory
-from gateway_models.repository.after import FunctionStep
+from gateway_models.repository.after import AfterStep, FunctionStep, StepError
 from gateway_models.repository.card import read_pictures, write_pictures
 from gateway_models.repository.entry import Entry, EntryError, Outcome, Version, check_name, entry_names, read_entry
-from gateway_models.repository.manage import use, user
+from gateway_models.repository.manage import entry_with_version, use, user
 from gateway_models.repository.preprocessing import AS_PIXELS
 from gateway_models.repository.retired import next_version
 from gateway_models.repository.spec import Format, ModelSpec, Precision
@@ -209,6 +205,61 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
     return spec
 
 
+def add_step(
+    step: AfterStep,
+    repository: Path,
+    name: str,
+    base: int | None,
+    report: Report,
+    *,
+    labels: Path | None = None,
+    include: Sequence[Path] = (),
+    trust: bool = False,
+) -> tuple[Entry, int]:
+    """Add a version that runs the network of version `base`, None for the one in use, and then the step.
+
+    Keeps a calibration of the base, unless the step has another one. Returns the entry and the number of the new
+    version, which is not put into use. Raises UserError; the repository is then unchanged.
+    """
+    old = entry_with_version(repository, name, base)
+    base = base or old.in_use
+    below = old.versions[base]
+    step = _on_top_of(below.spec.after, step, f"version {base} of {name}")
+    check_step_trust(step, trust=trust)
+    spec = replace(
+        below.spec,
+        after=step,
+        after_labels=labels,
+        include=(*below.spec.include, *include),
+        trust=below.spec.trust or trust,
+    )
+    outputs = outputs_of(below.spec, below.outcome, network_labels(old, repository))
+    found = check_step(replace(spec, include=tuple(include)), outputs)
+    assert found is not None
+    number = next_version(repository, name, old.versions)
+    with staging(repository) as folder:
+        found = completed_step(found, spec, outputs, folder / "step", report)
+        spec = replace(below.spec, after=found, trust=spec.trust)
+        version = Version(spec, below.outcome, network=old.network_of(base))
+        entry = replace(old, versions={**old.versions, number: version})
+        extend(old, entry, None, repository, folder / "step", outputs.labels)
+    return entry, number
+
+
+def _on_top_of(below: AfterStep | None, step: AfterStep, version: str) -> AfterStep:
+    """The step with the calibration of the step that it replaces; raises StepError if one of them is a function."""
+    if below is None:
+        return step
+    if isinstance(below, FunctionStep) or isinstance(step, FunctionStep):
+        raise StepError(
+            f"{version} has a step already ({below.described()}), which this one would replace: name a version without "
+            "one by --version"
+        )
+    if step.temperature == 1 and not step.bias:
+        return replace(step, temperature=below.temperature, bias=below.bias)
+    return step
+
+
 def with_labels(source: Source, repository: Path, report: Report) -> Source:
     """The source with the labels of its file, which may have to be loaded for them."""
     if not source.framework or not source.framework.has_labels:
@@ -217,7 +268,7 @@ def with_labels(source: Source, repository: Path, report: Report) -> Source:
     labels = work(job, report, TypeAdapter(tuple[str, ...]))
     given = source.spec.labels and find_labels(source, source.spec.labels)
     if given and given != labels and sorted(given) == sorted(labels):
-        raise SourceError(
+        raise ModelError(
             f"{source.spec.labels} has the classes in another order than the model: leave --labels out, since the "
             "model has them"
         )

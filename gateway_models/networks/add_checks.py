@@ -5,8 +5,9 @@ from pathlib import Path
 
 from gateway.machine.gpus import gpu_count
 from gateway_local.paths import at
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM
-from gateway_models.networks.model_source import Source, SourceError, network_labels
+from gateway_models.networks.model_source import Source, network_labels
 from gateway_models.repository.after import AfterStep, FunctionStep
 from gateway_models.repository.entry import Entry, EntryError, classifier_of, entry_names, preprocessor_of, read_entry
 from gateway_models.repository.retired import next_version, retired
@@ -18,41 +19,41 @@ SHARED = {"features": "embeddings", "format": "format", "multi_label": "multi la
 
 
 def check_trust(source: Source) -> None:
-    """Raise SourceError where adding a source runs its code, and the user did not allow that."""
+    """Raise ModelError where adding a source runs its code, and the user did not allow that."""
     check_step_trust(source.spec.after, trust=source.spec.trust)
     if source.function and not source.spec.trust:
         raise _is_code(source.function.path.name)
     if source.kind == "exported" and not source.spec.trust:
-        raise SourceError(f"{source.spec.source}: {UNTRUSTED_PROGRAM}")
+        raise ModelError(f"{source.spec.source}: {UNTRUSTED_PROGRAM}")
     code = source.framework.code if source.framework else ""
     if source.framework and code and not source.spec.trust:
         path = Path(source.spec.source)
-        raise SourceError(
+        raise ModelError(
             f"{path} is {source.framework.content}: {code}. If its author may run code here, with your rights, add "
             f"--trust. Or {source.framework.by_hand(path)}"
         )
 
 
 def check_zero_shot(source: Source) -> None:
-    """Raise SourceError where --zero-shot or --prompt would have no effect."""
+    """Raise ModelError where --zero-shot or --prompt would have no effect."""
     spec = source.spec
     if spec.zero_shot and source.kind != "huggingface":
-        raise SourceError(
+        raise ModelError(
             "--zero-shot is for a CLIP-like model of Hugging Face, huggingface:OWNER/NAME or its folder: use --labels "
             "for the classes of a trained classifier"
         )
     if spec.prompts != (PROMPT,) and not spec.texts:
-        raise SourceError("--prompt is for --zero-shot FILE, the labels that it is filled with")
+        raise ModelError("--prompt is for --zero-shot FILE, the labels that it is filled with")
 
 
 def check_step_trust(step: AfterStep | None, *, trust: bool) -> None:
-    """Raise SourceError if the post-processing step is code, and the user did not allow that it runs."""
+    """Raise ModelError if the post-processing step is code, and the user did not allow that it runs."""
     if isinstance(step, FunctionStep) and not trust:
         raise _is_code(step.source)
 
 
-def _is_code(name: str) -> SourceError:
-    return SourceError(
+def _is_code(name: str) -> ModelError:
+    return ModelError(
         f"{name} is code. It runs when it is tested here, and later in Triton, with your rights: read it, then add "
         "--trust"
     )
@@ -81,7 +82,7 @@ def entry_to_extend(name: str, version: int | None, repository: Path) -> Entry |
 
 
 def check_written(own: Format, written_as: Format, spec: ModelSpec) -> None:
-    """Raise SourceError where a network of format `own` cannot be written as `written_as` with a spec's options."""
+    """Raise ModelError where a network of format `own` cannot be written as `written_as` with a spec's options."""
     made_of_function, as_function = own is Format.FUNCTION, written_as is Format.FUNCTION
     as_onnx, as_torchscript = written_as is Format.ONNX, written_as is Format.TORCHSCRIPT
     serving = spec.serving
@@ -119,7 +120,7 @@ def check_written(own: Format, written_as: Format, spec: ModelSpec) -> None:
     ]
     for applies, reason in conflicts:
         if applies:
-            raise SourceError(reason)
+            raise ModelError(reason)
 
 
 def default_tensor(written_as: Format) -> ImageTensor:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from torch import Tensor
 
 from gateway.values.labels import read_labels
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.functions import CODE, adapter_of, find_function, write_adapter
 from gateway_models.networks.isolation import Job, Report, Task, work
 from gateway_models.repository.after import AfterStep, DeclaredStep, FunctionStep, StepError, resolved
@@ -90,7 +90,7 @@ def outputs_of(spec: ModelSpec, outcome: Outcome, labels: Sequence[str]) -> Netw
 
 
 def do_step(job: Job) -> bool:
-    """Try the step in a job's folder on made-up scores; whether it takes embeddings. Raises ModelFileError."""
+    """Try the step in a job's folder on made-up scores; whether it takes embeddings. Raises ModelError."""
     config = json.loads((job.folder / STEP).read_text())
     adapter = adapter_of(job.folder, ADAPTER)
     rng = np.random.default_rng(0)
@@ -106,25 +106,25 @@ def do_step(job: Job) -> bool:
             step(scores[[row]], embeddings[[row]] if step.takes_embeddings else None)[0] for row in range(PROBE_ROWS)
         ]
     except adapter.UserCodeError as exc:
-        raise ModelFileError(str(exc)) from exc
+        raise ModelError(str(exc)) from exc
     except (Exception, SystemExit) as exc:
         traceback.print_exc()
-        raise ModelFileError(
+        raise ModelError(
             f"on made-up scores, float32 {list(scores.shape)}, it failed with {adapter.described(exc)}"
         ) from exc
     if not np.allclose(together, np.stack(alone), rtol=1e-3, atol=1e-5):
-        raise ModelFileError("an image's scores depend on the other images of the batch: each row must be its own")
+        raise ModelError("an image's scores depend on the other images of the batch: each row must be its own")
     takes_embeddings: bool = step.takes_embeddings
     return takes_embeddings
 
 
 def load_step(folder: Path) -> Callable[[Tensor], Tensor]:
-    """The step of a folder as a function of rows [N, classes + size]; raises ModelFileError."""
+    """The step of a folder as a function of rows [N, classes + size]; raises ModelError."""
     adapter = adapter_of(folder, ADAPTER)
     try:
         step = adapter.ServedStep(folder)
     except adapter.UserCodeError as exc:
-        raise ModelFileError(str(exc)) from exc
+        raise ModelError(str(exc)) from exc
     return lambda rows: torch.from_numpy(step.of_rows(rows.numpy()))
 
 

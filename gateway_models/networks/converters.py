@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import chosen
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.frameworks import Framework
 from gateway_models.networks.job_checks import report
 from gateway_models.repository.spec import ModelSpec
@@ -40,7 +40,7 @@ class Network:
 
 
 def open_network(framework: Framework, spec: ModelSpec) -> Network:
-    """Load the model of a spec by its framework; raises ModelFileError."""
+    """Load the model of a spec by its framework; raises ModelError."""
     openers = {each.__name__: each for each in (keras_model, sklearn_pickle, skops_pipeline)}
     return openers[framework.opener](spec, f" Or {framework.by_hand(Path(spec.source))}")
 
@@ -54,7 +54,7 @@ def keras_model(spec: ModelSpec, elsewhere: str) -> Network:
     import keras
 
     if keras.backend.backend() != "torch":
-        raise ModelFileError("Keras is set to run by another library: unset KERAS_BACKEND")
+        raise ModelError("Keras is set to run by another library: unset KERAS_BACKEND")
     try:
         with tempfile.TemporaryDirectory(prefix="keras-") as folder:
             # Keras chooses the reader by the name, which need not fit the content.
@@ -64,7 +64,7 @@ def keras_model(spec: ModelSpec, elsewhere: str) -> Network:
     except Exception as exc:  # of Keras, h5py and the model's own classes
         trust = " If its author may run code here, add --trust." * ("safe_mode" in str(exc) and not spec.trust)
         reason = _first(str(exc).rpartition("Exception encountered: ")[2])
-        raise ModelFileError(f"Keras {keras.__version__} cannot load it: {reason}.{trust}{elsewhere}") from exc
+        raise ModelError(f"Keras {keras.__version__} cannot load it: {reason}.{trust}{elsewhere}") from exc
     network = _Keras(model, spec.output)
 
     def write(target: Path, side: int) -> None:
@@ -72,7 +72,7 @@ def keras_model(spec: ModelSpec, elsewhere: str) -> Network:
 
         shape = model.input_shape
         if not isinstance(shape, tuple) or len(shape) != 4:
-            raise ModelFileError(f"it takes {shape}, but a batch of images [N, {side}, {side}, 3] is expected")
+            raise ModelError(f"it takes {shape}, but a batch of images [N, {side}, {side}, 3] is expected")
         example = torch.rand((2, *(size or side for size in shape[1:])))
         onnx.save(onnx_graph.from_module(network, side, example=example, advice=elsewhere.strip()), target)
 
@@ -107,9 +107,9 @@ def skops_pipeline(spec: ModelSpec, elsewhere: str) -> Network:
     try:
         unknown = io.get_untrusted_types(file=spec.source)
     except Exception as exc:  # of skops, json and zipfile
-        raise ModelFileError(f"skops cannot read it: {_first(exc)}") from exc
+        raise ModelError(f"skops cannot read it: {_first(exc)}") from exc
     if unknown and not spec.trust:
-        raise ModelFileError(
+        raise ModelError(
             f"it has types that skops does not trust: {', '.join(unknown)}. If its author may run code here, add "
             "--trust"
         )
@@ -125,7 +125,7 @@ def _pipeline(load: Callable[[], Any], elsewhere: str) -> Network:
         try:
             pipeline = load()
         except Exception as exc:  # its code may raise anything
-            raise ModelFileError(
+            raise ModelError(
                 f"scikit-learn {sklearn.__version__} cannot load it: {type(exc).__name__}: {_first(exc)}.{elsewhere}"
             ) from exc
     if any(each.category.__name__ == "InconsistentVersionWarning" for each in caught):
@@ -134,7 +134,7 @@ def _pipeline(load: Callable[[], Any], elsewhere: str) -> Network:
             "answers may differ: install that release, or save it again"
         )
     if not hasattr(pipeline, "predict_proba"):
-        raise ModelFileError(
+        raise ModelError(
             f"it is a {type(pipeline).__name__} without predict_proba: a classifier that gives probabilities, or a "
             "pipeline that ends in one, is expected; CalibratedClassifierCV makes one of any classifier"
         )
@@ -142,7 +142,7 @@ def _pipeline(load: Callable[[], Any], elsewhere: str) -> Network:
     def run(images: Tensor) -> Tensor:
         scores = pipeline.predict_proba(images.reshape(len(images), -1).numpy())
         if not isinstance(scores, np.ndarray) or scores.ndim != 2:
-            raise ModelFileError("it gives several answers for an image, but one probability a class is expected")
+            raise ModelError("it gives several answers for an image, but one probability a class is expected")
         return torch.from_numpy(scores.astype(np.float32))
 
     def write(target: Path, side: int) -> None:
@@ -160,7 +160,7 @@ def _pipeline(load: Callable[[], Any], elsewhere: str) -> Network:
                 target_opset={"": 18, "ai.onnx.ml": 3},
             )
         except Exception as exc:  # skl2onnx has no common base class
-            raise ModelFileError(f"skl2onnx cannot convert it: {_first(exc)}.{elsewhere}") from exc
+            raise ModelError(f"skl2onnx cannot convert it: {_first(exc)}.{elsewhere}") from exc
         helper, numbers, graph = onnx.helper, onnx.TensorProto, model.graph
         graph.initializer.append(helper.make_tensor("pixels/shape", numbers.INT64, [2], [-1, size]))
         graph.node.insert(0, helper.make_node("Reshape", ["pixels", "pixels/shape"], ["flat"]))
@@ -174,14 +174,14 @@ def _pipeline(load: Callable[[], Any], elsewhere: str) -> Network:
 
 
 def _channels(size: int, side: int, elsewhere: str) -> int:
-    """The channels of images of `side` pixels that are `size` numbers; raises ModelFileError for another size."""
+    """The channels of images of `side` pixels that are `size` numbers; raises ModelError for another size."""
     for channels, option in ((1, " --grayscale"), (3, "")):
         other = math.isqrt(size // channels)
         if channels * other * other == size:
             if other == side:
                 return channels
-            raise ModelFileError(f"it takes {size} numbers for an image: use --crop {other}{option}")
-    raise ModelFileError(
+            raise ModelError(f"it takes {size} numbers for an image: use --crop {other}{option}")
+    raise ModelError(
         f"it takes {size} numbers for an image, which are not the pixels of a square one: they are computed before the "
         f"pipeline.{elsewhere}"
     )

@@ -11,11 +11,10 @@ from gateway.errors import UserError
 from gateway_local import cpu_network
 from gateway_local.cpu_network import CpuNetwork, CpuRuntime
 from gateway_models.networks import onnx_graph
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import Job, Report, Task, WorkFailed, work
 from gateway_models.networks.job_checks import ALLOWED
 from gateway_models.networks.job_checks import report as report_to_parent
-from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.onnx_runner import session_of
 from gateway_models.networks.photographs import as_tensors
 from gateway_models.networks.probe import probe_batches
@@ -33,14 +32,14 @@ ROUNDING = 1e-6
 def with_cpu_form(job: Job, outcome: Outcome, report: Report) -> Outcome:
     """Write cpu.json and maybe cpu.onnx next to the TorchScript of a job; other formats have neither.
 
-    Raises SourceError if the spec asks for ONNX Runtime and it cannot run the network with the same answers.
+    Raises ModelError if the spec asks for ONNX Runtime and it cannot run the network with the same answers.
     """
     if outcome.format is not Format.TORCHSCRIPT:
         return outcome
     wanted = job.spec.serving.cpu_runtime
     found = _chosen(job, report)
     if wanted is CpuRuntime.ONNXRUNTIME and found.runtime is not wanted:
-        raise SourceError(f"--cpu-runtime onnxruntime is not possible: {found.reason}. Leave it out")
+        raise ModelError(f"--cpu-runtime onnxruntime is not possible: {found.reason}. Leave it out")
     cpu_network.write(found, job.file(Format.TORCHSCRIPT))
     report(f"on a CPU it runs by {found.runtime.described}: {found.reason}")
     return replace(outcome, cpu_runtime=found.runtime)
@@ -56,7 +55,7 @@ def _chosen(job: Job, report: Report) -> CpuNetwork:
         return CpuNetwork(CpuRuntime.TORCHSCRIPT, "it is served on GPUs alone")
     try:
         return work(replace(job, task=Task.CPU_FORM), report, TypeAdapter(CpuNetwork))
-    except (ModelFileError, WorkFailed) as exc:
+    except (ModelError, WorkFailed) as exc:
         return CpuNetwork(CpuRuntime.TORCHSCRIPT, str(exc))
 
 

@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.errors import UserError
 from gateway.machine.capacity import MIB, NetworkRuntime
 from gateway.triton.configs import parameters, read_model_config
 from gateway.triton.contract import CLASSIFIER, CPU_RUNTIME_PARAMETER, ENSEMBLE_MODEL, PREPROCESSOR
@@ -19,6 +18,7 @@ from gateway.values.extras import install
 from gateway_local import cpu_network
 from gateway_local.config_text import with_parameter
 from gateway_local.cpu_network import CpuRuntime
+from gateway_models.networks.errors import ModelError
 from gateway_models.repository.entry import RECORD, Entry, Outcome, Version, write_record
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
@@ -34,10 +34,6 @@ STAMP = "stamp.json"
 INPUT_SIZE = 224
 
 Report = Callable[[str], None]
-
-
-class ModelRepositoryError(UserError):
-    """A model repository does not fit the model to be written; the message names the line to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +99,7 @@ def export(recipe: Recipe, repository: Path, report: Report) -> Path:
     """Write a recipe's model.pt and labels.txt into `repository`/classifier and return the path of model.pt.
 
     Nothing is written if both exist with the same stamp. `report` receives a sentence for each step that takes
-    time. Raises ModelRepositoryError or torchscript.ExportError.
+    time. Raises ModelError or torchscript.ModelError.
     """
     check_preprocessing(recipe, repository)
     path = repository / CLASSIFIER / "1" / "model.pt"
@@ -111,9 +107,7 @@ def export(recipe: Recipe, repository: Path, report: Report) -> Path:
     try:
         stamp = recipe.stamp()
     except PackageNotFoundError as exc:
-        raise ModelRepositoryError(
-            f"{recipe.name} needs {exc.name}, which is not installed: {install('local')}"
-        ) from exc
+        raise ModelError(f"{recipe.name} needs {exc.name}, which is not installed: {install('local')}") from exc
     record = repository / ENSEMBLE_MODEL / RECORD
     if labels.is_file() and read_stamp(path) == stamp:
         return path
@@ -153,15 +147,15 @@ def _set_cpu_runtime(path: Path, runtime: CpuRuntime) -> None:
 
 
 def check_preprocessing(recipe: Recipe, repository: Path) -> None:
-    """Raise ModelRepositoryError where the repository's preprocessor does not prepare images as the model needs."""
+    """Raise ModelError where the repository's preprocessor does not prepare images as the model needs."""
     path = repository / PREPROCESSOR / "config.pbtxt"
     try:
         given = parameters(read_model_config(path))
     except (OSError, ValueError) as exc:
-        raise ModelRepositoryError(f"cannot read the preprocessor's configuration: {exc}") from exc
+        raise ModelError(f"cannot read the preprocessor's configuration: {exc}") from exc
     differences = recipe.preprocessing.differences(given)
     if differences:
-        raise ModelRepositoryError(f"{path} does not fit {recipe.name}: {'; '.join(differences)}")
+        raise ModelError(f"{path} does not fit {recipe.name}: {'; '.join(differences)}")
 
 
 def read_stamp(path: Path) -> str | None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
-from gateway.errors import UserError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.frameworks import Framework, recognised
 
 HEAD_BYTES = 64
@@ -16,10 +16,6 @@ MAX_OPCODES = 200_000
 """Opcodes of one pickle that are inspected; the first thousands identify it."""
 MAX_PICKLE_BYTES = 16 * 2**20
 """Bytes of one pickle that are read: a zip of one megabyte may inflate to gigabytes."""
-
-
-class ModelFileError(UserError):
-    """A file contains no model that can be served; the message names its content and what to do instead."""
 
 
 class FileKind(StrEnum):
@@ -64,7 +60,7 @@ Content = FileKind | Framework
 
 
 def kind_of(path: Path) -> Content:
-    """Detect a file's kind from its content; raises ModelFileError if it cannot be read."""
+    """Detect a file's kind from its content; raises ModelError if it cannot be read."""
     try:
         with path.open("rb") as file:
             head = file.read(HEAD_BYTES)
@@ -77,7 +73,7 @@ def kind_of(path: Path) -> Content:
         if framework := recognised(head=head):
             return framework
     except (OSError, zipfile.BadZipFile) as exc:
-        raise ModelFileError(f"cannot read {path}: {exc}") from exc
+        raise ModelError(f"cannot read {path}: {exc}") from exc
     if head[8:10] == b'{"':
         return FileKind.SAFETENSORS
     # ModelProto starts with ir_version, field 1, a small varint, and then opset_import or producer_name.
@@ -91,12 +87,12 @@ def kind_of(path: Path) -> Content:
     return FileKind.UNKNOWN
 
 
-def refuse(path: Path, kind: Content) -> ModelFileError:
+def refuse(path: Path, kind: Content) -> ModelError:
     """The error for a file that is not a servable model."""
     if isinstance(kind, Framework):
-        return ModelFileError(f"{path} is {kind.content}: {kind.by_hand(path)}")
+        return ModelError(f"{path} is {kind.content}: {kind.by_hand(path)}")
     advice = ADVICE[kind].replace("{path}", str(path)).replace("{export}", EXPORT)
-    return ModelFileError(f"{path} is {kind.value}: {advice}")
+    return ModelError(f"{path} is {kind.value}: {advice}")
 
 
 def alone(path: Path) -> str:

@@ -9,12 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.errors import UserError
 from gateway.values.extras import install
-
-
-class FrameworkError(UserError):
-    """A model of another framework cannot be converted here; the message names what to do."""
+from gateway_models.networks.errors import ModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +49,11 @@ class Framework:
         return self.elsewhere.replace("{path}", str(path)).replace("{stem}", path.stem)
 
     def check(self, path: Path) -> None:
-        """Raise FrameworkError where a file of this kind cannot be converted here."""
+        """Raise ModelError where a file of this kind cannot be converted here."""
         if not self.opener:
-            raise FrameworkError(f"{path} is {self.content}: {self.by_hand(path)}")
+            raise ModelError(f"{path} is {self.content}: {self.by_hand(path)}")
         if missing := self.missing():
-            raise FrameworkError(
+            raise ModelError(
                 f"{path} is {self.content}, and {' and '.join(missing)} must be installed to convert it: "
                 f"{install('converters')}. Or {self.by_hand(path)}"
             )

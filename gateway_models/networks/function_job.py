@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.functions import FUNCTION, FunctionConfig, load_staged
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import activation_of, check_pixels, outcome_of, probe_batches_of, probed, report
@@ -27,13 +27,13 @@ def do_function(job: Job) -> Outcome:
         try:
             scores: Tensor = function.scores(images)
         except adapter.UserCodeError as exc:
-            raise ModelFileError(str(exc)) from exc
+            raise ModelError(str(exc)) from exc
         except (Exception, SystemExit) as exc:
             for line in traceback.format_exc().splitlines():
                 report(line)
             _, _, order = function.input.partition("-")
             shape = [len(images), 3, job.side, job.side] if order == "nchw" else [len(images), job.side, job.side, 3]
-            raise ModelFileError(
+            raise ModelError(
                 f"on a batch of made-up images, {function.input.partition('-')[0]} {shape}, it failed with "
                 f"{adapter.described(exc)}"
             ) from exc

@@ -12,17 +12,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import UserError
 from gateway_client.files import files_below
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 
 FUNCTION, CODE, ADAPTER, MODEL = "function.json", "code", "served_function.py", "model.py"
 SERVED_CODE = "served_code.py"
 _SOURCE = re.compile(r"(?P<path>.+\.py)(:(?P<name>[^:/]*))?")
-
-
-class FunctionSourceError(UserError):
-    """A Python function cannot be added as it is; the message names the reason and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +54,11 @@ class FunctionSource:
             shutil.copyfile(path, copy)
 
     def _files(self) -> dict[str, Path]:
-        """The path in code/ and the source path of each file; raises FunctionSourceError."""
+        """The path in code/ and the source path of each file; raises ModelError."""
         found = {self.path.name: self.path}
         for include in self.include:
             if not include.exists():
-                raise FunctionSourceError(f"--include names {include}, which does not exist")
+                raise ModelError(f"--include names {include}, which does not exist")
             for path in files_below(include) if include.is_dir() else [include]:
                 if "__pycache__" not in path.parts:
                     found[str(path.relative_to(include.parent))] = path
@@ -90,16 +85,16 @@ def is_function(text: str) -> bool:
 
 
 def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
-    """Parse FILE.py:NAME without running the file; raises FunctionSourceError."""
+    """Parse FILE.py:NAME without running the file; raises ModelError."""
     match = _SOURCE.fullmatch(text)
     assert match is not None
     path = Path(match["path"]).expanduser().absolute()
     if not path.is_file():
-        raise FunctionSourceError(f"there is no file {path}")
+        raise ModelError(f"there is no file {path}")
     if not path.stem.isidentifier():
-        raise FunctionSourceError(f"{path.name} cannot be imported: name it with letters, digits and _ only")
+        raise ModelError(f"{path.name} cannot be imported: name it with letters, digits and _ only")
     if not match["name"]:
-        raise FunctionSourceError(f"which of its functions is it? Use {path.name}:NAME")
+        raise ModelError(f"which of its functions is it? Use {path.name}:NAME")
     return FunctionSource(path, match["name"], tuple(each.expanduser().absolute() for each in include))
 
 
@@ -124,7 +119,7 @@ def adapter_of(folder: Path, name: str = ADAPTER) -> Any:  # noqa: ANN401  # a m
 
 
 def load_staged(folder: Path) -> tuple[Any, Any]:
-    """The function in a folder that FunctionSource.stage wrote, and its adapter module; raises ModelFileError.
+    """The function in a folder that FunctionSource.stage wrote, and its adapter module; raises ModelError.
 
     This executes the user's code: only the processes of `jobs` call it.
     """
@@ -132,4 +127,4 @@ def load_staged(folder: Path) -> tuple[Any, Any]:
     try:
         return adapter.ServedFunction(folder, "cpu"), adapter
     except adapter.UserCodeError as exc:
-        raise ModelFileError(str(exc)) from exc
+        raise ModelError(str(exc)) from exc

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.errors import UserError
 from gateway.values.extras import install
 from gateway.values.labels import numbered
 from gateway.values.text_files import read_text
 from gateway_client.files import is_hidden
+from gateway_models.networks.errors import ModelError
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file
 
@@ -55,10 +55,6 @@ UNNAMED = re.compile(r"LABEL_\d+")
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-class HubError(UserError):
-    """A folder or a name is not a classifier that can be served; the message names the reason and what to do."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
     """A folder of transformers or timm, inspected without loading it.
@@ -89,15 +85,15 @@ class ModelFolder:
 
 
 def read_folder(path: Path, *, zero_shot: bool = False) -> ModelFolder:
-    """Inspect a folder, with `zero_shot` one of two towers; raises HubError or PreprocessingError."""
+    """Inspect a folder, with `zero_shot` one of two towers; raises ModelError or PreprocessingError."""
     config = read_config(path / CONFIG)
     for weights in _matching(path, WEIGHTS):
         if not weights.is_file():
-            raise HubError(f"{weights} is not a regular file")
+            raise ModelError(f"{weights} is not a regular file")
     if not weights_in(path):
         others = [each.name for each in path.iterdir() if each.suffix in {".bin", ".pt", ".pth", ".h5", ".msgpack"}]
         there = f"{others[0]}, which is not supported" if others else "no weights"
-        raise HubError(
+        raise ModelError(
             f"{path} has {there}: model.safetensors is expected, which model.save_pretrained(folder) of transformers "
             "and timm.models.save_for_hf(model, folder, safe_serialization=True) write"
         )
@@ -108,24 +104,24 @@ def read_folder(path: Path, *, zero_shot: bool = False) -> ModelFolder:
     tokenizer = path / "tokenizer_config.json"
     for file in (path / CONFIG, *([tokenizer] if zero_shot and tokenizer.is_file() else [])):
         if code := _names_code(read_config(file)):
-            raise HubError(
+            raise ModelError(
                 f"{path} contains or references code ({code} in {file.name}), which is not run. If you trust it, "
                 "load it in Python and export it: `gateway model add model.pt2`"
             )
     if zero_shot:
         if architecture in ZERO_SHOT:
             return ModelFolder(path, (), _preprocessing(path))
-        raise HubError(
+        raise ModelError(
             f"{path} has {architecture or 'no architecture'}, and --zero-shot needs {' or '.join(ZERO_SHOT)}, as CLIP, "
             "OpenCLIP and SigLIP have them on Hugging Face"
         )
     if architecture in ZERO_SHOT:
-        raise HubError(
+        raise ModelError(
             f"{path} has {architecture}, which compares images with texts: add --zero-shot labels.txt, a file with one "
             "label per line, and --prompt 'a photo of a {}' for other texts than this"
         )
     if not architecture.endswith(("ForImageClassification", "ForImageClassificationWithTeacher")):
-        raise HubError(
+        raise ModelError(
             f"{path} has {architecture or 'no architecture'}, and a folder of …ForImageClassification is expected. A "
             "network that gives embeddings needs a classification layer: docs/guides/embeddings.md shows how to add "
             "one, trained or not, for POST /embed"
@@ -144,55 +140,49 @@ def _preprocessing(path: Path) -> Preprocessing | None:
 
 
 def fetch_folder(name: str, *, offline: bool, zero_shot: bool = False) -> Path:
-    """The folder of OWNER/NAME, from Hugging Face's cache or the hub; raises HubError."""
+    """The folder of OWNER/NAME, from Hugging Face's cache or the hub; raises ModelError."""
     if not _REPOSITORY.fullmatch(name):
-        raise HubError(f"{name!r} is not a model's name on Hugging Face, such as microsoft/resnet-50")
+        raise ModelError(f"{name!r} is not a model's name on Hugging Face, such as microsoft/resnet-50")
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
     except ImportError as exc:
-        raise HubError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
-    by_hand = (
-        f"on a machine with network access, run hf download {name} --local-dir FOLDER, and use FOLDER in place of the "
-        "name"
-    )
+        raise ModelError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
+    patterns = [*WANTED, "README.md", *(TOKENIZER if zero_shot else ())]
     try:
-        return Path(
-            snapshot_download(
-                name, allow_patterns=[*WANTED, "README.md", *(TOKENIZER if zero_shot else ())], local_files_only=offline
-            )
-        )
-    except LocalEntryNotFoundError as exc:
-        where = (
-            "is not in Hugging Face's cache, and --offline forbids a download" if offline else "cannot be downloaded"
-        )
-        raise HubError(f"{name} {where}: {by_hand}") from exc
+        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=offline))
     except Exception as exc:  # httpx, the hub and the file system have no common base class
-        reason = str(exc).strip().splitlines()[0]
-        raise HubError(f"{name} cannot be downloaded ({reason}): {by_hand}") from exc
+        reason = (
+            "it is not in Hugging Face's cache, and --offline forbids a download"
+            if offline
+            else str(exc).strip().splitlines()[0]
+        )
+        raise ModelError(
+            f"{name} cannot be downloaded ({reason}): on a machine with network access, run hf download {name} "
+            "--local-dir FOLDER, and use FOLDER in place of the name"
+        ) from exc
 
 
 def timm_config(architecture: str) -> Mapping[str, Any]:
-    """The pretrained configuration of timm's ARCH or ARCH.TAG; raises HubError."""
+    """The pretrained configuration of timm's ARCH or ARCH.TAG; raises ModelError."""
     timm = import_timm()
     if not timm.is_model(architecture):
-        raise HubError(f"timm has no model {architecture!r}: timm.list_models() and timm.list_pretrained() list them")
+        raise ModelError(f"timm has no model {architecture!r}: timm.list_models() and timm.list_pretrained() list them")
     config = timm.models.get_pretrained_cfg(architecture)
     found: Mapping[str, Any] = config.to_dict() if config else {}
     return found
 
 
 def import_timm() -> Any:  # noqa: ANN401  # timm is imported where it is used
-    """The module timm; raises HubError where it is not installed."""
+    """The module timm; raises ModelError where it is not installed."""
     try:
         import timm
     except ImportError as exc:
-        raise HubError(f"timm models need {exc.name}: {EXTRA}") from exc
+        raise ModelError(f"timm models need {exc.name}: {EXTRA}") from exc
     return timm
 
 
 def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
-    """The preprocessing of timm's evaluation (timm.data.create_transform), from its configuration; raises HubError."""
+    """Preprocessing of timm's evaluation (timm.data.create_transform), from a configuration; raises ModelError."""
     try:
         # timm refuses an empty configuration, for which it has this default.
         given = {"input_size": (3, 224, 224), **config}
@@ -201,14 +191,14 @@ def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
         mean, std = (tuple(map(float, values[name])) for name in ("mean", "std"))
         shorter = math.floor(height / float(values["crop_pct"]))
     except (TypeError, ValueError, AssertionError, OverflowError) as exc:
-        raise HubError(f"timm cannot read its pretrained_cfg: {exc or type(exc).__name__}") from exc
+        raise ModelError(f"timm cannot read its pretrained_cfg: {exc or type(exc).__name__}") from exc
     if channels != 3 or height != width:
-        raise HubError(
+        raise ModelError(
             f"its input_size is {list(values['input_size'])}, but only squares with three channels are supported"
         )
     resized = {"center": (shorter,), "squash": (shorter, shorter)}.get(str(values["crop_mode"]))
     if resized is None:
-        raise HubError(
+        raise ModelError(
             f"its crop_mode is {values['crop_mode']!r}, but only center and squash are supported: use --resize, "
             "--crop, --mean, --std"
         )
@@ -244,12 +234,14 @@ def _names_code(config: object, depth: int = 0) -> str:
 def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
     arguments = config.get("model_args") or {}
     if not isinstance(config["pretrained_cfg"], dict) or not isinstance(arguments, dict):
-        raise HubError(f"{path / CONFIG} is not a configuration of timm")
+        raise ModelError(f"{path / CONFIG} is not a configuration of timm")
     # timm loads names with a prefix from the hub or from another folder.
     if not re.fullmatch(r"[\w.]+", str(config["architecture"])):
-        raise HubError(f"{path / CONFIG} has the architecture {config['architecture']!r}, which is not a name in timm")
+        raise ModelError(
+            f"{path / CONFIG} has the architecture {config['architecture']!r}, which is not a name in timm"
+        )
     if refused := sorted(LOADS & arguments.keys()):
-        raise HubError(
+        raise ModelError(
             f"{path / CONFIG} has {refused[0]} in model_args, which makes timm load other files: remove it, since "
             "the weights come from the folder"
         )
@@ -271,16 +263,16 @@ def _labels(id2label: object, path: Path) -> tuple[str, ...]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a folder; raises HubError."""
+    """Read a JSON object of a folder; raises ModelError."""
     try:
         values = json.loads(read_text(path, max_bytes=MAX_JSON_BYTES))
     except FileNotFoundError as exc:
-        raise HubError(
+        raise ModelError(
             f"{path.parent} is a folder; SOURCE must be a file, such as the model.pt2 in it, or a folder with "
             "config.json as Hugging Face and timm write it"
         ) from exc
     except (OSError, ValueError, RecursionError) as exc:
-        raise HubError(f"{path} cannot be read as JSON: {exc}") from exc
+        raise ModelError(f"{path} cannot be read as JSON: {exc}") from exc
     if not isinstance(values, dict):
-        raise HubError(f"{path} does not contain a JSON object")
+        raise ModelError(f"{path} does not contain a JSON object")
     return values

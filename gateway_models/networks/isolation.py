@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError
 
 from gateway.errors import UserError
 from gateway.machine.child_environment import NETWORKS, child_environment
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.repository.spec import Format, ModelSpec
 
 TIMEOUT_SECONDS = 600.0
@@ -110,11 +110,11 @@ class NetworkProcess:
         self.close = weakref.finalize(self, _close, self._process, self._listener)
 
     def run(self, job: Job, answer_type: TypeAdapter[T]) -> T:
-        """The answer of a job; raises ModelFileError with its reason, or WorkFailed."""
+        """The answer of a job; raises ModelError with its reason, or WorkFailed."""
         try:
             given = JOB.dump_json(job).decode()
         except PydanticSerializationError as exc:
-            raise ModelFileError(
+            raise ModelError(
                 f"{job.spec.source}: a name in the path of the model or its labels is not UTF-8: rename it"
             ) from exc
         timer = threading.Timer(TIMEOUT_SECONDS, self._process.kill)
@@ -136,7 +136,7 @@ class NetworkProcess:
             raise WorkFailed(self._why_ended(job))
         values = json.loads(answer)
         if "error" in values:
-            raise ModelFileError(f"{job.spec.source.rpartition('/')[2]}: {values['error']}")
+            raise ModelError(f"{job.spec.source.rpartition('/')[2]}: {values['error']}")
         return answer_type.validate_python(values["answer"])
 
     def _why_ended(self, job: Job) -> str:
@@ -151,7 +151,7 @@ class NetworkProcess:
 
 
 def work(job: Job, report: Report, answer_type: TypeAdapter[T]) -> T:
-    """The answer of a job, by a process of its own; raises ModelFileError with its reason, or WorkFailed."""
+    """The answer of a job, by a process of its own; raises ModelError with its reason, or WorkFailed."""
     process = NetworkProcess(report)
     try:
         return process.run(job, answer_type)

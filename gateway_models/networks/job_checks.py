@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from gateway_models.networks.adapted import Normalising
-from gateway_models.networks.features import check_embeddings, embedding_difference
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.embeddings import check_embeddings, embedding_difference
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import PROGRESS, Job
 from gateway_models.networks.photographs import alike
 from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches, probe_network
@@ -36,20 +36,20 @@ class EmbeddingTensor:
 
 
 def check_pixels(job: Job, wanted: str) -> None:
-    """Raise ModelFileError where a network's input format and the preprocessing contradict each other."""
+    """Raise ModelError where a network's input format and the preprocessing contradict each other."""
     if wanted.startswith("uint8") and not job.pixels:
-        raise ModelFileError(
+        raise ModelError(
             "it takes pixels as uint8, so it normalises them itself: leave out --mean and --std, or with --like or "
             "--preprocessing add --pixels, which ignores their mean and std"
         )
     if wanted.startswith("float32") and job.spec.pixels_implied:
-        raise ModelFileError(
+        raise ModelError(
             "it takes float32: use --mean and --std, as in training, or --pixels if it takes values of 0 to 255"
         )
 
 
 def probed(job: Job, run: Callable[[Tensor], Any]) -> Findings:
-    """Determine a network's output on made-up images as the preprocessor gives them; raises ModelFileError."""
+    """Determine a network's output on made-up images as the preprocessor gives them; raises ModelError."""
     findings = probe_network(run, job.side, pixels=job.pixels)
     if job.kind in GIVE_LOGITS and findings.ending is Ending.SIGMOID:
         return replace(findings, ending=Ending.LOGITS)  # small ones, as from an untrained network
@@ -57,7 +57,7 @@ def probed(job: Job, run: Callable[[Tensor], Any]) -> Findings:
 
 
 def activation_of(job: Job, findings: Findings, run: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """From a network's output to probabilities; says so if it gives photographs the same scores. Raises ModelFileError.
+    """From a network's output to probabilities; says so if it gives photographs the same scores. Raises ModelError.
 
     `run` takes images fp32 [N, 3, side, side] as the preprocessor gives them.
     """
@@ -68,13 +68,13 @@ def activation_of(job: Job, findings: Findings, run: Callable[[Tensor], Tensor])
     activate = activation(Ending.LOGITS if is_odd else findings.ending, multi_label=multi_label)
     if question := alike(lambda images: activate(run(images).float()), job.spec.prepared):
         if is_odd:
-            raise ModelFileError(question)
+            raise ModelError(question)
         report(f"warning: {question}")
     return activation(findings.ending, multi_label=multi_label)
 
 
 def embedding_of(job: Job, run: Callable[[Tensor], Any], tensor: str) -> EmbeddingTensor:
-    """Check a network's embeddings and return their size and tensor; raises ModelFileError."""
+    """Check a network's embeddings and return their size and tensor; raises ModelError."""
     size = check_embeddings(run, job.side, pixels=job.pixels)
     report(f"its embeddings have {size} numbers")
     return EmbeddingTensor(size, tensor)
@@ -99,13 +99,13 @@ def outcome_of(
         off = embedding_difference([answer[1] for answer in answers], [wanted[1] for wanted in expected])
         answers, expected = [answer[0] for answer in answers], [wanted[0] for wanted in expected]
         if not off <= ALLOWED_COSINE[precision]:
-            raise ModelFileError(
+            raise ModelError(
                 f"in {precision.value} as {written_as.value} its embeddings differ from the original's, with a cosine "
                 f"of {1 - off:.6f}: {_instead(job, written_as)}"
             )
     difference = max(float((answer - wanted).abs().max()) for answer, wanted in zip(answers, expected, strict=True))
     if not difference <= ALLOWED[precision]:
-        raise ModelFileError(
+        raise ModelError(
             f"in {precision.value} as {written_as.value} its probabilities differ from the original's by up to "
             f"{difference:.2g}: {_instead(job, written_as)}"
         )

@@ -4,9 +4,9 @@ import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gateway.errors import UserError
 from gateway.values.labels import LabelsError, label_text, read_labels
-from gateway_models.networks.file_kinds import FileKind, ModelFileError, alone, kind_of, refuse
+from gateway_models.networks.errors import ModelError
+from gateway_models.networks.file_kinds import FileKind, alone, kind_of, refuse
 from gateway_models.networks.frameworks import Framework, recognised
 from gateway_models.networks.functions import FunctionSource, find_function, is_function
 from gateway_models.networks.hub import (
@@ -36,10 +36,6 @@ RECIPE = "recipe:"
 """Prefix of a model that gateway_models.networks.export builds, such as the default one."""
 
 
-class SourceError(UserError):
-    """The arguments that describe a model are incomplete or contradict each other."""
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """A model's source, inspected: `spec` has its absolute path, its weights' path, and the SHA-256 of these files.
@@ -63,7 +59,7 @@ def find_source(spec: ModelSpec) -> Source:
     """Inspect a spec's source without loading it; raises UserError."""
     text, weights = spec.source, spec.weights
     if weights and not text.startswith((TORCHVISION, TIMM)):
-        raise SourceError("--weights only works with torchvision:ARCH and timm:ARCH; other sources contain theirs")
+        raise ModelError("--weights only works with torchvision:ARCH and timm:ARCH; other sources contain theirs")
     if is_function(text):
         function = find_function(text, spec.include)
         return Source(
@@ -73,14 +69,14 @@ def find_source(spec: ModelSpec) -> Source:
             function=function,
         )
     if spec.include and not isinstance(spec.after, FunctionStep):
-        raise SourceError("--include is for the files of a Python function, FILE.py:NAME")
+        raise ModelError("--include is for the files of a Python function, FILE.py:NAME")
     if text.startswith(TORCHVISION):
         return _torchvision(spec)
     if text.startswith(RECIPE):
         return Source(spec, "recipe", spec.like or "")
     if text.startswith(TIMM):
         if spec.offline and not weights:
-            raise SourceError(f"{text} without --weights is downloaded, which --offline forbids: use --weights FILE")
+            raise ModelError(f"{text} without --weights is downloaded, which --offline forbids: use --weights FILE")
         return _timm(spec)
     if text.startswith(HUGGING_FACE):
         name = text.removeprefix(HUGGING_FACE)
@@ -94,7 +90,7 @@ def find_source(spec: ModelSpec) -> Source:
     if path.is_dir():
         return _folder(spec, path)
     if not path.is_file():
-        raise SourceError(
+        raise ModelError(
             f"there is no file {path}; SOURCE must be a file, a folder of Hugging Face, "
             "torchvision:ARCH, timm:ARCH, huggingface:OWNER/NAME, or FILE.py:NAME"
         )
@@ -139,9 +135,7 @@ def _torchvision(spec: ModelSpec) -> Source:
 
     architecture = spec.source.removeprefix(TORCHVISION)
     if architecture not in models.list_models(module=models):
-        raise SourceError(
-            f"torchvision has no classifier {architecture!r}: torchvision.models.list_models() lists them"
-        )
+        raise ModelError(f"torchvision has no classifier {architecture!r}: torchvision.models.list_models() lists them")
     like = spec.like or str(models.get_model_weights(architecture).DEFAULT)
     weights_enum(like)
     return Source(_with_weights(spec), "torchvision", like)
@@ -153,7 +147,7 @@ def _timm(spec: ModelSpec) -> Source:
     if not spec.weights:
         name = config.get("hf_hub_id")
         if not name:
-            raise SourceError(f"timm has no weights for {architecture}: use --weights FILE")
+            raise ModelError(f"timm has no weights for {architecture}: use --weights FILE")
         return _folder(spec, fetch_folder(name, offline=False))
     # By default, the weights were trained with the same preprocessing as timm's; `like` overrides it.
     preprocessing = None if spec.like else timm_preprocessing(config)
@@ -163,7 +157,7 @@ def _timm(spec: ModelSpec) -> Source:
 def _folder(spec: ModelSpec, path: Path) -> Source:
     folder = read_folder(path, zero_shot=bool(spec.zero_shot or spec.texts))
     if folder.multi_label and not spec.multi_label:
-        raise SourceError(
+        raise ModelError(
             f"{path} was trained to give an image several labels (problem_type in config.json): add --multi-label"
         )
     if spec.zero_shot:
@@ -187,18 +181,18 @@ def _with_weights(spec: ModelSpec) -> ModelSpec:
 
 
 def _weights(text: str) -> Path:
-    """The path of a file with only weights; raises SourceError or ModelFileError."""
+    """The path of a file with only weights; raises ModelError or ModelError."""
     path = Path(text).expanduser().absolute()
     if not path.is_file():
-        raise SourceError(
+        raise ModelError(
             f"there is no file {path}; --weights takes a file; --like takes the name of torchvision weights"
         )
     kind = kind_of(path)
     if kind not in {FileKind.STATE_DICT, FileKind.SAFETENSORS}:
         if kind is FileKind.UNKNOWN:
-            raise ModelFileError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
+            raise ModelError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
         advice = f". If you trust it, {alone(path)}" if kind is FileKind.PICKLE else ""
-        raise ModelFileError(
+        raise ModelError(
             f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
             f"{advice}"
         )
@@ -206,7 +200,7 @@ def _weights(text: str) -> Path:
 
 
 def find_preprocessing(source: Source, given: Preprocessing | None) -> Preprocessing:
-    """The model's preprocessing; raises SourceError if neither the user nor the source names it."""
+    """The model's preprocessing; raises ModelError if neither the user nor the source names it."""
     if given is not None:
         return given
     if source.preprocessing is not None:
@@ -214,11 +208,11 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
     if source.like:
         return from_weights(source.like)
     if source.function:
-        raise SourceError(
+        raise ModelError(
             f"which images does {source.function.name} take? Use --crop 224, or --resize 256 --crop 224 for the centre "
             "of a larger one; if it takes normalised float32, also --mean and --std as in training"
         )
-    raise SourceError(
+    raise ModelError(
         "how did training prepare its images? If serving does it differently, answers are silently wrong. Use one of: "
         "--like ResNet50_Weights.IMAGENET1K_V2 (as torchvision's weights of that name), "
         "--resize 256 --crop 224 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 (or --pixels in place of --mean "
@@ -227,17 +221,17 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
 
 
 def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
-    """One label for each class: from a file, from the source, or of torchvision's weights; raises SourceError."""
+    """One label for each class: from a file, from the source, or of torchvision's weights; raises ModelError."""
     if path is not None:
         return read_labels(path)
     if source.labels:
         return source.labels
     if source.kind == "huggingface":
-        raise SourceError(
+        raise ModelError(
             "its config.json has no names for the classes: use --labels FILE, with one label per line in their order"
         )
     if source.kind != "torchvision":
-        raise SourceError("use --labels FILE, with one label per line in the order of the classes in training")
+        raise ModelError("use --labels FILE, with one label per line in the order of the classes in training")
     return tuple(weights_enum(source.like).meta["categories"])
 
 

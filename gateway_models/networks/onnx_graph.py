@@ -11,7 +11,7 @@ import numpy as np
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway.values.files import whole_file
 from gateway_models.networks.adapted import GRAY_ADVICE, LUMA, PIXELS, Form
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.networks.probe import Ending, activation_name
 from gateway_models.repository.spec import ModelSpec
@@ -65,7 +65,7 @@ class Signature:
 
 
 def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it is used
-    """Read and check an ONNX model; raises ModelFileError.
+    """Read and check an ONNX model; raises ModelError.
 
     onnx refuses weights outside of the model's folder, and ONNX Runtime the operators of other libraries.
     """
@@ -74,7 +74,7 @@ def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it i
         model = onnx.load(path)
         onnx.checker.check_model(model)
     except Exception as exc:  # protobuf, onnx and the file system have no common base class
-        raise ModelFileError(f"{path} cannot be read as an ONNX model: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelError(f"{path} cannot be read as an ONNX model: {str(exc).strip().splitlines()[0]}") from exc
     return model
 
 
@@ -99,7 +99,7 @@ def _with_round(model: Any) -> Any:  # noqa: ANN401
     try:
         return onnx.version_converter.convert_version(model, OLDEST_OPSET)
     except Exception as exc:  # the converter's errors have no common base class
-        raise ModelFileError(
+        raise ModelError(
             f"is written for version {min(versions)} of ONNX's operators and cannot be converted to {OLDEST_OPSET}: "
             "export it again"
         ) from exc
@@ -108,15 +108,15 @@ def _with_round(model: Any) -> Any:  # noqa: ANN401
 def check_signature(model: Any, side: int, known: Form = Form(""), output: str = "") -> Signature:  # noqa: ANN401, B008
     """Check that a model takes images of `side` pixels, nchw or nhwc, and return its signature.
 
-    `known` is the input format where the user named it. Raises ModelFileError for other inputs or outputs.
+    `known` is the input format where the user named it. Raises ModelError for other inputs or outputs.
     """
     onnx, _ = import_onnx()
     inputs = _inputs(model)
     if len(inputs) != 1:
-        raise ModelFileError(f"it has {len(inputs)} inputs, but one is expected: export the classifier alone")
+        raise ModelError(f"it has {len(inputs)} inputs, but one is expected: export the classifier alone")
     result = _output(model, output)
     if result.type.WhichOneof("value") != "tensor_type":
-        raise ModelFileError(
+        raise ModelError(
             f"its output {result.name!r} is no tensor but maps of labels, as ZipMap makes them. Serve it by a Python "
             "function: docs/guides/model-sources.md, Custom Vision"
         )
@@ -124,32 +124,32 @@ def check_signature(model: Any, side: int, known: Form = Form(""), output: str =
     floats = ("FLOAT", "FLOAT16")
     for tensor, kind, allowed in zip((inputs[0], result), kinds, ((*floats, "UINT8"), floats), strict=True):
         if kind not in allowed:
-            raise ModelFileError(f"tensor {tensor.name!r} is {kind}, but {' or '.join(allowed)} is expected")
+            raise ModelError(f"tensor {tensor.name!r} is {kind}, but {' or '.join(allowed)} is expected")
     dims = [(dim.dim_param or "?") if not dim.dim_value else dim.dim_value for dim in _dims(inputs[0])]
     if len(dims) != 4:
-        raise ModelFileError(f"it takes {dims}, but a batch of images [N, 3, {side}, {side}] is expected")
+        raise ModelError(f"it takes {dims}, but a batch of images [N, 3, {side}, {side}] is expected")
     if isinstance(dims[0], int) and dims[0] != 1:
-        raise ModelFileError(f"it takes a fixed batch of {dims[0]}: {ANY_BATCH}")
+        raise ModelError(f"it takes a fixed batch of {dims[0]}: {ANY_BATCH}")
     channels = 1 if known.gray else 3
     last = dims[1] not in {channels, "?"} and isinstance(dims[1], int) and dims[3] in {channels, "?"}
     sides = dims[1:3] if last else dims[2:]
     if not last and isinstance(dims[1], int) and dims[1] != channels:
         hint = f": {GRAY_ADVICE}" if 1 in {dims[1], dims[3]} else ""
-        raise ModelFileError(
+        raise ModelError(
             f"it takes {dims}, but images have three channels, [N, 3, {side}, {side}] or [N, {side}, {side}, 3]"
             f"{hint or ': export it again so that it accepts these'}"
         )
     if len({dim for dim in sides if isinstance(dim, int)}) > 1:
-        raise ModelFileError(f"it takes {sides[0]}×{sides[1]}, but only squares are served: export it for one")
+        raise ModelError(f"it takes {sides[0]}×{sides[1]}, but only squares are served: export it for one")
     if any(isinstance(dim, int) and dim != side for dim in sides):
-        raise ModelFileError(f"it takes {sides[0]}×{sides[1]} but the crop is {side}×{side}: use --crop {sides[0]}")
+        raise ModelError(f"it takes {sides[0]}×{sides[1]} but the crop is {side}×{side}: use --crop {sides[0]}")
     found = f"{'uint8' if kinds[0] == 'UINT8' else 'float32'}-{'nhwc' if last else 'nchw'}"
     # Where the graph leaves every dimension open, only the user can know the format.
     return Signature(Form(known.input or found, known.gray), result.name, isinstance(dims[0], int))
 
 
 def check_scale(model: Any, spec: ModelSpec) -> None:  # noqa: ANN401
-    """Raise ModelFileError if a model's own scaling of its images reduces them to nearly nothing.
+    """Raise ModelError if a model's own scaling of its images reduces them to nearly nothing.
 
     Follows its first operators as long as they multiply and add, as Rescaling and Normalization of Keras do.
     `--input` overrides this check.
@@ -172,12 +172,12 @@ def check_scale(model: Any, spec: ModelSpec) -> None:  # noqa: ANN401
     width, middle = np.abs(scale).max() * (high - low), np.abs(scale * (low + high) / 2 + shift).min()
     own = -shift / np.where(scale == 0, 1, scale)
     if not spec.input and prepared.std != (1.0,) * 3 and scale.min() >= OWN_SCALE and 0 < own.min() <= own.max() < 1:
-        raise ModelFileError(
+        raise ModelError(
             f"it normalises images of 0 to 1 itself (mean {own.max():.3g}, std {1 / scale.max():.3g}): use "
             "--mean 0,0,0 --std 1,1,1. Or insist with --input float32-nhwc or float32-nchw"
         )
     if not spec.input and (width < LEAST_WIDTH or middle > MOST_WIDTHS * width):
-        raise ModelFileError(
+        raise ModelError(
             f"it scales its images itself (x · {np.abs(scale).max():.3g} + {np.ravel(shift)[0]:.3g}): they become "
             f"numbers around {middle:.3g} that lie within {width:.2g}. Use --pixels if it takes values of 0 to 255, as "
             "after Rescaling or Normalization of Keras. Or insist with --input float32-nhwc or float32-nchw"
@@ -281,7 +281,7 @@ def from_module(
     example: "Tensor | None" = None,
     advice: str = "Use --format torchscript",
 ) -> Any:  # noqa: ANN401
-    """The ONNX form of an eager or TorchScript module; raises ModelFileError, which ends in `advice`.
+    """The ONNX form of an eager or TorchScript module; raises ModelError, which ends in `advice`.
 
     It takes batches like the `example`, by default fp32 [N, 3, side, side].
     """
@@ -312,7 +312,7 @@ def from_module(
         except Exception as exc:  # the exporter's errors have no common base class
             # The reason, without the exporter's request to report it and its traceback.
             reason = str(exc).strip().splitlines()[0].partition(" Please feel free")[0].rstrip(".")
-            raise ModelFileError(f"torch cannot write it as ONNX: {reason}. {advice}") from exc
+            raise ModelError(f"torch cannot write it as ONNX: {reason}. {advice}") from exc
         return onnx.load(path)
 
 
@@ -326,7 +326,7 @@ def write(model: Any, path: Path) -> None:  # noqa: ANN401
 
 
 def _output(model: Any, which: str) -> Any:  # noqa: ANN401
-    """The output with the scores, by name or number; raises ModelFileError that lists the outputs."""
+    """The output with the scores, by name or number; raises ModelError that lists the outputs."""
     outputs = list(model.graph.output)
     named = {tensor.name: tensor for tensor in outputs}
     if which in named:
@@ -334,7 +334,7 @@ def _output(model: Any, which: str) -> Any:  # noqa: ANN401
     if which.isdecimal() and int(which) < len(outputs):
         return outputs[int(which)]
     if which or len(outputs) != 1:
-        raise ModelFileError(
+        raise ModelError(
             f"it has {len(outputs)} outputs ({', '.join(named)}){f', and no {which!r}' if which else ''}: choose the "
             "scores with --output NAME, or by their number from 0"
         )

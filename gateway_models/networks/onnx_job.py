@@ -11,7 +11,8 @@ from gateway.triton.contract import CLASSIFIER_FEATURES, CLASSIFIER_OUTPUT
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import Form, arranged, known_form
 from gateway_models.networks.converters import open_network
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.embeddings import add_embedding, inner_tensor, pair_runner
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.frameworks import Framework
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
@@ -24,7 +25,6 @@ from gateway_models.networks.job_checks import (
     probed,
     report,
 )
-from gateway_models.networks.onnx_features import add_embedding, inner_tensor, pair_runner
 from gateway_models.networks.onnx_runner import import_onnx, runner
 from gateway_models.networks.probe import Ending, Findings
 from gateway_models.repository.entry import Outcome
@@ -99,15 +99,13 @@ def _write_any_batch(
     expected: list[Any],
     embeddings: EmbeddingTensor | None,
 ) -> Outcome:
-    """Write a model for one image at a time as one for any batch; raises ModelFileError if its answers differ."""
+    """Write a model for one image at a time as one for any batch; raises ModelError if its answers differ."""
     report("it takes one image at a time; converting it to take any batch")
     try:
         return write_onnx(job, findings, onnx_graph.any_batch(model), findings.ending, expected, signature, embeddings)
-    except Exception as exc:  # of onnx, of ONNX Runtime, or ModelFileError where answers differ
+    except Exception as exc:  # of onnx, of ONNX Runtime, or ModelError where answers differ
         job.file(Format.ONNX).unlink(missing_ok=True)
-        raise ModelFileError(
-            f"it takes a fixed batch of 1 and does not work with others: {onnx_graph.ANY_BATCH}"
-        ) from exc
+        raise ModelError(f"it takes a fixed batch of 1 and does not work with others: {onnx_graph.ANY_BATCH}") from exc
 
 
 def write_onnx(
@@ -119,7 +117,7 @@ def write_onnx(
     signature: onnx_graph.Signature | None = None,
     embeddings: EmbeddingTensor | None = None,
 ) -> Outcome:
-    """Complete an ONNX model, write it, and compare its answers with the expected ones; raises ModelFileError."""
+    """Complete an ONNX model, write it, and compare its answers with the expected ones; raises ModelError."""
     spec, path = job.spec, job.file(Format.ONNX)
     form, output = (signature.form, signature.output) if signature else (Form(), "answers")
     model = onnx_graph.finish(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.values.labels import LabelsError, numbered
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.repository.card import first_sentence
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
@@ -26,7 +26,7 @@ class Described:
 
 
 def described(path: Path) -> Described:
-    """The labels and the preprocessing in an ONNX file's metadata; raises ModelFileError for another task, or BGR."""
+    """The labels and the preprocessing in an ONNX file's metadata; raises ModelError for another task, or BGR."""
     onnx, _ = import_onnx()
     try:
         model = onnx.load(path, load_external_data=False)
@@ -35,14 +35,14 @@ def described(path: Path) -> Described:
     found = {"description": model.doc_string, **{each.key: each.value for each in model.metadata_props}}
     sentence = first_sentence(found["description"])
     if found.get(PIXEL_FORMAT, "").startswith("Bgr"):
-        raise ModelFileError(
+        raise ModelError(
             f"{path} takes BGR ({PIXEL_FORMAT} in its metadata, as Custom Vision writes it), and images are RGB here. "
             "Serve it by a Python function that reverses the channels: docs/guides/model-sources.md, Custom Vision"
         )
     if found.get("author") != "Ultralytics" or "task" not in found:
         return Described(sentence=sentence)
     if (task := found["task"]) != CLASSIFY:
-        raise ModelFileError(
+        raise ModelError(
             f"{path} is a YOLO model for the task {task!r}: only classifiers of whole images are served. Use one of "
             "Ultralytics' models that end in -cls"
         )
@@ -57,7 +57,7 @@ def _labels(text: str, path: Path) -> tuple[str, ...]:
     try:
         labels = numbered(names.items(), path)
     except LabelsError as exc:
-        raise ModelFileError(str(exc)) from exc
+        raise ModelError(str(exc)) from exc
     return () if all(label == f"class{number}" for number, label in enumerate(labels)) else labels
 
 

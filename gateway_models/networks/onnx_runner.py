@@ -4,26 +4,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.errors import UserError
 from gateway.values.extras import install
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class OnnxMissing(UserError):
-    """The packages for ONNX are not installed."""
-
-
 def import_onnx() -> tuple[Any, Any]:
-    """The modules onnx and onnxruntime; raises OnnxMissing."""
+    """The modules onnx and onnxruntime; raises ModelError."""
     try:
         import onnx
         import onnx.compose
         import onnxruntime
     except ImportError as exc:
-        raise OnnxMissing(f"ONNX needs {exc.name}: {install('local')}") from exc
+        raise ModelError(f"ONNX needs {exc.name}: {install('local')}") from exc
     return onnx, onnxruntime
 
 
@@ -31,7 +26,7 @@ def runner(model: Any, output: str = "") -> "Callable[[Tensor], Tensor]":  # noq
     """Wrap a model, or the file of one, as a function of tensors that ONNX Runtime computes on the CPU.
 
     A model with a fixed batch of 1 gets one image at a time. `output` is a name, or "" for the only output.
-    Raises ModelFileError.
+    Raises ModelError.
     """
     run = session_of(model, [output] if output else None)
     from gateway_models.networks.adapted import flat
@@ -50,7 +45,7 @@ def session_of(model: Any, wanted: Sequence[str] | None) -> "Callable[[Tensor], 
     try:
         session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as exc:  # ONNX Runtime has no common base class
-        raise ModelFileError(f"ONNX Runtime cannot run it: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelError(f"ONNX Runtime cannot run it: {str(exc).strip().splitlines()[0]}") from exc
     given = session.get_inputs()[0]
     dtypes = {"tensor(float16)": torch.float16, "tensor(uint8)": torch.uint8}
     dtype = dtypes.get(given.type, torch.float32)

@@ -1,6 +1,5 @@
 """The original of a served model: the network that the user added, before conversion."""
 
-import re
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -14,7 +13,8 @@ from torch import Tensor, nn
 
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
 from gateway_models.networks.after import outputs_of, write_step
-from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM, FileKind, ModelFileError, kind_of
+from gateway_models.networks.errors import ModelError
+from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM, FileKind, kind_of
 from gateway_models.networks.functions import FunctionConfig, find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder
 from gateway_models.networks.isolation import IMAGES, SCORES, Job, NetworkProcess, Task
@@ -57,7 +57,7 @@ def load_written(path: Path, *, trust: bool = False) -> nn.Module:
     """Load the network of a TorchScript or torch.export file, in eval mode; raises UserError."""
     if kind_of(path) is FileKind.EXPORTED_PROGRAM:
         if not trust:
-            raise ModelFileError(f"{path}: {UNTRUSTED_PROGRAM}")
+            raise ModelError(f"{path}: {UNTRUSTED_PROGRAM}")
         from gateway_models.networks.programs import load_program
 
         return load_program(path)
@@ -72,7 +72,7 @@ Answers = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 class OriginalProcess:
     """Calls an original with code of others, which was trusted before, in a process that ends with this object.
 
-    `kind` is as in Job, and `stage` writes the folder of a function or a step. Raises ModelFileError if the original
+    `kind` is as in Job, and `stage` writes the folder of a function or a step. Raises ModelError if the original
     cannot be loaded or fails, WorkFailed if its process ends.
     """
 
@@ -100,7 +100,7 @@ def original_answers(version: Version) -> Answers:
     """The original of a version as a function of images, with softmax or sigmoid appended if it has none.
 
     This includes the post-processing step. Raises EntryError if the original is missing or has changed, and
-    ModelFileError.
+    ModelError.
     """
     network = network_answers(version)
     if version.spec.after is None:
@@ -133,7 +133,7 @@ def network_answers(version: Version) -> Answers:
             adapted = Adapted(module, form, spec.output).eval()
             run = adapted
             if spec.features:
-                from gateway_models.networks.onnx_features import embeddings_of
+                from gateway_models.networks.embeddings import embeddings_of
 
                 inner = embeddings_of(adapted, spec.prepared.crop_size)
                 run = lambda images: (adapted(images), inner(images))  # noqa: E731
@@ -170,7 +170,7 @@ def _onnx(file: Path, form: Form, spec: ModelSpec) -> Callable[[Tensor], Tensor 
     scores = check_signature(model, spec.prepared.crop_size, form, spec.output).output
     run: Callable[[Tensor], Tensor | tuple[Tensor, Tensor]] = runner(file, scores)
     if spec.features:
-        from gateway_models.networks.onnx_features import inner_tensor, pair_runner
+        from gateway_models.networks.embeddings import inner_tensor, pair_runner
 
         run = pair_runner(model, scores, inner_tensor(model, scores))
     return lambda images: run(arranged(images, form))
@@ -206,16 +206,15 @@ def _torchvision(architecture: str, spec: ModelSpec, classes: int | None) -> nn.
         try:
             module: nn.Module = get_model(architecture, weights=weights_enum(spec.like or ""))
         except OSError as exc:
-            raise ModelFileError(
+            raise ModelError(
                 f"its weights {spec.like} cannot be downloaded ({exc}): download the file on a machine with network "
                 "access and use --weights FILE"
             ) from exc
         return module.eval()
     tensors = read_tensors(Path(weights))
-    # torchvision builds the auxiliary heads for training only on request.
-    extra = {"aux_logits": True} if any(re.search(r"(^|\.)(aux|AuxLogits)", name) for name in tensors) else {}
-    try:
-        module = get_model(architecture, weights=None, **({"num_classes": classes} if classes else {}), **extra)
-    except TypeError:
-        module = get_model(architecture, weights=None, **({"num_classes": classes} if classes else {}))
+    options: dict[str, int | bool] = {"num_classes": classes} if classes else {}
+    if architecture in {"googlenet", "inception_v3"}:
+        # torchvision builds the auxiliary heads for training only on request.
+        options["aux_logits"] = any("aux" in name.lower() for name in tensors)
+    module = get_model(architecture, weights=None, **options)
     return load_into(module, tensors, weights, f"{TORCHVISION}{architecture}")

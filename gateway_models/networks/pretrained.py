@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.hub import (
     CONFIG,
     EXTRA,
@@ -59,11 +59,11 @@ def folder_network(folder: Path) -> nn.Module:
 
 
 def loaded(kind: str, folder: Path) -> Any:  # noqa: ANN401  # of transformers
-    """The network of a folder by a class of transformers, in fp32, without the folder's code; raises ModelFileError."""
+    """The network of a folder by a class of transformers, in fp32, without the folder's code; raises ModelError."""
     try:
         import transformers
     except ImportError as exc:
-        raise ModelFileError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
+        raise ModelError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     safely = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
@@ -72,24 +72,24 @@ def loaded(kind: str, folder: Path) -> Any:  # noqa: ANN401  # of transformers
             folder, output_loading_info=True, dtype="float32", **safely
         )
     except Exception as exc:  # safetensors, torch and transformers have no common base class
-        raise ModelFileError(f"transformers cannot load it: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelError(f"transformers cannot load it: {str(exc).strip().splitlines()[0]}") from exc
     missing = sorted([*info["missing_keys"], *(str(each[0]) for each in info["mismatched_keys"])])
     if missing:
         others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
-        raise ModelFileError(
+        raise ModelError(
             f"its weights lack {missing[0]}{others}, which would be random: was it saved before its training?"
         )
     return network
 
 
 def timm_network(architecture: str, weights: Path, classes: int | None) -> nn.Module:
-    """A network of timm with the weights of a file; raises ModelFileError if their names or shapes do not fit."""
+    """A network of timm with the weights of a file; raises ModelError if their names or shapes do not fit."""
     network = _create(architecture, **({"num_classes": classes} if classes else {}))
     return load_into(network, read_tensors(weights), str(weights), f"{TIMM}{architecture}")
 
 
 def processor(spec: ModelSpec) -> Processor:
-    """The preparation of pictures for a spec: its library's own code, or the user's options; raises ModelFileError."""
+    """The preparation of pictures for a spec: its library's own code, or the user's options; raises ModelError."""
     with _folder_of_transformers(spec) as folder:
         if folder:
             return _of_transformers(folder)
@@ -125,20 +125,18 @@ def _of_transformers(folder: str) -> Processor:
     try:
         from transformers import AutoImageProcessor
     except ImportError as exc:
-        raise ModelFileError(
-            f"the code of transformers is the reference of its processor's file: {EXTRA}; {SAY}"
-        ) from exc
+        raise ModelError(f"the code of transformers is the reference of its processor's file: {EXTRA}; {SAY}") from exc
     options = {"local_files_only": True, "trust_remote_code": False, "backend": "pil"}
     try:
         own = AutoImageProcessor.from_pretrained(folder, **options)
     except Exception as exc:  # transformers has no common base class
         reason = str(exc).strip().splitlines()[0].replace(folder, "the file")
-        raise ModelFileError(f"transformers cannot load its processor ({reason}): {SAY}") from exc
+        raise ModelError(f"transformers cannot load its processor ({reason}): {SAY}") from exc
     return lambda picture: np.asarray(own(picture, return_tensors="np")["pixel_values"][0])
 
 
 def check_processor(spec: ModelSpec) -> None:
-    """Compare the served preprocessing with the library's own; raises ModelFileError beyond rounding."""
+    """Compare the served preprocessing with the library's own; raises ModelError beyond rounding."""
     prepared = spec.prepared
     served, own = reference_transforms(prepared), processor(spec)
     levels = 255 * np.reshape(prepared.std, (3, 1, 1))
@@ -150,7 +148,7 @@ def check_processor(spec: ModelSpec) -> None:
             difference = f"pixels that differ by up to {most:.1f} of 255 levels"
         else:
             continue
-        raise ModelFileError(
+        raise ModelError(
             f"its own processor makes of a picture of {picture.width}×{picture.height} {difference} from what would be "
             f"served ({prepared.described()}): {SAY}"
         )
@@ -181,5 +179,5 @@ def _create(architecture: str, **options: Any) -> nn.Module:  # noqa: ANN401  # 
     try:
         network: nn.Module = timm.create_model(architecture, pretrained=False, exportable=True, **options)
     except Exception as exc:  # constructors may raise anything
-        raise ModelFileError(f"timm cannot build {architecture}: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelError(f"timm cannot build {architecture}: {str(exc).strip().splitlines()[0]}") from exc
     return network

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gateway_models.networks.adapted import PIXELS, chosen
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 
 Run = Callable[[Tensor], object]
 """From images fp32 [N, C, H, W] to the network's output."""
@@ -35,15 +35,14 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """A network's input and output: images [N, 3, side, side] → [N, classes]."""
+    """What a network gives, [N, classes]."""
 
-    side: int
     classes: int
     ending: Ending
 
 
 def probe_network(run: Run, side: int, *, pixels: bool = False) -> Findings:
-    """Run a network on made-up images of `side` pixels; raises ModelFileError with the fault and the remedy."""
+    """Run a network on made-up images of `side` pixels; raises ModelError with the fault and the remedy."""
     output = _first_answer(run, side, PIXELS if pixels else 1)
     classes = output.shape[1]
     batches = probe_batches(side, pixels=pixels)
@@ -53,11 +52,11 @@ def probe_network(run: Run, side: int, *, pixels: bool = False) -> Findings:
     lengths = torch.cat(outputs).detach().float().norm(dim=1)
     # A row of one number, or a softmax with a probability of 1, may have length 1 too.
     if classes > 1 and ending in {Ending.LOGITS, Ending.SIGMOID} and _ones(lengths):
-        raise ModelFileError(
+        raise ModelError(
             "every row of its output has length 1, like embeddings, which measure how similar two images are; they are "
             f"not scores for classes. Append its classification layer and save it again; {with_classes(classes)}"
         )
-    return Findings(side, classes, ending)
+    return Findings(classes, ending)
 
 
 def with_classes(size: int) -> str:
@@ -100,28 +99,28 @@ def ending_of(outputs: Iterable[object]) -> Ending:
 
 
 def _check_total(rows: Tensor) -> None:
-    """Raise ModelFileError where scores that differ between images add up to the same number, such as 100."""
+    """Raise ModelError where scores that differ between images add up to the same number, such as 100."""
     total = rows.sum(dim=1)
     tolerance = SUM_TOLERANCE * float(total.abs().max())
     is_constant = bool(((total - total[0]).abs() <= tolerance).all())
     differ = bool(((rows - rows[0]).abs() > tolerance).any())
     if rows.shape[1] > 1 and is_constant and differ and bool((rows >= 0).all()):
-        raise ModelFileError(
+        raise ModelError(
             f"its scores are never below 0 and add up to {float(total[0]):.3g} for every image, as percentages do: "
             "divide them in the network, so that they add up to 1, and save it again"
         )
 
 
 def activation_name(ending: Ending, *, multi_label: bool) -> str:
-    """The key in ACTIVATIONS that makes probabilities of a network's output; ModelFileError if both contradict."""
+    """The key in ACTIVATIONS that makes probabilities of a network's output; ModelError if both contradict."""
     if multi_label:
         if ending in {Ending.SOFTMAX, Ending.LOG_SOFTMAX}:
-            raise ModelFileError(
+            raise ModelError(
                 f"it ends in {ending.value}, whose probabilities sum to 1 over all classes: leave out --multi-label"
             )
         return "sigmoid" if ending is Ending.LOGITS else "none"
     if ending is Ending.SIGMOID:
-        raise ModelFileError(
+        raise ModelError(
             "its scores lie between 0 and 1 and do not sum to 1, as after a sigmoid, where each class has its own "
             "probability: use --multi-label, or save it without the sigmoid. Or is it not trained yet?"
         )
@@ -134,14 +133,14 @@ def activation(ending: Ending, *, multi_label: bool) -> Callable[[Tensor], Tenso
 
 
 def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) -> None:
-    """Raise ModelFileError where labels and classes differ in number, or a single-label network has one class."""
+    """Raise ModelError where labels and classes differ in number, or a single-label network has one class."""
     if findings.classes == 1 and not multi_label:
-        raise ModelFileError(
+        raise ModelError(
             "it returns one number per image, so every image would get the same class: use --multi-label for a "
             "yes/no probability, or train it with two classes"
         )
     if labels is not None and labels != findings.classes:
-        raise ModelFileError(
+        raise ModelError(
             f"there {f'are {labels} labels' if labels != 1 else 'is 1 label'} and the network has {findings.classes} "
             "classes: give one label per line, in the "
             f"order of the classes in training (sorted folder names with torchvision's ImageFolder)"
@@ -151,19 +150,19 @@ def check_classes(findings: Findings, labels: int | None, *, multi_label: bool) 
 def _first_answer(run: Run, side: int, largest: int) -> Tensor:
     try:
         output = run(torch.rand((2, 3, side, side)) * largest)
-    except ModelFileError:
+    except ModelError:
         raise
     except Exception as exc:  # of the network's own code
         # The last line is the reason; the lines before it are the traceback.
         reason = (str(exc).strip().splitlines() or [type(exc).__name__])[-1]
-        raise ModelFileError(
+        raise ModelError(
             f"it does not run on a batch of images [2, 3, {side}, {side}]: {reason}. Use --crop for another size, "
             "--grayscale for one channel, or --input for channels last or uint8; a network for one image at a time "
             "must be exported again for any batch"
         ) from exc
     scores = _tensor(output)
     if scores.dim() != 2 or scores.shape[0] != 2:
-        raise ModelFileError(
+        raise ModelError(
             f"it gives {list(scores.shape)} for a batch of 2 images, but one score per class, [2, classes], is "
             "expected: is it a classifier of whole images, with its last layer?"
         )
@@ -181,18 +180,18 @@ def _check_batches(run: Run, batches: Sequence[Tensor], classes: int) -> None:
     batch = torch.cat(list(batches[:3]))
     together = _tensor(run(batch))
     if list(together.shape) != [len(batch), classes]:
-        raise ModelFileError(
+        raise ModelError(
             f"it gives {list(together.shape)} for a batch of {len(batch)}, not {[len(batch), classes]}: "
             "was it traced with code that reads the batch's size as a number?"
         )
     again, alone = _tensor(run(batch)), torch.cat([_tensor(run(image[None])) for image in batch])
     scale = max(1.0, float(together.abs().max()))
     if not torch.allclose(together, again, atol=ALONE_TOLERANCE * scale):
-        raise ModelFileError(
+        raise ModelError(
             "its output differs from call to call: call model.eval() before saving, which turns dropout off"
         )
     if not torch.allclose(together, alone, atol=ALONE_TOLERANCE * scale):
-        raise ModelFileError(
+        raise ModelError(
             "an image's answer depends on the others in its batch: call model.eval() before saving, so that batch "
             "normalisation uses what it learned"
         )
@@ -200,7 +199,7 @@ def _check_batches(run: Run, batches: Sequence[Tensor], classes: int) -> None:
 
 def _check_finite(scores: Tensor) -> None:
     if not torch.isfinite(scores).all():
-        raise ModelFileError("it gives NaN or infinity for ordinary images: were its weights loaded?")
+        raise ModelError("it gives NaN or infinity for ordinary images: were its weights loaded?")
 
 
 def _ones(sums: Tensor) -> bool:

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx, nn
 
-from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.torchscript import ExportError, without_deprecations
+from gateway_models.networks.errors import ModelError
+from gateway_models.networks.torchscript import without_deprecations
 
 ANY_BATCH = (
     "export it again for any batch: torch.export.export(model.eval(), (torch.rand(2, 3, 224, 224),), "
@@ -28,14 +28,14 @@ class Program(nn.Module):
         self.__dict__["_traced"] = traceable(program) if isinstance(program, fx.GraphModule) else program
 
     def forward(self, images: Tensor) -> object:
-        """The program's output; raises ModelFileError if the batch size is fixed."""
+        """The program's output; raises ModelError if the batch size is fixed."""
         traced = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         run: nn.Module = self.__dict__["_traced"] if traced else self.program
         try:
             return run(images)
         except (AssertionError, RuntimeError) as exc:
             if "size()[0]" in str(exc) or "shape[0]" in str(exc):
-                raise ModelFileError(f"it takes a fixed batch, or a bounded one ({exc}): {ANY_BATCH}") from exc
+                raise ModelError(f"it takes a fixed batch, or a bounded one ({exc}): {ANY_BATCH}") from exc
             raise
 
 
@@ -77,13 +77,13 @@ def _size(tensor: Tensor, dimension: int) -> int:
 
 
 def load_program(path: Path) -> nn.Module:
-    """Load a .pt2 file onto the CPU, which may execute code in it; raises ExportError if torch cannot read it."""
+    """Load a .pt2 file onto the CPU, which may execute code in it; raises ModelError if torch cannot read it."""
     try:
         # A file, not its path: torch leaves open a file that it cannot read.
         with without_deprecations(), path.open("rb") as file:
             return Program(torch.export.load(file).module())
     except Exception as exc:  # zip, JSON and torch have no common base class
         lines = str(exc).strip().splitlines()
-        raise ExportError(
+        raise ModelError(
             f"{path} cannot be loaded by torch {torch.__version__}: {lines[0] if lines else type(exc).__name__}"
         ) from exc

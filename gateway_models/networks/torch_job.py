@@ -8,7 +8,7 @@ import torch
 
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, Normalising, known_form
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
     ALLOWED,
@@ -62,7 +62,7 @@ def do_torch(job: Job) -> Outcome:
                 served(images_of(job)[0])
             except RuntimeError as exc:
                 reason = str(exc).strip().splitlines()[-1]
-                raise ModelFileError(
+                raise ModelError(
                     f"it does not run in {spec.precision.value}: {reason}. Keep it in fp32, or save it without "
                     "torch.jit.freeze"
                 ) from exc

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
-from gateway.errors import UserError
 from gateway.values.files import whole_file
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 
 TOLERANCE = 1e-4
 """The largest allowed difference between exported and eager probabilities: float32 sums in another order."""
@@ -24,10 +23,6 @@ TRACE_OR_TRUST = (
     "None of its code was executed. Save it by torch.jit.trace(model.eval(), example).save(…), without such code; or, "
     "if its author may access your files, add --trust"
 )
-
-
-class ExportError(UserError):
-    """A module cannot be exported, or gives other answers afterwards."""
 
 
 class Served(nn.Module):
@@ -44,23 +39,23 @@ class Served(nn.Module):
 
 
 def load_torchscript(path: Path, *, trust: bool = False) -> torch.jit.ScriptModule:
-    """Load a TorchScript file onto the CPU in eval mode; raises ExportError if it is damaged.
+    """Load a TorchScript file onto the CPU in eval mode; raises ModelError if it is damaged.
 
     TorchScript cannot import Python modules, and torch unpickles its data without Python. Unless `trust`, raises
-    ModelFileError if the file has code that runs while it is loaded, or operators that access files.
+    ModelError if the file has code that runs while it is loaded, or operators that access files.
     """
     try:
         if not trust and _runs_while_loading(path):
-            raise ModelFileError(f"{path} runs code while it is loaded (__setstate__): {TRACE_OR_TRUST}")
+            raise ModelError(f"{path} runs code while it is loaded (__setstate__): {TRACE_OR_TRUST}")
         with without_deprecations():
             module: torch.jit.ScriptModule = torch.jit.load(path, map_location="cpu").eval()  # type: ignore[no-untyped-call]
             operators: list[str] = torch.jit.export_opnames(module)  # type: ignore[no-untyped-call]
     except (RuntimeError, OSError, ValueError, zipfile.BadZipFile) as exc:
         lines = str(exc).strip().splitlines() or [type(exc).__name__]
-        raise ExportError(f"{path} cannot be loaded as TorchScript: {lines[0]}") from exc
+        raise ModelError(f"{path} cannot be loaded as TorchScript: {lines[0]}") from exc
     names = [name.partition(".")[0] for name in operators]
     if not trust and (others := [name for name in names if name in FILES or name.partition("::")[0] not in NAMESPACES]):
-        raise ModelFileError(f"{path} has the operator {others[0]}, which may access files: {TRACE_OR_TRUST}")
+        raise ModelError(f"{path} has the operator {others[0]}, which may access files: {TRACE_OR_TRUST}")
     return module
 
 
@@ -81,7 +76,7 @@ def export_torchscript(
 
     `example` is one batch fp32 [N, 3, H, W]; other batch sizes must work too and are tested. The file gets its name
     only after it was loaded again and gave the eager module's answers within `tolerance`. `extra_files` go into the
-    archive. Raises ExportError.
+    archive. Raises ModelError.
     """
     module = module.eval().to(memory_format=torch.channels_last)
     example = example.to(memory_format=torch.channels_last)
@@ -103,7 +98,7 @@ def _check(eager: nn.Module, exported: nn.Module, example: Tensor, tolerance: fl
         for _ in range(3):
             difference = float((expected - exported(batch)).abs().max())
             if not difference <= tolerance:
-                raise ExportError(
+                raise ModelError(
                     f"the exported model's answers differ from the eager model's by {difference:.2g} "
                     f"in a batch of {len(batch)}, more than {tolerance:g}"
                 )

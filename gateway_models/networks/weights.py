@@ -8,7 +8,8 @@ from textwrap import shorten
 import torch
 from torch import Tensor, nn
 
-from gateway_models.networks.file_kinds import FileKind, ModelFileError, alone, kind_of
+from gateway_models.networks.errors import ModelError
+from gateway_models.networks.file_kinds import FileKind, alone, kind_of
 
 REASON_CHARACTERS = 300
 MAX_DEPTH = 8
@@ -18,11 +19,11 @@ COUNTER = "num_batches_tracked"
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors in safetensors, a state dict or a checkpoint, such as state_dict.fc.weight; raises ModelFileError."""
+    """The tensors in safetensors, a state dict or a checkpoint, such as state_dict.fc.weight; raises ModelError."""
     values = _safetensors(path) if kind_of(path) is FileKind.SAFETENSORS else _torch(path)
     found = dict(_flattened(values, ""))
     if not found:
-        raise ModelFileError(f"{path} contains no weights")
+        raise ModelError(f"{path} contains no weights")
     return found
 
 
@@ -35,7 +36,7 @@ def _flattened(values: object, name: str, depth: int = 0) -> Iterator[tuple[str,
 
 
 def load_into(network: nn.Module, tensors: Mapping[str, Tensor], weights: str, source: str) -> nn.Module:
-    """Load weights into a network and switch it to eval mode; raises ModelFileError if they do not fit.
+    """Load weights into a network and switch it to eval mode; raises ModelError if they do not fit.
 
     They are the tensors of one prefix, which checkpoints, DataParallel, torch.compile and Lightning add, whose names
     are exactly the network's. `source` is the network's, such as torchvision:resnet50.
@@ -49,7 +50,7 @@ def load_into(network: nn.Module, tensors: Mapping[str, Tensor], weights: str, s
     }
     fit = {prefix: state for prefix, state in sets.items() if _has_names(state, wanted)}
     if len(fit) > 1 and not _are_equal(list(fit.values())):
-        raise ModelFileError(
+        raise ModelError(
             f"{weights} has several sets of weights of {source}: {' and '.join(name.rstrip('.') for name in fit)}. "
             "Save those that you mean alone, and use that file: torch.save(model.state_dict(), 'weights.pt')"
         )
@@ -58,7 +59,7 @@ def load_into(network: nn.Module, tensors: Mapping[str, Tensor], weights: str, s
         network.load_state_dict(state)
     except RuntimeError as exc:
         reason = shorten(str(exc).partition("\n")[2], REASON_CHARACTERS, placeholder=" …")
-        raise ModelFileError(
+        raise ModelError(
             f"{weights} does not contain weights of {source}: {reason} Name the architecture that they were trained "
             "with; for another number of classes give --labels FILE with as many labels"
         ) from exc
@@ -81,7 +82,7 @@ def _torch(path: Path) -> object:
         with torch.serialization.safe_globals([argparse.Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as exc:  # pickle, zip and torch have no common base class
-        raise ModelFileError(
+        raise ModelError(
             f"{path} cannot be read as plain weights, and anything else could run code. If you trust it, {alone(path)}"
         ) from exc
 
@@ -90,8 +91,8 @@ def _safetensors(path: Path) -> object:
     try:
         from safetensors.torch import load_file
     except ImportError as exc:
-        raise ModelFileError(f"{path} needs {exc.name}: pip install safetensors") from exc
+        raise ModelError(f"{path} needs {exc.name}: pip install safetensors") from exc
     try:
         return load_file(path)
     except Exception as exc:  # safetensors and the file system have no common base class
-        raise ModelFileError(f"{path} is damaged: {exc}") from exc
+        raise ModelError(f"{path} is damaged: {exc}") from exc

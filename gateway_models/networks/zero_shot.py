@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.hub import CONFIG, read_config, read_folder
 from gateway_models.networks.job_checks import report
 from gateway_models.networks.pretrained import loaded
@@ -44,7 +44,7 @@ def zero_shot_network(folder: Path, labels: Sequence[str], prompts: Sequence[str
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as exc:  # tokenizers' errors have no common base class
-        raise ModelFileError(f"transformers cannot load its tokenizer: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelError(f"transformers cannot load its tokenizer: {str(exc).strip().splitlines()[0]}") from exc
     config = read_config(folder / CONFIG)
     padding = "max_length" if str(config.get("model_type", "")).startswith("siglip") else "longest"
     report(f"computing the embeddings of {len(labels)} labels in {len(prompts)} prompts each")

@@ -27,7 +27,7 @@ from PIL import Image, ImageOps
 
 from gateway.triton.configs import ModelInstanceGroup
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
-from gateway_models.networks.features import embedding_difference
+from gateway_models.networks.embeddings import embedding_difference
 from gateway_models.networks.originals import Answers, original_answers
 from gateway_models.networks.pretrained import processor
 from gateway_models.proof.dataset import Sample

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gateway_models.networks import add_checks, jobs
 from gateway_models.networks.adapted import Form, Gray, Normalising, arranged, chosen
 from gateway_models.networks.add import add
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.onnx_graph import any_batch, check_signature
 from gateway_models.networks.onnx_runner import runner
@@ -86,16 +86,14 @@ def test_network_gets_the_input_format_that_is_named(tmp_path, module, example, 
 
 def test_bytes_and_a_normalisation_contradict_each_other(tmp_path):
     file = scripted(Bytes(), tmp_path / "model.pt", PIXELS)
-    with pytest.raises(ModelFileError, match="takes pixels as uint8"):
+    with pytest.raises(ModelError, match="takes pixels as uint8"):
         jobs.do(job(file, tmp_path, input="uint8-nchw"))
 
 
 def test_one_of_several_outputs_is_served_by_its_name_or_number(tmp_path):
     several = Calling(lambda scores, images: {"features": images.mean((2, 3)), "logits": scores})
     file = scripted(several, tmp_path / "model.pt", torch.rand(2, 3, 32, 32))
-    with pytest.raises(
-        ModelFileError, match=r"gives a dict of 2 \(features \[2, 3\], logits \[2, 5\]\) .* --output NAME"
-    ):
+    with pytest.raises(ModelError, match=r"gives a dict of 2 \(features \[2, 3\], logits \[2, 5\]\) .* --output NAME"):
         jobs.do(job(file, tmp_path))
     expected = probabilities(Head(), FLOATS)
     for which in ("logits", "1"):
@@ -113,7 +111,7 @@ def test_one_of_several_outputs_is_served_by_its_name_or_number(tmp_path):
     ],
 )
 def test_missing_output_is_reported(output, which, reason):
-    with pytest.raises(ModelFileError, match=reason):
+    with pytest.raises(ModelError, match=reason):
         chosen(output, which)
 
 
@@ -186,7 +184,7 @@ def test_graphs_scores_are_chosen_among_its_outputs(tmp_path):
         tried(model, tmp_path, output=which) and written(tmp_path)(FLOATS) for which in ("scores", "0")
     )
     assert not torch.allclose(by_name, by_number)
-    with pytest.raises(ModelFileError, match=r"2 outputs \(other, scores\), and no 'third'"):
+    with pytest.raises(ModelError, match=r"2 outputs \(other, scores\), and no 'third'"):
         check_signature(model, 32, output="third")
 
 
@@ -219,7 +217,7 @@ def test_graph_that_needs_a_batch_of_one_is_refused(tmp_path):
     ]
     model = graph(nodes, [1, 3, 32, 32])
     model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "zero"))
-    with pytest.raises(ModelFileError, match=r"fixed batch of 1 and does not work with others.* torch\.onnx\.export"):
+    with pytest.raises(ModelError, match=r"fixed batch of 1 and does not work with others.* torch\.onnx\.export"):
         tried(model, tmp_path)
     assert not (tmp_path / "written" / "model.onnx").exists()
 

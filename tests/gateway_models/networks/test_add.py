@@ -11,9 +11,8 @@ from gateway.errors import UserError
 from gateway.triton.configs import breaches, parameters, read_model_config
 from gateway_models.networks import isolation
 from gateway_models.networks.add import add, add_changed
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import Job, Task, WorkFailed, start_process, work
-from gateway_models.networks.model_source import SourceError
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
 from gateway_models.repository.after import read_step
 from gateway_models.repository.entry import EntryError, read_entry
@@ -82,7 +81,7 @@ def test_written_network_is_frozen_and_gives_original_answers(added_head):
 @pytest.mark.parametrize(
     ("changes", "error", "reason"),
     [
-        ({"name": "new", "format": Format.ONNX, "precision": Precision.BF16}, SourceError, "no bf16 convolutions"),
+        ({"name": "new", "format": Format.ONNX, "precision": Precision.BF16}, ModelError, "no bf16 convolutions"),
         ({"version": 1}, EntryError, "has had a version 1 already; the next one is 2"),
         (
             {},
@@ -104,7 +103,7 @@ def test_written_network_is_frozen_and_gives_original_answers(added_head):
         ({"version": 2, "labels": "abcde"}, EntryError, "its labels differ from the labels of the other versions"),
         (
             {"name": "new", "labels": "abcd"},
-            ModelFileError,
+            ModelError,
             r"head\.pt: there are 4 labels and the network has 5 classes",
         ),
     ],
@@ -262,7 +261,7 @@ def test_same_file_changes_nothing_and_a_changed_one_is_the_next_version(tmp_pat
 
     assert up() == (1, 1, True)
     assert up() == (1, 1, False)
-    with pytest.raises(SourceError, match="--zero-shot is for a CLIP-like model"):
+    with pytest.raises(ModelError, match="--zero-shot is for a CLIP-like model"):
         up(replace(spec, zero_shot=spec.labels))
     save_onnx(Head(seed=1), file)
     assert up() == (2, 2, True)

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.errors import UserError
 from gateway.values.rollout import Rollout
-from gateway_models.networks.add_step import add_step
+from gateway_models.networks.add import add_step
 from gateway_models.networks.after import NetworkOutputs, check_step, load_step, write_step
 from gateway_models.networks.functions import adapter_of
 from gateway_models.networks.model_source import labels_of

@@ -16,7 +16,7 @@ from gateway_local.cpu_network import CpuRuntime
 from gateway_models.networks import cpu_form
 from gateway_models.networks.add import add
 from gateway_models.networks.cpu_form import convert
-from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.onnx_runner import session_of
 from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.repository.entry import Entry, read_entry
@@ -103,7 +103,7 @@ def test_torchscript_stays_for_a_reason(tmp_path, changes, reason):
 
 
 def test_required_onnxruntime_is_an_error_where_it_is_not_possible(tmp_path):
-    with pytest.raises(SourceError, match="--cpu-runtime onnxruntime is not possible: torch cannot write it"):
+    with pytest.raises(ModelError, match="--cpu-runtime onnxruntime is not possible: torch cannot write it"):
         added(tmp_path, without_onnx(), serving=Serving(cpu_runtime="onnxruntime"))
     assert list((tmp_path / "models").iterdir()) == []
 

@@ -5,15 +5,9 @@ import torch
 
 from bench.repository import MOBILENET_V3_SMALL
 from gateway.triton.configs import parameters, read_model_config
-from gateway_models.networks.export import (
-    EFFICIENTNET_LITE0,
-    ModelRepositoryError,
-    check_preprocessing,
-    export,
-    export_default,
-    read_stamp,
-)
-from gateway_models.networks.torchscript import ExportError, export_torchscript
+from gateway_models.networks.errors import ModelError
+from gateway_models.networks.export import EFFICIENTNET_LITE0, check_preprocessing, export, export_default, read_stamp
+from gateway_models.networks.torchscript import export_torchscript
 from tests.gateway_models.networks.special_networks import Calling
 from tests.shipped import copy_models
 
@@ -64,17 +58,17 @@ def test_another_model_takes_the_place_of_the_one_before(empty_repository):
 def test_preprocessing_that_does_not_fit_the_model_is_named(empty_repository):
     path = empty_repository / "preprocessor" / "config.pbtxt"
     path.write_text(path.read_text().replace('"bicubic"', '"bilinear"').replace('"0.5,0.5,0.5"', '"0.50, 0.5, 0.5"'))
-    with pytest.raises(ModelRepositoryError, match="interpolation is 'bilinear' and should be 'bicubic'") as failure:
+    with pytest.raises(ModelError, match="interpolation is 'bilinear' and should be 'bicubic'") as failure:
         check_preprocessing(EFFICIENTNET_LITE0, empty_repository)
     assert "mean" not in str(failure.value)
 
 
 def test_missing_or_unreadable_configuration_is_named(empty_repository, tmp_path):
     """The error has the line of the fault."""
-    with pytest.raises(ModelRepositoryError, match=r"preprocessor/config\.pbtxt"):
+    with pytest.raises(ModelError, match=r"preprocessor/config\.pbtxt"):
         export_default(tmp_path / "nothing", print)
     (empty_repository / "preprocessor" / "config.pbtxt").write_text('name: "preprocessor"\nbackend "python"\n')
-    with pytest.raises(ModelRepositoryError, match=r"config\.pbtxt: 2:9"):
+    with pytest.raises(ModelError, match=r"config\.pbtxt: 2:9"):
         export_default(empty_repository, print)
 
 
@@ -82,7 +76,7 @@ def test_export_whose_answers_differ_is_refused_and_leaves_the_old_file(tmp_path
     by_its_size = Calling(lambda scores, images: scores * int(images.shape[0]))  # which tracing freezes
     path = tmp_path / "model.pt"
     path.write_bytes(b"the model before")
-    with pytest.raises(ExportError, match="differ from the eager model's"):
+    with pytest.raises(ModelError, match="differ from the eager model's"):
         export_torchscript(by_its_size, torch.rand(3, 3, 8, 8), path)
     assert path.read_bytes() == b"the model before"
     assert [entry.name for entry in tmp_path.iterdir()] == ["model.pt"]

@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from gateway_models.networks.add import add
-from gateway_models.networks.features import check_embeddings, embedding_difference
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.embeddings import check_embeddings, embedding_difference, pair_runner
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.job_checks import outcome_of
-from gateway_models.networks.onnx_features import pair_runner
 from gateway_models.networks.originals import original_answers
 from gateway_models.networks.probe import Ending, Findings
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
@@ -57,7 +56,7 @@ def request(source: str | Path, folder: Path, **changes) -> ModelSpec:
     ],
 )
 def test_embeddings_that_depend_on_other_images_are_refused(run, words):
-    with pytest.raises(ModelFileError, match=words):
+    with pytest.raises(ModelError, match=words):
         check_embeddings(run, 32, pixels=False)
 
 
@@ -119,7 +118,7 @@ def test_embeddings_are_an_output_of_every_step(tmp_path):
         (CONVOLVED, "ReduceMean, not a linear one: --embeddings gives"),
         (Two(), "Add, not a linear"),
     ):
-        with pytest.raises(ModelFileError, match=words):
+        with pytest.raises(ModelError, match=words):
             add(request(save_onnx(network, tmp_path / "c.onnx"), tmp_path, name="other"), tmp_path / "models", print)
 
 
@@ -164,11 +163,11 @@ def test_difference_of_zero_vectors(served, expected, difference):
 
 
 def test_difference_in_fp32_is_not_blamed_on_the_precision(tmp_path):
-    written, scores = Findings(32, 5, Ending.LOGITS), [torch.full((2, 5), 0.2)] * 6
+    written, scores = Findings(5, Ending.LOGITS), [torch.full((2, 5), 0.2)] * 6
     for precision, advice in (
         (Precision.FP32, r"in fp32 as torchscript .*: use --format onnx"),
         (Precision.BF16, r"in bf16 .*: keep it in fp32"),
     ):
         tried = job("x", "timm", tmp_path, precision=precision)
-        with pytest.raises(ModelFileError, match=advice):
+        with pytest.raises(ModelError, match=advice):
             outcome_of(tried, Format.TORCHSCRIPT, written, scores, lambda images: images[:, 0, 0, :5])

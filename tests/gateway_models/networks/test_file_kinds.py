@@ -17,9 +17,10 @@ import pytest
 import torch
 from torch import nn
 
-from gateway_models.networks.file_kinds import MAX_PICKLE_BYTES, FileKind, ModelFileError, kind_of
+from gateway_models.networks.errors import ModelError
+from gateway_models.networks.file_kinds import MAX_PICKLE_BYTES, FileKind, kind_of
 from gateway_models.networks.jobs import stored_bytes
-from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
+from gateway_models.networks.model_source import find_labels, find_preprocessing, find_source
 from gateway_models.networks.weights import load_into, read_tensors
 from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, Trap, save_onnx, save_torchscript, saved
@@ -49,7 +50,7 @@ WITH_WEIGHTS = r"torchvision:ARCH --weights \S+model\.pt"
 def test_torch_save_files_are_refused_without_loading(tmp_path, value, kind, advice, new_format):
     path = written(value, tmp_path / "model.pt", _use_new_zipfile_serialization=new_format)
     assert kind_of(path) is kind
-    with pytest.raises(ModelFileError, match=advice):
+    with pytest.raises(ModelError, match=advice):
         find_source(ModelSpec(str(path), "model"))
 
 
@@ -58,13 +59,13 @@ def test_files_are_recognised_by_content(tmp_path):
     assert kind_of(save_onnx(Head(), tmp_path / "model.pt")) is FileKind.ONNX
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b'{"a": 1}')
     assert kind_of(tmp_path / "model.safetensors") is FileKind.SAFETENSORS
-    with pytest.raises(ModelFileError, match="cannot read"):
+    with pytest.raises(ModelError, match="cannot read"):
         kind_of(tmp_path / "absent.pt")
 
 
 def test_file_that_is_no_model_is_refused_with_advice(tmp_path):
     (tmp_path / "model.pt").write_bytes(b"\xff\xd8\xff\xe0 a photo")
-    with pytest.raises(ModelFileError, match=r"TorchScript \(model\.pt\), ONNX"):
+    with pytest.raises(ModelError, match=r"TorchScript \(model\.pt\), ONNX"):
         find_source(ModelSpec(str(tmp_path / "model.pt"), "model"))
 
 
@@ -112,11 +113,11 @@ def test_pickle_with_code_is_refused_unexecuted(tmp_path, form, as_model, as_wei
     """Whether it would be the model, or its weights."""
     evidence, path = tmp_path / "executed", tmp_path / name
     path.write_bytes(form(Trap(evidence)))
-    with pytest.raises(ModelFileError, match=as_model):
+    with pytest.raises(ModelError, match=as_model):
         find_source(ModelSpec(str(path), "model"))
-    with pytest.raises(ModelFileError, match=as_weights) if as_weights else nullcontext():
+    with pytest.raises(ModelError, match=as_weights) if as_weights else nullcontext():
         find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path)))
-    with pytest.raises(ModelFileError, match="cannot be read as plain weights, and anything else could run code"):
+    with pytest.raises(ModelError, match="cannot be read as plain weights, and anything else could run code"):
         read_tensors(path)
     assert not evidence.exists()
 
@@ -146,7 +147,7 @@ def tensor(*shape: int, at: tuple[int, int], dtype: str = "F32") -> dict:
 )
 def test_invalid_safetensors_are_refused(tmp_path, content):
     (tmp_path / "weights.safetensors").write_bytes(content)
-    with pytest.raises(ModelFileError, match="is damaged"):
+    with pytest.raises(ModelError, match="is damaged"):
         read_tensors(tmp_path / "weights.safetensors")
 
 
@@ -175,14 +176,14 @@ def test_several_sets_of_weights_are_refused_by_their_names(tmp_path):
     """As train.py of timm and torchvision write them: the user must choose one."""
     content = {"state_dict": under(""), "state_dict_ema": under("module.", seed=1)}
     path = written(content, tmp_path / "checkpoint.pt")
-    with pytest.raises(ModelFileError, match=r"several sets of weights of head: state_dict and state_dict_ema\.module"):
+    with pytest.raises(ModelError, match=r"several sets of weights of head: state_dict and state_dict_ema\.module"):
         load_into(Head(), read_tensors(path), "w.pt", "head")
 
 
 @pytest.mark.parametrize("value", [Head(), {"state_dict": Head().state_dict(), "took": timedelta(1)}])
 def test_mixed_pickle_is_refused_with_code_to_save_its_weights(tmp_path, monkeypatch, value):
     path = written(value, tmp_path / "trained.pt")
-    with pytest.raises(ModelFileError) as refused:
+    with pytest.raises(ModelError) as refused:
         read_tensors(Path(find_source(ModelSpec("torchvision:resnet18", "model", weights=str(path))).spec.weights))
     line = str(refused.value).partition("use that file: ")[2]
     monkeypatch.chdir(tmp_path)
@@ -192,9 +193,9 @@ def test_mixed_pickle_is_refused_with_code_to_save_its_weights(tmp_path, monkeyp
 
 def test_model_file_without_preprocessing_or_labels_is_refused(tmp_path):
     source = find_source(ModelSpec(str(save_torchscript(Head(), tmp_path / "model.pt")), "model"))
-    with pytest.raises(SourceError, match="silently wrong"):
+    with pytest.raises(ModelError, match="silently wrong"):
         find_preprocessing(source, None)
-    with pytest.raises(SourceError, match="--labels FILE"):
+    with pytest.raises(ModelError, match="--labels FILE"):
         find_labels(source, None)
 
 

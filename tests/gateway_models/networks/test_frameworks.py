@@ -23,9 +23,10 @@ from gateway.errors import UserError
 from gateway_models.networks import converters
 from gateway_models.networks.add import add
 from gateway_models.networks.add_checks import check_trust
-from gateway_models.networks.file_kinds import ModelFileError, kind_of
-from gateway_models.networks.frameworks import FRAMEWORKS, FrameworkError, framework_named
-from gateway_models.networks.model_source import SourceError, find_source, framework_of
+from gateway_models.networks.errors import ModelError
+from gateway_models.networks.file_kinds import kind_of
+from gateway_models.networks.frameworks import FRAMEWORKS, framework_named
+from gateway_models.networks.model_source import find_source, framework_of
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.repository.entry import Entry, EntryError
@@ -102,7 +103,7 @@ def test_uninstalled_framework_names_both_commands():
     """The one that installs it here, and the one that converts the file elsewhere."""
     for framework in FRAMEWORKS:
         path = Path("digits.model")
-        with pytest.raises(FrameworkError, match=r"digits\.model is ") as refused:
+        with pytest.raises(ModelError, match=r"digits\.model is ") as refused:
             replace(framework, needs=("no_such_framework",)).check(path)
         assert "{" not in str(refused.value).replace("{path}", "")
         assert ("no_such_framework must be installed" in str(refused.value)) is bool(framework.opener)
@@ -136,14 +137,14 @@ def test_served_answers_are_the_frameworks_own(tmp_path, name):
 def test_what_may_run_code_needs_trust(name):
     needs(name)
     source = find_source(ModelSpec(str(FILES / name), "model"))
-    with pytest.raises(SourceError, match=r"If its author may run code here, with your rights, add --trust\. Or "):
+    with pytest.raises(ModelError, match=r"If its author may run code here, with your rights, add --trust\. Or "):
         check_trust(source)
     check_trust(find_source(ModelSpec(str(FILES / name), "model", trust=True)))
 
 
 def test_folder_of_tensorflow_is_told_what_to_run(tmp_path):
     (tmp_path / "saved_model.pb").touch()
-    with pytest.raises(FrameworkError, match=r"tf2onnx\.convert --saved-model \S+ --output \S+\.onnx"):
+    with pytest.raises(ModelError, match=r"tf2onnx\.convert --saved-model \S+ --output \S+\.onnx"):
         find_source(ModelSpec(str(tmp_path), "model"))
 
 
@@ -151,7 +152,7 @@ def test_pickle_is_not_loaded_without_trust(tmp_path):
     needs("digits.joblib")
     path = tmp_path / "trap.joblib"
     path.write_bytes(pickle.dumps([untrained("logistic"), Trap(tmp_path / "it ran")]))
-    with pytest.raises(SourceError, match="loading a pickle can run any code"):
+    with pytest.raises(ModelError, match="loading a pickle can run any code"):
         add_digits(str(path), tmp_path, trust=False)
     assert not (tmp_path / "it ran").exists()
 
@@ -174,9 +175,9 @@ def test_keras_code_needs_trust(tmp_path):
     needs("digits.keras")
     for module, function in (("os", "system"), ("keras.utils", "get_file")):
         path = with_function(FILES / "digits.keras", tmp_path / "hostile.keras", module, function)
-        with pytest.raises(ModelFileError, match=r"Keras \S+ cannot load it: "):
+        with pytest.raises(ModelError, match=r"Keras \S+ cannot load it: "):
             add_digits(str(path), tmp_path, trust=False)
-    with pytest.raises(ModelFileError, match=r"Keras \S+ cannot load it: .*[Ll]ambda.*add --trust"):
+    with pytest.raises(ModelError, match=r"Keras \S+ cannot load it: .*[Ll]ambda.*add --trust"):
         add_digits("lambda.keras", tmp_path, trust=False)
     entry = add_digits("lambda.keras", tmp_path)
     assert entry.versions[1].spec.trust
@@ -186,7 +187,7 @@ def test_keras_code_needs_trust(tmp_path):
 @pytest.mark.parametrize("name", [pytest.param("digits.keras", marks=pytest.mark.long), "digits.skops"])
 def test_gray_network_is_told_of_grayscale(tmp_path, name):
     needs(name)
-    with pytest.raises(ModelFileError, match="use --grayscale"):
+    with pytest.raises(ModelError, match="use --grayscale"):
         add_digits(name, tmp_path, grayscale=False)
 
 
@@ -198,7 +199,7 @@ def test_labels_of_a_pipeline_are_its_classes(tmp_path, capsys):
     labels = (tmp_path / "models" / "digits_classifier" / "labels.txt").read_text().split()
     assert labels == sorted(NAMES)
     (tmp_path / "own.txt").write_text("\n".join(NAMES))
-    with pytest.raises(SourceError, match="in another order than the model"):
+    with pytest.raises(ModelError, match="in another order than the model"):
         add(request("digits.skops", tmp_path, labels=tmp_path / "own.txt"), tmp_path / "more", print)
 
 

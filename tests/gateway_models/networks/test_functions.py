@@ -8,14 +8,8 @@ import pytest
 import torch
 
 from gateway_models.networks.add import add
-from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.functions import (
-    FunctionConfig,
-    FunctionSourceError,
-    find_function,
-    load_staged,
-)
-from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.errors import ModelError
+from gateway_models.networks.functions import FunctionConfig, find_function, load_staged
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.repository.entry import EntryError, Version
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
@@ -58,7 +52,7 @@ def request(folder: Path, code: str = COLOURS, **changes) -> ModelSpec:
 def test_unusable_source_is_refused_with_its_reason(tmp_path, source, reason):
     for name in ("colours.py", "my-model.py"):
         (tmp_path / name).touch()
-    with pytest.raises(FunctionSourceError, match=reason):
+    with pytest.raises(ModelError, match=reason):
         find_function(f"{tmp_path}/{source}")
 
 
@@ -69,14 +63,14 @@ def test_files_of_a_function_are_copied_and_missing_ones_named(tmp_path):
         (tmp_path / name).write_text("")
     find_function(source, [tmp_path / "data"]).copy_code(tmp_path / "copy")
     assert [path.name for path in tmp_path.glob("copy/code/data/*")] == ["words.txt"]
-    with pytest.raises(FunctionSourceError, match=r"--include names .*weights\.npz, which does not exist"):
+    with pytest.raises(ModelError, match=r"--include names .*weights\.npz, which does not exist"):
         find_function(source, [tmp_path / "weights.npz"]).digest()
 
 
 def test_code_runs_only_if_it_is_trusted(tmp_path):
     """Neither looking at a function nor refusing it runs a line of its file."""
     code = f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n{COLOURS}"
-    with pytest.raises(SourceError, match="add --trust"):
+    with pytest.raises(ModelError, match="add --trust"):
         add(request(tmp_path, code, preprocessing=None, trust=False), tmp_path / "models", print)
     assert not (tmp_path / "ran").exists()
     tried(f"{tmp_path}/colours.py:classify", tmp_path)
@@ -152,7 +146,7 @@ def test_common_function_signatures_are_supported(tmp_path, code):
     ],
 )
 def test_function_load_failure_is_one_sentence(tmp_path, code, reason):
-    with pytest.raises(ModelFileError, match=reason):
+    with pytest.raises(ModelError, match=reason):
         loaded(tmp_path, code)
 
 
@@ -180,7 +174,7 @@ def test_function_load_failure_is_one_sentence(tmp_path, code, reason):
 )
 def test_trial_names_the_fault_of_a_function(tmp_path, body, changes, reason):
     path = save_function(tmp_path, f"def classify(images):\n    {body}\n")
-    with pytest.raises(ModelFileError, match=reason):
+    with pytest.raises(ModelError, match=reason):
         tried(f"{path}:classify", tmp_path, **changes)
 
 

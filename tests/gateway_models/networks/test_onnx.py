@@ -13,7 +13,7 @@ from torch import nn
 
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway_models.networks import jobs
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.model_source import find_source
 from gateway_models.networks.onnx_graph import (
     check_scale,
@@ -165,7 +165,7 @@ REFUSED = [
 def test_graph_is_refused_with_its_reason(folder, changes, reason):
     """Also one that reads other files, or runs operators of other libraries."""
     (folder / "model.onnx").write_bytes(small(**changes).SerializeToString())
-    with pytest.raises(ModelFileError, match=reason):
+    with pytest.raises(ModelError, match=reason):
         jobs.do(job(folder / "model.onnx", "onnx", folder / "written", format=Format.ONNX))
 
 
@@ -179,11 +179,11 @@ def test_export_of_custom_vision_is_refused(tmp_path):
     model.graph.output.pop()
     model.graph.output.append(helper.make_value_info("loss", helper.make_sequence_type_proto(row)))
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
-    with pytest.raises(ModelFileError, match=r"'loss' is no tensor but maps of labels.* Serve it by a Python function"):
+    with pytest.raises(ModelError, match=r"'loss' is no tensor but maps of labels.* Serve it by a Python function"):
         check_signature(model, 32)
     helper.set_model_props(model, {"Image.BitmapPixelFormat": "Bgr8"})
     onnx.save(model, tmp_path / "model.onnx")
-    with pytest.raises(ModelFileError, match=r"takes BGR .* a Python function that reverses the channels"):
+    with pytest.raises(ModelError, match=r"takes BGR .* a Python function that reverses the channels"):
         find_source(ModelSpec(str(tmp_path / "model.onnx"), "model"))
 
 
@@ -218,7 +218,7 @@ def test_scaling_in_front_of_a_network_must_fit_its_images(tmp_path, front, prep
     if fits:
         check_scale(model, spec)
         return
-    with pytest.raises(ModelFileError, match=r"itself .* [Uu]se --(pixels|mean) .* Or insist with --input"):
+    with pytest.raises(ModelError, match=r"itself .* [Uu]se --(pixels|mean) .* Or insist with --input"):
         check_scale(model, spec)
     check_scale(model, replace(spec, input="float32-nchw"))
 
@@ -229,7 +229,7 @@ def test_file_that_is_no_graph_or_has_others_in_a_branch_is_refused(tmp_path):
     branches.graph.node.append(helper.make_node("If", ["out0"], ["other"], then_branch=inner, else_branch=inner))
     for content in (b"\x08\x08\x12\xff not a graph", branches.SerializeToString()):
         path.write_bytes(content)
-        with pytest.raises(ModelFileError, match="cannot be read as an ONNX model"):
+        with pytest.raises(ModelError, match="cannot be read as an ONNX model"):
             load_onnx(path)
 
 
@@ -244,5 +244,5 @@ def test_graph_with_dynamic_batch_is_accepted(folder, changes):
 
 def test_onnx_export_failure_is_one_sentence():
     pooled = nn.Sequential(nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(27, 5))  # 32 is no multiple of 3
-    with pytest.raises(ModelFileError, match=r"as ONNX: Unsupported: .{,120}input size\. Use --format torchscript$"):
+    with pytest.raises(ModelError, match=r"as ONNX: Unsupported: .{,120}input size\. Use --format torchscript$"):
         from_module(pooled, 32)

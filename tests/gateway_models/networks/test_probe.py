@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gateway_models.networks import jobs
-from gateway_models.networks.file_kinds import ModelFileError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.job_checks import activation_of
 from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches, probe_network
 from gateway_models.repository.preprocessing import AS_PIXELS
@@ -32,7 +32,7 @@ def tried(module: nn.Module, side: int = 32) -> Findings:
 )
 def test_missing_activation_is_found(last, multi_label, ending):
     network, plain = Head(last=last).eval(), Head().eval()
-    assert tried(network) == Findings(32, 5, ending)
+    assert tried(network) == Findings(5, ending)
     finished = activation(ending, multi_label=multi_label)
     with torch.no_grad():
         for batch in probe_batches(32):
@@ -50,7 +50,7 @@ def test_relu_is_no_sigmoid():
     [(Ending.SIGMOID, False, "use --multi-label"), (Ending.SOFTMAX, True, "leave out --multi-label")],
 )
 def test_activation_that_contradicts_the_options_is_refused(ending, multi_label, reason):
-    with pytest.raises(ModelFileError, match=reason):
+    with pytest.raises(ModelError, match=reason):
         activation(ending, multi_label=multi_label)
 
 
@@ -80,7 +80,7 @@ def test_activation_that_contradicts_the_options_is_refused(ending, multi_label,
     ],
 )
 def test_unservable_network_is_refused_with_reason(module, reason):
-    with pytest.raises(ModelFileError, match=reason):
+    with pytest.raises(ModelError, match=reason):
         tried(module)
 
 
@@ -93,8 +93,8 @@ def test_unservable_network_is_refused_with_reason(module, reason):
     ],
 )
 def test_label_and_class_counts_must_match(classes, labels, multi_label, reason):
-    with pytest.raises(ModelFileError, match=reason):
-        check_classes(Findings(32, classes, Ending.LOGITS), labels, multi_label=multi_label)
+    with pytest.raises(ModelError, match=reason):
+        check_classes(Findings(classes, Ending.LOGITS), labels, multi_label=multi_label)
 
 
 @pytest.mark.parametrize("last", [None, nn.Softmax(dim=1)])
@@ -103,8 +103,8 @@ def test_same_scores_for_all_photographs_are_questioned(tmp_path, capsys, last):
     dim = Scaled(lambda images: images / 255, last).eval()
     tried = job(save_torchscript(dim, tmp_path / "dim.pt"), "torchscript", tmp_path)
     if last is None:
-        with torch.no_grad(), pytest.raises(ModelFileError, match=r"18 of 18 photographs get the same scores"):
-            activation_of(tried, Findings(32, 5, Ending.SIGMOID), dim)
+        with torch.no_grad(), pytest.raises(ModelError, match=r"18 of 18 photographs get the same scores"):
+            activation_of(tried, Findings(5, Ending.SIGMOID), dim)
         return
     jobs.do(tried)
     assert (

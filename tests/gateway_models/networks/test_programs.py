@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from gateway_models.networks import jobs
-from gateway_models.networks.file_kinds import EXPORT, ModelFileError
+from gateway_models.networks.errors import ModelError
+from gateway_models.networks.file_kinds import EXPORT
 from gateway_models.networks.model_source import find_source
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.programs import load_program
-from gateway_models.networks.torchscript import ExportError, load_torchscript
+from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.repository.entry import Outcome
 from gateway_models.repository.spec import Format, ModelSpec
 from tests.gateway_models.networks.builders import Head, job, probabilities, save_program
@@ -51,7 +52,7 @@ def test_program_is_written_in_the_format_that_is_asked_for(tmp_path, network, a
 
 def test_fixed_batch_is_refused_with_export_advice(tmp_path):
     fixed = save_program(Head(), tmp_path / "fixed.pt2", dynamic=False)
-    with pytest.raises(ModelFileError, match=r"fixed batch.*dynamic_shapes=\(\{0: torch\.export\.Dim\.DYNAMIC\},\)"):
+    with pytest.raises(ModelError, match=r"fixed batch.*dynamic_shapes=\(\{0: torch\.export\.Dim\.DYNAMIC\},\)"):
         tried(fixed, tmp_path)
 
 
@@ -60,7 +61,7 @@ def test_unreadable_program_is_reported(program, tmp_path):
     at = damaged.index(b"models/model.json") + 200
     damaged[at : at + 400] = bytes(400)
     (tmp_path / "damaged.pt2").write_bytes(damaged)
-    with pytest.raises(ExportError, match=r"damaged\.pt2 cannot be loaded by torch"):
+    with pytest.raises(ModelError, match=r"damaged\.pt2 cannot be loaded by torch"):
         load_program(tmp_path / "damaged.pt2")
 
 

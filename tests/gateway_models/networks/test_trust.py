@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from gateway_models.networks.add import add
-from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.model_source import SourceError
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.originals import load_written
-from gateway_models.networks.torchscript import ExportError, load_torchscript, without_deprecations
+from gateway_models.networks.torchscript import load_torchscript, without_deprecations
 from tests.gateway_models.networks.builders import Head, Trap, save_program, save_torchscript, saved, spec_of
 from tests.gateway_models.networks.special_networks import Maps, Scripted, Writes, WritesWhileLoading
 
@@ -50,12 +49,12 @@ def test_program_with_a_pickled_constant_is_loaded_only_with_trust(tmp_path, evi
 
     honest = save_program(Head(), tmp_path / "head.pt2")
     path = altered(honest, tmp_path / "hostile.pt2", change, opaque_obj_0=pickle.dumps(Trap(evidence)))
-    with pytest.raises(SourceError, match=r"hostile\.pt2: torch\.export\.load can execute code .* add --trust"):
+    with pytest.raises(ModelError, match=r"hostile\.pt2: torch\.export\.load can execute code .* add --trust"):
         add(spec_of(path, tmp_path), tmp_path / "models", print)
-    with pytest.raises(ModelFileError, match="add --trust"):
+    with pytest.raises(ModelError, match="add --trust"):
         load_written(path)
     assert not evidence.exists()
-    with pytest.raises((ExportError, TypeError)):
+    with pytest.raises((ModelError, TypeError)):
         load_written(path, trust=True)
     assert evidence.exists(), "the attack works where it is trusted"
 
@@ -66,7 +65,7 @@ def test_pickles_in_torchscript_execute_nothing(tmp_path, evidence, form):
     for member in ("data.pkl", "constants.pkl"):
         hostile = form(Trap(evidence))
         path = altered(source, tmp_path / "h.pt", lambda name, data, m=member, h=hostile: h if name == m else data)
-        with pytest.raises(ExportError, match=r"h\.pt cannot be loaded as TorchScript"):
+        with pytest.raises(ModelError, match=r"h\.pt cannot be loaded as TorchScript"):
             load_torchscript(path)
         assert not evidence.exists(), member
 
@@ -87,7 +86,7 @@ def scripted(network: nn.Module, path: Path) -> Path:
 )
 def test_torchscript_that_accesses_files_needs_trust(tmp_path, evidence, kind, reason):
     path = scripted(kind(evidence), tmp_path / "hostile.pt")
-    with pytest.raises(ModelFileError, match=rf"{reason}.*None of its code was executed.*add --trust"):
+    with pytest.raises(ModelError, match=rf"{reason}.*None of its code was executed.*add --trust"):
         load_torchscript(path)
     assert not evidence.exists()
     with torch.no_grad():

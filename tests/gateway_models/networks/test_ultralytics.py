@@ -6,8 +6,8 @@ import onnx
 import pytest
 from torch import nn
 
-from gateway_models.networks.file_kinds import ModelFileError
-from gateway_models.networks.model_source import SourceError, find_labels, find_preprocessing, find_source
+from gateway_models.networks.errors import ModelError
+from gateway_models.networks.model_source import find_labels, find_preprocessing, find_source
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import ModelSpec
 from tests.gateway_models.networks.builders import Head, save_onnx
@@ -46,7 +46,7 @@ def test_description_is_the_first_sentence_of_the_metadata(tmp_path, author):
     ],
 )
 def test_other_tasks_and_a_missing_label_are_refused(tmp_path, properties, reason):
-    with pytest.raises(ModelFileError, match=reason):
+    with pytest.raises(ModelError, match=reason):
         find_source(exported(tmp_path / "best.onnx", **properties))
 
 
@@ -64,7 +64,7 @@ def test_metadata_that_say_nothing_are_ignored(tmp_path, properties):
     source = find_source(exported(tmp_path / "best.onnx", **properties))
     assert source.labels == ()
     assert source.preprocessing is None
-    with pytest.raises(SourceError, match="use --labels FILE"):
+    with pytest.raises(ModelError, match="use --labels FILE"):
         find_labels(source, None)
 
 
@@ -74,7 +74,7 @@ def test_damaged_file_is_left_to_the_loader(tmp_path, cut):
     path = Path(spec.source)
     path.write_bytes(path.read_bytes()[:cut])
     if cut == 1:
-        with pytest.raises(ModelFileError, match="no model"):
+        with pytest.raises(ModelError, match="no model"):
             find_source(spec)
         return
     assert find_source(spec).kind == "onnx"

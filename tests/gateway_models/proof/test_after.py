@@ -11,8 +11,7 @@ from websockets.sync.client import connect
 
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
-from gateway_models.networks.add import add
-from gateway_models.networks.add_step import add_step
+from gateway_models.networks.add import add, add_step
 from gateway_models.repository.after import read_step
 from gateway_models.repository.manage import provide_stateful
 from gateway_models.repository.spec import Serving

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gateway_models.networks.add_step import add_step
+from gateway_models.networks.add import add_step
 from gateway_models.proof.calibrate import (
     Calibrated,
     NotCalibrated,
