@@ -121,11 +121,6 @@ def limitations(config: ModelConfig, last_step: ModelConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
-def embedding_size(config: ModelConfig) -> int:
-    """Size of the embeddings of a model that keeps the contract; 0 if it has none."""
-    return next((int(output.dims[0]) for output in config.output if output.name == FEATURES), 0)
-
-
 def has_labels(step: ModelConfig) -> bool:
     """Whether a model, the last step of an ensemble, has labels for its classes."""
     return any(output.label_filename for output in step.output)

@@ -15,10 +15,11 @@ under the gateway's keys either.
 import hmac
 import os
 import struct
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
@@ -35,11 +36,9 @@ from gateway.timing import TimeSlice
 from gateway.triton.configs import (
     ImageTensors,
     breaches,
-    embedding_size,
     image_tensors,
     limitations,
     parameters,
-    prediction_name,
     steps,
 )
 from gateway.triton.contract import (
@@ -241,102 +240,70 @@ PROBE_SIDE = 8
 """Pixels of each side of an image that probes a model."""
 
 
-class Codec(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class Codec(ABC):
     """Encodes the calls of one model, and decodes Triton's answers."""
 
-    @property
-    def mixes_lengths(self) -> bool:
-        """Whether images of different length may share a call."""
-        ...
+    most_images: int = 0
+    """Most images of a call."""
+    classes: int = 0
+    """The number of classes."""
+    embedding_size: int = 0
+    """Size of the embeddings; 0 if the model has none."""
+    multi_label: bool = False
+    """Whether the probabilities of the classes are independent (sigmoid)."""
+    mixes_lengths: bool = True
+    """Whether images of different length may share a call."""
+    reports_images: bool = True
+    """Whether an answer says which images could not be decoded. If not, one of them fails the whole call."""
 
-    @property
-    def reports_images(self) -> bool:
-        """Whether an answer says which images could not be decoded. If not, one of them fails the whole call."""
-        ...
-
-    @property
-    def most_images(self) -> int:
-        """Most images of a call."""
-        ...
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-        ...
-
-    @property
-    def embedding_size(self) -> int:
-        """Size of the embeddings; 0 if the model has none."""
-        ...
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether the probabilities of the classes are independent (sigmoid)."""
-        ...
-
+    @abstractmethod
     def probe(self) -> bytes:
         """One random image, unlike any that a cache has seen."""
-        ...
 
+    @abstractmethod
     def request(self, call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool) -> bytes:
         """The ModelInferRequest for the `class_count` best classes of each image, or for all scores if None.
 
         With `embeddings` it also requests those. It may wait in Triton's queues for `timeout_seconds`.
         """
-        ...
 
+    @abstractmethod
     async def read(
         self, response: ModelInferResponse, *, rows: int, class_count: int | None, embeddings: bool
     ) -> Sequence[Row]:
         """The answer to such a request; raises InferenceFailed."""
-        ...
 
+    @abstractmethod
     def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
         """Features that the model lacks, with the consequence: one sentence each. A lone model is its `last_step`."""
-        ...
 
     def completed(self, info: "ModelInfo") -> "ModelInfo":
         """A description of the model, completed by data that its configuration lacks."""
-        ...
+        return info
 
 
 @dataclass(frozen=True)
-class ImageCodec:
-    """The codec of an ensemble that decodes images itself: see gateway.triton.configs."""
+class ImageCodec(Codec):
+    """The codec of an ensemble that decodes images itself: see gateway.triton.contract."""
 
     config: ModelConfig
     tensors: ImageTensors = COMPLETE
 
-    @property
-    def mixes_lengths(self) -> bool:
-        """Whether images of different length may share a call, zero-padded."""
-        return self.tensors.padded
-
-    @property
-    def reports_images(self) -> bool:
-        """Whether there is an IMAGE_STATUS."""
-        return self.tensors.status
-
-    @property
-    def most_images(self) -> int:
-        """Most images of a call."""
-        return int(self.config.max_batch_size)
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-        name = prediction_name(self.config)
-        return next(int(output.dims[0]) for output in self.config.output if output.name == name)
-
-    @property
-    def embedding_size(self) -> int:
-        """Size of the embeddings; 0 if the model has none."""
-        return embedding_size(self.config)
-
-    @cached_property
-    def multi_label(self) -> bool:
-        """By the parameter of that name."""
-        return parameters(self.config).get(MULTI_LABEL_PARAMETER) == "true"
+    @classmethod
+    def of(cls, config: ModelConfig) -> Self:
+        """The codec of an ensemble that keeps the contract."""
+        tensors = image_tensors(config)
+        return cls(
+            config,
+            tensors,
+            most_images=int(config.max_batch_size),
+            classes=next(int(each.dims[0]) for each in config.output if each.name == tensors.prediction),
+            embedding_size=next((int(each.dims[0]) for each in config.output if each.name == FEATURES), 0),
+            multi_label=parameters(config).get(MULTI_LABEL_PARAMETER) == "true",
+            mixes_lengths=tensors.padded,
+            reports_images=tensors.status,
+        )
 
     def probe(self) -> bytes:
         """One random image as PPM."""
@@ -409,10 +376,6 @@ class ImageCodec:
         """See gateway.triton.configs.limitations."""
         return limitations(self.config, last_step)
 
-    def completed(self, info: "ModelInfo") -> "ModelInfo":
-        """The description as it is: the steps' configurations tell everything."""
-        return info
-
 
 def random_image() -> bytes:
     """One image of random pixels, 8 × 8, as PPM; no two are alike, so that no cache can answer in the model's place."""
@@ -458,7 +421,7 @@ class Codecs:
             return model.codec(config)
         if found := breaches(config):
             raise ContractBroken(f"{config.name}/config.pbtxt: {'; '.join(found)}.")
-        return ImageCodec(config, image_tensors(config))
+        return ImageCodec.of(config)
 
     def takes_images(self, config: ModelConfig) -> bool:
         """Whether a model that Triton lists is one that classifies images."""

@@ -18,7 +18,7 @@ from gateway.inference.backend import Call, ModelInfo
 from gateway.inference.result import Predictions, Row
 from gateway.ingest.resizing import TensorInput
 from gateway.timing import TimeSlice
-from gateway.triton.wire import tensor_head
+from gateway.triton.wire import Codec, tensor_head
 
 T = TypeVar("T", ModelInput, ModelOutput)
 
@@ -88,12 +88,13 @@ class TensorModel:
             most_images=most,
             classes=classes or len(self.labels),
             embedding_size=0 if features is None else _size(features, config),
+            multi_label=self.activation == SIGMOID,
             has_cache=config.response_cache.enable,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TensorCodec:
+@dataclass(frozen=True)
+class TensorCodec(Codec):
     """See gateway.triton.wire.Codec. The images of a call are tensors that a decoder has made."""
 
     model: TensorModel
@@ -101,18 +102,7 @@ class TensorCodec:
     output: str
     has_batches: bool
     """Whether the input's first dimension is the number of images."""
-    most_images: int
-    classes: int
-    embedding_size: int
     has_cache: bool
-
-    mixes_lengths = True
-    reports_images = True
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether the probabilities of the classes are independent (sigmoid)."""
-        return self.model.activation == SIGMOID
 
     def probe(self) -> bytes:
         """One tensor of random values that an image could have."""

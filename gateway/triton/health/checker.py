@@ -73,7 +73,6 @@ class HealthChecker:
         if self._recovery is None:
             # A probe is the only way to find out whether the operator has restarted a process.
             state.dead.clear()
-            state.dead_standalone.clear()
         self._report()
         if state.failing:
             state.recovery_needed.set()

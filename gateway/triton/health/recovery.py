@@ -32,8 +32,6 @@ class ModelRecovery:
         """Steps that are being reloaded, and the ensembles over them."""
         self._unloaded_since: dict[str, float] = {}
         """Expected models that were unloaded, and since when."""
-        self._not_listed: set[str] = set()
-        """Expected models that Triton's repository did not have."""
 
     @property
     def status(self) -> str:
@@ -43,8 +41,6 @@ class ModelRecovery:
     async def reload_failing(self) -> None:
         """Reload models with a dead process, and models that failed several probes in a row."""
         state = self._state
-        for model in sorted(state.dead_standalone):
-            await self._reload_standalone(model)
         for step in sorted(state.dead):
             await self._reload((step,))
         sound = {step for model in state.models.values() if model.sound for step in model.steps}
@@ -66,9 +62,7 @@ class ModelRecovery:
         self._unloaded_since = {name: self._unloaded_since.get(name, now) for name in unloaded}
         patient = {name for name, since in self._unloaded_since.items() if now - since <= patience_seconds}
         not_listed = {each.name for each in missing if each.reason == NOT_LISTED}
-        # Models that have appeared in the repository, for example when its storage is mounted, are loaded immediately.
-        self._reloader.reset_backoff_except({each.name for each in missing} - (self._not_listed - not_listed))
-        self._not_listed = not_listed
+        self._reloader.reset_backoff_except({each.name for each in missing} - not_listed)
         left_alone = self._reloading | {step.name for step in self._state.dead} | patient | not_listed
         failed = False
         for each in sorted(missing, key=has_failed, reverse=True):
@@ -83,16 +77,17 @@ class ModelRecovery:
                     return
 
     async def _reload(self, wanted: tuple[Step, ...]) -> None:
-        """Reload some steps, and probe the ensembles over them."""
+        """Reload some steps, and probe the ensembles over them; a stateful model is a step of none."""
         state, names = self._state, {step.name for step in wanted}
         using = [model for model in state.models.values() if names & {step.name for step in model.steps}]
-        using = using or [state.default]
         affected = [model for model in using if any(step.meets(wanted) for step in model.steps)] or using
         rolling = self._can_roll(wanted, using, affected)
         state.recovering = {model.name for model in (affected if rolling else using)}
         self._reloading = {*names, *(model.name for model in using)}
 
         async def still_fails() -> bool:
+            if not using:
+                return True  # a request found its process dead, and no reload has succeeded since
             seen_at = max(state.dead.get(step, NEVER) for step in wanted)
             # The request that saw the death may have been sent before another gateway's reload.
             fresh = state.recovered_at < seen_at and state.clock() - seen_at < FRESH_SECONDS
@@ -150,14 +145,3 @@ class ModelRecovery:
         )
         missed = any(self._state.clock() - model.used_at < RECENT_USE_SECONDS for model in affected)
         return others_answer and not (missed and wanted in self._rolling_failed)
-
-    async def _reload_standalone(self, model: str) -> None:
-        """Reload a model that no ensemble uses, so that no other model is affected."""
-        dead = self._state.dead_standalone
-
-        async def still_fails() -> bool:
-            return model in dead  # a request found its process dead, and no reload has succeeded since
-
-        outcome = await self._reloader.reload((model,), (), still_fails)
-        if outcome not in {ReloadOutcome.TOO_EARLY, ReloadOutcome.FAILED}:
-            dead.discard(model)

@@ -320,9 +320,7 @@ class HealthState:
         self.models = {expected.default: self.default}
         """Each probed ensemble by its name, the default model first."""
         self.dead: dict[Step, float] = {}
-        """Steps with a dead process, and when that was last seen."""
-        self.dead_standalone: set[str] = set()
-        """Models with a dead process that are not a step of an ensemble, such as a stateful model."""
+        """Models with a dead process, steps or on their own such as a stateful model, and when that was last seen."""
         self.recovering: set[str] = set()
         """Ensembles whose steps are being reloaded."""
         self.recovered_at = NEVER
@@ -418,7 +416,7 @@ class HealthState:
     def failing(self) -> bool:
         """Whether anything fails that should be probed at short intervals."""
         # A model may stay unloaded for days, and the index shows when it is loaded; only the default model is urgent.
-        return bool(self.dead or self.dead_standalone) or not all(
+        return bool(self.dead) or not all(
             model.sound or (model is not self.default and self.lacks(model.name)) for model in self.models.values()
         )
 
@@ -463,7 +461,7 @@ class HealthState:
 
     def process_died(self, model: str) -> None:
         """Record the death of a process whose model is not a step of an ensemble."""
-        self.dead_standalone.add(model)
+        self.dead[Step(model)] = self.clock()
         self.recovery_needed.set()
 
     def record(self, model: ModelHealthState, probe: ProbeResult, sent_at: float) -> None:
