@@ -293,8 +293,7 @@ class TritonBackend:
             from gateway.machine.memory import usable_memory
             from gateway.triton.footprint import check_load
 
-            if warning := await asyncio.to_thread(check_load, name, self._repository, usable_memory()):
-                log.warning("memory_may_run_out", model=name, reason=warning)
+            await asyncio.to_thread(check_load, name, self._repository, usable_memory())
         for replica in self._pool.replicas:
             await replica.models.load(name)
         await self._pool.follow()

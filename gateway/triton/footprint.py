@@ -151,26 +151,22 @@ def need(repository: Path, configs: Mapping[str, ModelConfig], *, gpus: int = 0)
     )
 
 
-def check_load(name: str, repository: Path, memory: Memory | None) -> str | None:
-    """A warning if a model may need more memory than is free, else None; raises LoadFailed if it certainly does.
+def check_load(name: str, repository: Path, memory: Memory | None) -> None:
+    """Raise LoadFailed if a model certainly needs more memory than is free.
 
     A model that is loaded already counts as well: Triton ends its processes after the new ones have started.
     """
     configs = read_model_configs(repository, "configs/sized.pbtxt")
     if memory is None or name not in configs:
-        return None
+        return
     parts = {name, *steps(configs[name])}
     found = need(repository, {part: config for part, config in configs.items() if part in parts})
     least, usual = found.least_bytes - SERVER_BYTES, found.usual_bytes - SERVER_BYTES
-    if usual <= NEAR * memory.free_bytes:
-        return None
-    text = (
-        f"{name} takes {size(least)} of memory once it is loaded and up to {size(usual)} under load, and "
-        f"{size(memory.free_bytes)} are free"
-    )
     if least > memory.free_bytes:
-        raise LoadFailed(f"{text}. Unload another model first.")
-    return text
+        raise LoadFailed(
+            f"{name} takes {size(least)} of memory once it is loaded and up to {size(usual)} under load, and "
+            f"{size(memory.free_bytes)} are free. Unload another model first."
+        )
 
 
 def footprint(

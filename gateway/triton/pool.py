@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -31,31 +31,27 @@ class TritonLoad:
         self.images = 0
         self.sequences = 0
         """Sequences whose state this Triton keeps."""
+        self.seconds: float | None = None
+        """Seconds of a call there, a moving average; None before the first."""
         self._clock = clock
-        self._seconds: float | None = None
         self._at = 0.0
 
     def latency_seconds(self, usual: float) -> float:
         """Estimated seconds of a call; it decays to `usual`, the mean of the others, as the last answer gets older."""
-        if self._seconds is None:
+        if self.seconds is None:
             return usual
         weight: float = 0.5 ** ((self._clock() - self._at) / HALF_LIFE_SECONDS)
-        return weight * self._seconds + (1 - weight) * usual
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds of a call there, a moving average; None before the first."""
-        return self._seconds
+        return weight * self.seconds + (1 - weight) * usual
 
     def observe(self, seconds: float) -> None:
         """Record the latency of a call."""
         now = self._clock()
-        if self._seconds is None:
-            self._seconds = seconds
+        if self.seconds is None:
+            self.seconds = seconds
         else:
             # Calls in quick succession count less each, so that a burst does not erase earlier measurements.
             weight = max(0.1, 1 - 0.5 ** ((now - self._at) / HALF_LIFE_SECONDS))
-            self._seconds += weight * (seconds - self._seconds)
+            self.seconds += weight * (seconds - self.seconds)
         self._at = now
 
 
@@ -72,16 +68,7 @@ class Replica:
     task: asyncio.Task[None] | None = None
 
 
-class HasLoad(Protocol):
-    """Anything with a load, such as a replica."""
-
-    load: TritonLoad
-
-
-T = TypeVar("T", bound=HasLoad)
-
-
-def power_of_two_choice(replicas: Sequence[T], generator: random.Random) -> T:
+def power_of_two_choice(replicas: Sequence[Replica], generator: random.Random) -> Replica:
     """The cheaper of two random replicas; a replica's cost is images in flight × seconds of a call.
 
     Two choices are nearly as good as comparing all replicas, and independent gateways do not all choose the same one
@@ -93,7 +80,7 @@ def power_of_two_choice(replicas: Sequence[T], generator: random.Random) -> T:
     usual = sum(known) / len(known) if known else 1.0
     first, second = generator.sample(replicas, 2)
 
-    def cost(replica: T) -> float:
+    def cost(replica: Replica) -> float:
         return (replica.load.images + 1) * replica.load.latency_seconds(usual)
 
     # A tolerance of 0.1 %, so that the choice between equal replicas is random.
@@ -117,8 +104,6 @@ log = structlog.get_logger("gateway")
 
 RETIREMENT_SECONDS = 60.0
 """How long a Triton that is no longer used may finish its calls."""
-RESTART_SECONDS = 1.0
-"""Pause before a health checker that ended is restarted."""
 
 
 class TritonPool:
@@ -252,7 +237,7 @@ class TritonPool:
         replica = self._make_replica(address, self._report_model)
         for name in self._wanted:
             replica.health.expected.want(name)
-        replica.task = asyncio.create_task(_run_checker(replica.checker))
+        replica.task = asyncio.create_task(replica.checker.run())
         return replica
 
     def _leave(self, address: str) -> None:
@@ -284,17 +269,6 @@ class TritonPool:
         self.rollouts[model] = rollout
         since = rollout.since and rollout.since.isoformat()
         log.info("rollout", model=model, shares=rollout.shares, shadow=rollout.shadow, since=since, by=rollout.by)
-
-
-async def _run_checker(checker: "HealthChecker") -> None:
-    """Run a health checker; one that ends by itself is counted, logged and restarted."""
-    while True:
-        try:
-            await checker.run()
-        except Exception:
-            log.exception("watch_fault", triton=checker.state.address)
-        metrics.WATCH_FAULTS.inc()
-        await asyncio.sleep(RESTART_SECONDS)
 
 
 async def _retire(endpoint: "TritonEndpoint") -> None:

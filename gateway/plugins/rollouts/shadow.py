@@ -107,7 +107,7 @@ class Shadows(Observer):
             metrics.SHADOW_IMAGES.labels("internal_error", *key).inc(len(images))
             log.exception("shadow_fault", model=spec.model_name, version=version)
         else:
-            self._log_success(key)
+            self._failing.discard(key)
 
     async def _infer(self, spec: RequestSpec, version: str, images: Sequence[Image], lease: Lease) -> Sequence[Row]:
         cancellable = self._backend.supports_cancellation
@@ -133,11 +133,6 @@ class Shadows(Observer):
             name, version = key
             cause = str(error.__cause__ or error)
             log.warning("shadow_fails", model=name, version=version, code=error.code, cause=cause)
-
-    def _log_success(self, key: tuple[str, str]) -> None:
-        if key in self._failing:
-            self._failing.discard(key)
-            log.info("shadow_answers", model=key[0], version=key[1])
 
 
 class SpareCapacity:

@@ -15,8 +15,6 @@ QUICK_SECONDS = 0.3
 """Most networks answer a probe within milliseconds; for a dead process, Triton takes 1 to 2 s."""
 CONFIRMATIONS, CONFIRMATION_PAUSE_SECONDS = 25, 0.1
 """How often a death is looked for before it counts as repaired by another gateway."""
-RECENT_USE_SECONDS = 60.0
-"""A model unused for this long may be unavailable while it reloads."""
 
 
 class ModelRecovery:
@@ -137,11 +135,9 @@ class ModelRecovery:
     ) -> bool:
         """Whether to use a rolling reload: other versions answer, and unloading would take them out of service.
 
-        It needs memory for two sets of instances. Where it has failed, the steps are unloaded only if clients have used
-        an affected version within RECENT_USE_SECONDS.
+        It needs memory for two sets of instances. Where it has failed, the steps are unloaded.
         """
         others_answer = any(
             model.sound and not self._state.is_affected(model) for model in using if model not in affected
         )
-        missed = any(self._state.clock() - model.used_at < RECENT_USE_SECONDS for model in affected)
-        return others_answer and not (missed and wanted in self._rolling_failed)
+        return others_answer and wanted not in self._rolling_failed

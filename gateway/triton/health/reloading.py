@@ -21,8 +21,6 @@ log = structlog.get_logger("gateway")
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, INEFFECTIVE_BACKOFF_SECONDS = 1.0, 60.0, 600.0
 JITTER_SECONDS = 0.3
 """Upper bound of a random delay: gateways on other machines, which share no lock, then see the first one's reload."""
-LOAD_JITTER = 0.15
-"""Random variation of the intervals between attempts to load, as a fraction."""
 OTHERS_RELOAD = "another gateway is reloading"
 NOT_ALLOWED = (
     "this Triton does not accept requests to load models: restart it, or start it with "
@@ -54,11 +52,10 @@ class Backoff:
         """Whether an attempt may be made now."""
         return key not in self._next or self._clock() >= self._next[key][0]
 
-    def delay(self, key: Hashable, longest_seconds: float = LAST_BACKOFF_SECONDS, jitter: float = 0.0) -> None:
-        """Delay the next attempt: the interval doubles each time, up to `longest_seconds`; `jitter` is a fraction."""
+    def delay(self, key: Hashable, longest_seconds: float = LAST_BACKOFF_SECONDS) -> None:
+        """Delay the next attempt: the interval doubles each time, up to `longest_seconds`."""
         _, seconds = self._next.get(key, (0.0, FIRST_BACKOFF_SECONDS))
-        pause_seconds = seconds * random.uniform(1 - jitter, 1 + jitter)  # noqa: S311  # no secret
-        self._next[key] = (self._clock() + pause_seconds, max(seconds, min(2 * seconds, longest_seconds)))
+        self._next[key] = (self._clock() + seconds, max(seconds, min(2 * seconds, longest_seconds)))
 
     def reset(self, key: Hashable) -> None:
         """Begin again with the first interval."""
@@ -170,7 +167,7 @@ class ModelReloader:
             else:
                 self.status = f"loaded {model}"
             finally:
-                self._load_backoff.delay(model, jitter=LOAD_JITTER)
+                self._load_backoff.delay(model)
         return True
 
     def reset_backoff_except(self, missing: Container[str]) -> None:

@@ -76,15 +76,6 @@ async def test_images_that_share_a_dead_triton_with_a_crashing_image_are_not_bla
             assert isinstance(answer, ModelUnavailable) or outcomes(answer)[0] in {"ok", "model_unavailable"}
 
 
-async def test_images_in_flight_during_a_kill_are_answered_elsewhere():
-    async with fleet_of(2, heal=False) as fleet:
-        fleet.tritons["10.0.0.1:8001"].kill("net")
-        answers = await asyncio.gather(
-            *(fleet.backend.infer(call_of(b"a%d" % number, b"b%d" % number)) for number in range(20))
-        )
-        assert {outcome for answer in answers for outcome in outcomes(answer)} == {"ok"}
-
-
 async def test_no_image_is_blamed_for_a_process_that_was_dead_before():
     async with fleet_of(2, heal=False, instances=2) as fleet:
         first, second = fleet.tritons.values()

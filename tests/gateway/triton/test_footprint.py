@@ -141,11 +141,10 @@ def test_load_is_refused_only_for_the_parts_of_its_model(tmp_path):
     model(tmp_path, "small", ONNX)
     ensemble(tmp_path, "e", "small")
     least = PROCESS_MEMORY[NetworkRuntime.ONNX].loaded_bytes
-    assert check_load("e", tmp_path, free(GIB)) is None
-    assert check_load("e", tmp_path, free(least)) is not None
+    check_load("e", tmp_path, free(least))
     with pytest.raises(LoadFailed, match="e takes 30 MiB of memory once it is loaded"):
         check_load("e", tmp_path, free(least - 1))
-    assert check_load("unknown", tmp_path, free(0)) is None
+    check_load("unknown", tmp_path, free(0))
 
 
 OWN, CPU, GPU = (

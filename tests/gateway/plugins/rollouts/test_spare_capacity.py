@@ -1,7 +1,5 @@
 """Spare capacity: leased only while permits are free, and never at the cost of one."""
 
-import pytest
-
 from gateway.limits.admission import Admission
 from gateway.plugins.rollouts.shadow import SpareCapacity
 
@@ -19,18 +17,6 @@ def test_spare_capacity_is_a_quarter_of_each_limit():
     place.release()
     place.release()
     assert (spare.images.held, spare.bytes.held) == (0, 0)
-
-
-@pytest.mark.parametrize(("images", "nbytes"), [(7, 100), (1, 650)])
-def test_no_lease_while_requests_need_the_free_permits(images, nbytes):
-    gate = admission()
-    spare = SpareCapacity(gate)
-    permits = gate.permits()
-    for _ in range(images):
-        assert permits.try_acquire(nbytes // images) is not None
-    assert spare.take(1, 100) is not None
-    assert spare.take(1, 100) is None
-    permits.close()
 
 
 def test_leases_do_not_fill_the_queue():

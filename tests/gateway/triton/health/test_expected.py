@@ -119,30 +119,6 @@ def test_model_that_may_need_a_failed_step_is_lacking(expected):
     assert not expected.lacks("unknown")
 
 
-@pytest.mark.parametrize("broken", [*STEPS, MODEL])
-async def test_model_that_failed_to_load_is_loaded_once_it_can_be(broken):
-    async with fleet_of() as fleet:
-        (triton,) = fleet.tritons.values()
-        triton.refuses_to_load = {broken}
-        triton.restart()
-        await wait_until(lambda: fleet.ready() == 0)
-        await wait_until(lambda: ("load", broken) in triton.done)
-        with pytest.raises(ModelUnavailable) as raised:
-            await fleet.backend.infer(call_of(b"image"))
-        assert raised.value.retry_after_seconds > 0
-        with pytest.raises(ModelUnavailable):
-            await fleet.backend.labels(MODEL, "")
-        (listed,) = await fleet.backend.models()
-        assert (listed.name, listed.ready) == (MODEL, False)
-        (health,) = fleet.backend.health()
-        assert broken in {each.name for each in health.models_not_ready}
-        assert health.last_probe.error.code == "model_unavailable"
-        triton.refuses_to_load = set()
-        await fleet.all_ready()
-        await fleet.backend.infer(call_of(b"image"))
-        await wait_until(lambda: not fleet.backend.health()[0].models_not_ready)
-
-
 async def test_missing_model_leaves_the_others_alone():
     async with fleet_of(ensembles=TWO) as fleet:
         (triton,) = fleet.tritons.values()
