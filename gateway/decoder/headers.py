@@ -6,7 +6,7 @@ from typing import Any
 from PIL import ExifTags
 
 from gateway.decoder import pillow
-from gateway.errors import ImageError, InvalidImage, TruncatedImage, UnsupportedFormat
+from gateway.errors import ImageError, TruncatedImage, UnsupportedFormat
 from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 _BITS, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
@@ -31,8 +31,6 @@ def _read(data: bytes, image_format: ImageFormat) -> Header:
     # Some writers pad with zeros or end with a line break, and some leave the trailer out.
     if is_gif and (len(data) < 14 or not (data.rstrip(b"\0\r\n").endswith(b";") or pillow.has_whole_gif_frames(data))):
         raise TruncatedImage("The GIF is cut off: it has no trailer.")
-    if image_format is ImageFormat.BMP:
-        _check_bitmap(data)
     image: Any = pillow.opened(data, image_format)
     if image_format is ImageFormat.TIFF:
         _check_tiff(image.tag_v2, image.mode)
@@ -48,13 +46,6 @@ def _read(data: bytes, image_format: ImageFormat) -> Header:
         # To count the frames of a GIF takes long.
         animated=is_gif or (image_format is not ImageFormat.TIFF and getattr(image, "n_frames", 1) > 1),
     )
-
-
-def _check_bitmap(data: bytes) -> None:
-    """Refuse a bitmap whose pixels would begin in its header, from where Pillow would read them."""
-    pixels_offset, header_bytes = (int.from_bytes(data[at : at + 4], "little") for at in (10, 14))
-    if 0 < pixels_offset < 14 + header_bytes:
-        raise InvalidImage("The BMP's header contradicts itself.")
 
 
 def _check_tiff(tags: Any, mode: str) -> None:  # noqa: ANN401  # Pillow's tags of a page

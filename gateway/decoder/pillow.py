@@ -64,6 +64,9 @@ def read(data: bytes, info: Header) -> NDArray[np.uint8]:
 
 def opened(data: bytes, image_format: ImageFormat) -> Image.Image:
     """The file, its first frame not decoded yet; raises the plugin's errors."""
+    if image_format is ImageFormat.BMP and int.from_bytes(data[10:14], "little") < 14 + min(data[14:15] or b"\0"):
+        # The pixels would begin in the header, where Pillow reads them; browsers read them after the palette.
+        data = data[:10] + bytes(4) + data[14:]
     # Image.open would hide the reason why a plugin refuses a file.
     plugin, _ = Image.OPEN[image_format.traits.pillow]
     return plugin(io.BytesIO(data), "")

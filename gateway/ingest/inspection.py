@@ -13,7 +13,7 @@ from gateway.ingest.formats import jpeg, png
 from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, Size, accepted_formats, shrunk_bytes
 from gateway.ingest.upload import Limits, Upload
 from gateway.values.quantities import pixels_beyond
-from gateway.values.variables import DecodeMode
+from gateway.values.variables import DecodeMode, variable
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -139,14 +139,25 @@ def examine(upload: Upload, policy: DecodePolicy) -> Header | ImageFormat:
     """The header of an upload, or its format if a decoder reads the header; raises ImageError."""
     if upload.error is not None:
         raise upload.error
-    return inspect(upload.data, policy.limits)
+    info = inspect(upload.data, policy.limits)
+    if not _passes(info):
+        require_decoders(policy)
+    return info
+
+
+def require_decoders(policy: DecodePolicy) -> None:
+    """Raise UnsupportedFormat if the gateway must not decode."""
+    if policy.mode is DecodeMode.NEVER:
+        raise UnsupportedFormat(
+            f"The gateway would have to decode the image, which {variable('decode')}=never forbids: set it to auto."
+        )
 
 
 def needs_decoding(info: Header, policy: DecodePolicy) -> bool:
     """Whether the gateway decodes an examined image, in one of its `decoders`."""
-    # The preprocessor would drop an alpha channel.
-    passes = info.format.traits.passed_on and not info.has_alpha and not info.isolated
-    return policy.mode is DecodeMode.ALWAYS or not passes or info.width * info.height > policy.above_pixels
+    if policy.mode is DecodeMode.AUTO:
+        return not _passes(info) or info.width * info.height > policy.above_pixels
+    return policy.mode is DecodeMode.ALWAYS
 
 
 def encoded(upload: Upload, info: Header) -> bytes:
@@ -160,3 +171,8 @@ def bytes_needed(upload: Upload, info: Header, size: Size | None) -> int:
     `size` is the decoded size, None if the image is passed on. The memory of a decoder's process is bounded there.
     """
     return max(len(upload.data), 0 if size is None else shrunk_bytes(info, size))
+
+
+def _passes(info: Header | ImageFormat) -> bool:
+    """Whether the preprocessor decodes it correctly and at a known cost; it would drop an alpha channel."""
+    return isinstance(info, Header) and info.format.traits.passed_on and not info.has_alpha and not info.isolated

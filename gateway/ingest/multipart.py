@@ -39,6 +39,9 @@ IDENTITY_ENCODINGS = frozenset({"", "binary", "7bit", "8bit"})
 # RFC 5987. RFC 7578 rules it out in forms, but clients send it for names beyond ASCII.
 _EXTENDED = re.compile(r";[ \t]*filename\*[ \t]*=[ \t]*([\w-]*)'[^']*'([^;\s]+)", re.IGNORECASE)
 
+# Browsers percent-encode three characters. A name with other escapes, as aiohttp writes them, stays as it is.
+_OTHER_ESCAPE = re.compile(r"%(?!22|0D|0A)[0-9A-Fa-f]{2}")
+
 
 def boundary_of(content_type: str) -> bytes:
     """The boundary in the Content-Type of a request; raises InvalidMultipart."""
@@ -64,7 +67,11 @@ def names_of(headerlist: Iterable[tuple[str, str]]) -> tuple[str, str | None]:
             raise InvalidMultipart(f"A part has more than one {header} header.")
         headers[header] = value.encode("latin-1").decode(errors="replace")
     value = headers.get("Content-Disposition", "")
-    disposition, name, filename = parse_content_disposition(value)
+    if _OTHER_ESCAPE.search(value):
+        disposition, params = parse_options_header(value)
+        name, filename = params.get("name"), params.get("filename")
+    else:
+        disposition, name, filename = parse_content_disposition(value)
     if extended := _EXTENDED.search(value):
         charset, encoded = extended.groups()
         codec = "latin-1" if charset.lower() == "iso-8859-1" else "utf-8"

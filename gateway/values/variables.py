@@ -12,10 +12,11 @@ NO_SETTINGS = frozenset({API_KEY, FIXED_VALUES, "GATEWAY_DEVICES"})
 
 
 class DecodeMode(StrEnum):
-    """Where images are decoded: `auto` where it is cheapest, `always` in the gateway."""
+    """Where images are decoded: `auto` where it is cheapest, `always` in the gateway, `never` there (but in Triton)."""
 
     AUTO = "auto"
     ALWAYS = "always"
+    NEVER = "never"
 
 
 def variable(field: str) -> str:

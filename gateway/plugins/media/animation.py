@@ -22,6 +22,7 @@ from gateway.inference.result import NO_PREDICTIONS, Prediction, Result, Row
 from gateway.ingest.formats import png
 from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import Header, ImageFormat, shrunk_bytes
+from gateway.ingest.inspection import require_decoders
 from gateway.plugins.media.open_files import animation
 
 
@@ -121,6 +122,7 @@ class Frames:
 
     async def _read(self, image: Image, file: "FileFrames") -> None:
         data, info, request = image.upload.data, image.info, image.request
+        require_decoders(request.tools.policy)
         if info.format is ImageFormat.PNG:
             data = png.for_decoders(data, animated=True)
         size = await image.decoded_size()

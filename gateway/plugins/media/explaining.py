@@ -21,7 +21,7 @@ from gateway.inference.request_spec import Report
 from gateway.inference.result import Result, Row
 from gateway.ingest.decoders.worker import DecoderJob
 from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, memory_limit, shrunk_bytes
-from gateway.ingest.inspection import encoded
+from gateway.ingest.inspection import encoded, require_decoders
 from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, HeatMap, Masking
 from gateway.ingest.resizing import TensorInput
 
@@ -101,6 +101,7 @@ class MaskedCopies:
 
     async def _explained(self, image: Image) -> Result:
         masking, tools = self.masking, image.request.tools
+        require_decoders(tools.policy)
         data = encoded(image.upload, image.info)
         size = await image.decoded_size(MAX_SIDE)
         # The masks cover the whole image, as large as a preprocessor makes it before the crop.

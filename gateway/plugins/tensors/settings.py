@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from gateway.errors import UserError
 from gateway.ingest.resizing import INTERPOLATIONS, Resize, TensorInput
-from gateway.settings import Section, variable
+from gateway.settings import DecodeMode, Section, Settings, variable
 from gateway.values.labels import LabelsError, read_labels
 from gateway.values.text_files import read_text
 from gateway.values.validation import fault
@@ -118,13 +118,16 @@ class TensorSettings(Section):
     """TOML file that makes images the input of models without a preprocessor (docs/guides/existing-triton.md)."""
 
     def faults(self) -> Sequence[str]:
-        """The file must be readable."""
+        """The file must be readable, and the gateway must be allowed to decode."""
         if self.tensor_models_file is None:
             return []
+        name = variable("tensor_models_file")
+        if Settings.of(self).decode is DecodeMode.NEVER:
+            return [f"{variable('decode')}=never contradicts {name}: these models need the gateway's decoders"]
         try:
             read_models(self.tensor_models_file)
         except ModelFileError as exc:
-            return [f"{variable('tensor_models_file')}: {exc}"]
+            return [f"{name}: {exc}"]
         return []
 
     def tensor_models(self) -> "Mapping[str, TensorModel]":

@@ -15,7 +15,7 @@ from tests.settings import Settings
 T = TypeVar("T")
 
 LIMITS = Limits.from_settings(Settings(_env_file=None))
-AUTO, ALWAYS = (DecodePolicy(mode, above_pixels=4_000_000, max_side=1_024, limits=LIMITS) for mode in DecodeMode)
+AUTO, ALWAYS, NEVER = (DecodePolicy(mode, above_pixels=4_000_000, max_side=1_024, limits=LIMITS) for mode in DecodeMode)
 BOUNDARY = "----a boundary of 1 to 70"
 CONTENT_TYPE = f'multipart/form-data; boundary="{BOUNDARY}"'
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from gateway.decoder.in_process import inspect_whole, prepare
 from gateway.decoder.opencv import cv2
-from gateway.errors import ImageError, TruncatedImage, UndecodableImage
-from gateway.ingest.inspection import DecodePolicy, needs_decoding
+from gateway.errors import ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
+from gateway.ingest.inspection import DecodePolicy, examine, needs_decoding
 from gateway.ingest.upload import MAX_FILENAME_CHARACTERS, Upload, clean_filename
 from gateway.settings import DecodeMode
 from tests.gateway.decoder.test_decoding import difference, pixels
-from tests.gateway.ingest.reading import ALWAYS, AUTO, LIMITS
+from tests.gateway.ingest.reading import ALWAYS, AUTO, LIMITS, NEVER
 from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, names, sample
 
 SIZE = (67, 45)
@@ -57,6 +57,16 @@ def test_always_decodes_to_the_pixels_of_the_preprocessor(name):
         assert difference(seen, as_the_preprocessor_sees(one.data)) == 0
 
 
+@pytest.mark.parametrize("name", names())
+def test_never_refuses_what_the_preprocessor_cannot_read(name):
+    one = sample(name, *SIZE)
+    if passes(one):
+        assert not prepare(upload(one.data), NEVER).payload.startswith(b"P6")
+        return
+    with pytest.raises(UnsupportedFormat, match="GATEWAY_DECODE=never"):
+        examine(upload(one.data), NEVER)
+
+
 def test_auto_decodes_images_of_many_pixels():
     info = inspect_whole(sample("JPEG baseline").data, LIMITS)
     count = info.width * info.height
@@ -75,7 +85,7 @@ def test_only_the_first_frame_of_an_animated_png_is_passed_on():
     assert payload.endswith(b"IEND\xaeB`\x82")
 
 
-@pytest.mark.parametrize("policy", [AUTO, ALWAYS], ids=lambda policy: policy.mode.value)
+@pytest.mark.parametrize("policy", [AUTO, ALWAYS, NEVER], ids=lambda policy: policy.mode.value)
 @pytest.mark.parametrize("name", names())
 def test_truncated_file_is_always_an_error(name, policy):
     one = sample(name, *SIZE)
@@ -83,13 +93,13 @@ def test_truncated_file_is_always_an_error(name, policy):
         data = one.data[: len(one.data) * percent // 100]
         if one.variant in {"with a video behind", "padded with zeros"} and b"\xff\xd9" in data:
             continue
-        if name in FIRST_IMAGE_MAY_BE_WHOLE:
+        if policy is not NEVER and name in FIRST_IMAGE_MAY_BE_WHOLE:
             with contextlib.suppress(TruncatedImage, UndecodableImage):
                 assert difference(pixels(prepare(upload(data), policy).payload), one.picture) <= one.far
             continue
         with pytest.raises(ImageError) as caught:
             prepare(upload(data), policy)
-        assert isinstance(caught.value, TruncatedImage | UndecodableImage)
+        assert isinstance(caught.value, TruncatedImage | UndecodableImage | UnsupportedFormat)
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,10 @@ def test_field_is_a_file_or_a_parameter(parts, items):
         ("filename*=iso-8859-1'de'%fcber.jpg", "über.jpg"),
         ("filename=\"fallback.jpg\"; filename*=utf-8''%e7%8c%ab.jpg", "猫.jpg"),
         ('filename="a.jpg";', "a.jpg"),
+        ('filename="a 5" x.jpg"', "a 5"),
+        ("filename=my photo.jpg", "my"),
+        # As aiohttp writes "a b"c.jpg": decoded as a whole or not at all.
+        ('filename="a%20b%22c.jpg"', "a%20b%22c.jpg"),
         (f'filename="{"a" * 10_000}"', "a" * 255),
         (b'filename="na\xefve.jpg"', "na\ufffdve.jpg"),
     ],

@@ -73,19 +73,21 @@ def test_overlay_is_a_transparent_png_in_the_proportions_of_the_image(client):
 
 
 @pytest.mark.parametrize(
-    ("answer", "images", "status", "code", "most"),
+    ("answer", "settings", "images", "status", "code", "words", "most"),
     [
-        (InferenceFailed(), [picture()], 502, "inference_failed", 1),
-        (None, [picture(), picture()], 413, "too_many_files", 0),
-        (None, [b"no picture"], 415, "unsupported_format", 0),
+        (InferenceFailed(), {}, [picture()], 502, "inference_failed", "", 1),
+        (None, {}, [picture(), picture()], 413, "too_many_files", "", 0),
+        (None, {}, [b"no picture"], 415, "unsupported_format", "", 0),
+        (None, {"decode": "never"}, [picture()], 415, "unsupported_format", "GATEWAY_DECODE=never", 0),
     ],
-    ids=["failing model", "second image", "no image"],
+    ids=["failing model", "second image", "no image", "nothing is decoded"],
 )
-def test_request_that_cannot_be_explained_costs_at_most_one_image(answer, images, status, code, most):
+def test_request_that_cannot_be_explained_costs_at_most_one_image(answer, settings, images, status, code, words, most):
     backend = quarters_backend(answer)
-    with client_of(backend) as client:
+    with client_of(backend, **settings) as client:
         refused = post(client, *images)
     assert (refused.status_code, refused.json()["code"], len(backend.images)) == (status, code, most)
+    assert words in refused.json()["detail"]
 
 
 @pytest.mark.parametrize(

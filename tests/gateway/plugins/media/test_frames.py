@@ -199,6 +199,13 @@ def test_invalid_frames_parameter_is_refused(client, frames):
     assert answer.json()["detail"].startswith("'frames': ")
 
 
+def test_frames_are_refused_if_decoding_is_disabled():
+    with client_of(StubBackend(shades), decode="never") as client:
+        answer = ask(client, animated("PNG", range(3)), PNG)
+    assert answer["results"][0]["error"]["code"] == "unsupported_format"
+    assert len(answer["results"][1]["frames"]) == 1
+
+
 @pytest.mark.parametrize("total", [1, 2, 7, 100, 999])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 50, 999])
 def test_a_count_selects_evenly_spread_frames(total, count):

@@ -210,6 +210,10 @@ def test_wrong_file_stops_the_start(tmp_path, monkeypatch):
     monkeypatch.setenv("GATEWAY_TENSOR_MODELS_FILE", str(tmp_path / "none.toml"))
     with pytest.raises(SettingsError, match=r"GATEWAY_TENSOR_MODELS_FILE: .*none\.toml: No such file"):
         load_settings()
+    monkeypatch.setenv("GATEWAY_TENSOR_MODELS_FILE", str(written(tmp_path, VALID)))
+    monkeypatch.setenv("GATEWAY_DECODE", "never")
+    with pytest.raises(SettingsError, match="GATEWAY_DECODE=never contradicts GATEWAY_TENSOR_MODELS_FILE"):
+        load_settings()
 
 
 def test_settings_declare_the_models(tmp_path):
