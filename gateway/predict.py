@@ -157,7 +157,7 @@ async def load_model(image: Image) -> None:
     assert loader is not None
     with request.stages["wait"]:
         spec = request.spec
-        await loader.loaded(spec.model_name, spec.model_version, image.deadline, client_of(spec.key, spec.address))
+        await loader.loaded(spec.model_name, image.deadline, client_of(spec.key, spec.address))
 
 
 async def expand(image: Image) -> bool:

@@ -207,7 +207,7 @@ class EndpointHealth:
 class ModelLoader(Protocol):
     """Loads models when requests need them; the service has one only if models are loaded on demand."""
 
-    async def loaded(self, model_name: str, model_version: str, deadline: Deadline, client: str = "") -> None:
+    async def loaded(self, model_name: str, deadline: Deadline, client: str = "") -> None:
         """Return once a server has loaded a model; it stays loaded for a while.
 
         `client` identifies the sender, see gateway.values.clients; "" if it is not known.

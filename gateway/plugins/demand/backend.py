@@ -134,4 +134,4 @@ class DemandBackend(TritonBackend):
 
     async def _load(self, model_name: str, seconds: float = 0.0) -> None:
         deadline = Deadline.after(seconds or self._loader.load_seconds)
-        await self._loader.loaded(model_name, "", deadline)
+        await self._loader.loaded(model_name, deadline)

@@ -29,12 +29,10 @@ from gateway.limits.pools import Bound
 from gateway.metrics import series
 from gateway.plugins.demand import metrics
 from gateway.plugins.demand.models import HOST, Budget, ModelDescriptions, Models, in_state, to_unload, total
-from gateway.settings import MIB
 from gateway.timing import Deadline
 from gateway.triton.health.state import READY, UNLOADING
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.values.files import machine_lock
-from gateway.values.quantities import size
 
 log = structlog.get_logger("gateway")
 
@@ -77,7 +75,7 @@ class DemandLoader:
         kept_seconds: float = KEPT_SECONDS,
         take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     ) -> None:
-        self.models = Models(pool, descriptions, fixed)
+        self.models = Models(descriptions, fixed)
         self.load_seconds = load_seconds
         self._pool = pool
         self._budget = budget
@@ -95,8 +93,6 @@ class DemandLoader:
         """The load in progress of each model; it returns its error."""
         self._failed: dict[str, tuple[float, GatewayError]] = {}
         """Models that could not be loaded: until when they are not tried again, and the error."""
-        self._refused: set[str] = set()
-        """Models that do not classify images, as a probe has shown."""
 
     async def close(self) -> None:
         """Wait a limited time for the loads in progress."""
@@ -112,16 +108,10 @@ class DemandLoader:
             with suppress(GatewayError):
                 await self.models.read(replica)
                 break
-        return sorted(filter(self.models.is_for_clients, self.models.listed - self.models.fixed - self._refused))
+        return sorted(filter(self.models.is_for_clients, self.models.listed - self.models.fixed))
 
-    async def loaded(
-        self,
-        model_name: str,
-        model_version: str,  # noqa: ARG002  # all versions of a model are loaded together
-        deadline: Deadline,
-        client: str = "",
-    ) -> None:
-        """See ModelLoader.loaded."""
+    async def loaded(self, model_name: str, deadline: Deadline, client: str = "") -> None:
+        """See ModelLoader.loaded; all versions of a model are loaded together."""
         if self.is_fixed(model_name):
             return
         unit = self.models.unit(model_name)
@@ -149,7 +139,6 @@ class DemandLoader:
     def forget_failure(self, model_name: str) -> None:
         """Load a model that has failed again, since an administrator asks for it."""
         self._failed.pop(model_name, None)
-        self._refused.discard(model_name)
 
     def _is_loaded(self, unit: str) -> bool:
         """Whether a Triton that answers has a model; if the only one is away, the call reports that, or is held."""
@@ -170,16 +159,11 @@ class DemandLoader:
                     room = error
                     await asyncio.sleep(2 * POLL_SECONDS)
                 return
-        if left_seconds <= self.load_seconds:
-            raise DeadlineExceeded(
-                f"The model {unit!r} was not loaded, and the deadline passed before it was; try again later, or with a "
-                "longer timeout."
-            )
         if room is not None and unit not in self._tasks:
             raise room
-        raise ModelUnavailable(
-            f"The model {unit!r} is being loaded, which takes more than {self.load_seconds:g} s; try again later."
-        )
+        kind = DeadlineExceeded if left_seconds <= self.load_seconds else ModelUnavailable
+        waited = min(left_seconds, self.load_seconds)
+        raise kind(f"The model {unit!r} was not loaded within {waited:.3g} s; the load goes on: try again later.")
 
     @contextmanager
     def _place(self, client: str) -> Iterator[None]:
@@ -226,11 +210,8 @@ class DemandLoader:
             except (TritonUnreachable, NoRoom) as error:
                 last = error
             except GatewayError as error:
-                if (
-                    not isinstance(error, ModelNotFound) and unit in self.models.listed
-                ):  # a name that a client has made up is not kept
+                if unit in self.models.listed:  # a name that a client has made up is not kept
                     self._failed[unit] = (time.monotonic() + FAILED_SECONDS, error)
-                    metrics.MODEL_LOADS.labels("failed").inc()
                     log.warning("demand_load_failed", triton=replica.address, model=unit, cause=error.message)
                 return error
             else:
@@ -240,31 +221,28 @@ class DemandLoader:
 
     async def _load_at(self, replica: Replica, unit: str) -> None:
         """Have a model loaded on a Triton, by this gateway or another one."""
-        began, loading = time.monotonic(), self.models.loading[replica.address]
+        began, loading = time.monotonic(), (replica.address, unit)
         await self._check_name(replica, unit)
         async with self._index_while_deciding(replica) as index:
             ours = unit not in in_state(index, READY)
             if ours:
                 await self._make_room(replica, unit, index)
-            loading.add(unit)
+            self.models.loading.add(loading)
         try:
             if ours:
                 await replica.models.load(unit)
             await self._probe(replica, unit, ours=ours)
-        except GatewayError as error:
+        except GatewayError:
             self._pool.forget(replica.address, self.models.versions(unit))  # recovery would try to load it for ever
-            if isinstance(error.__cause__, TritonUnreachable):
-                raise TritonUnreachable from error  # no fault of the model: another Triton may load it
             if ours:
                 with suppress(GatewayError):
                     await self._unload_steps(replica, unit)
             raise
         finally:
-            loading.discard(unit)
+            self.models.loading.discard(loading)
         if ours:
             seconds = time.monotonic() - began
-            self.models.mark_loaded(replica, unit)
-            metrics.MODEL_LOADS.labels("requested").inc()
+            self.models.mark_loaded(unit)
             series(metrics.MODEL_LOAD_SECONDS, unit).observe(seconds)
             log.info("demand_loaded", triton=replica.address, model=unit, seconds=round(seconds, 3))
             with suppress(GatewayError):  # the memory of a model that a remote Triton had not loaded is known only now
@@ -274,30 +252,22 @@ class DemandLoader:
     async def _check_name(self, replica: Replica, unit: str) -> None:
         """Raise ModelNotFound for a name that no client can use; such names delay no model's load."""
         if unit not in self.models.listed:
-            await self._index(replica)
+            await self.models.read(replica)
         if unit not in self.models.listed:
             raise ModelNotFound(f"There is no model {unit!r}; GET /models lists the models.")
-        if unit in self._refused or not self.models.is_for_clients(unit):
+        if not self.models.is_for_clients(unit):
             raise _no_model_for_clients(unit)
 
     async def _probe(self, replica: Replica, unit: str, *, ours: bool) -> None:
         """Probe a model that is loaded; one that does not classify images is refused, and unloaded if it is `ours`."""
         error = await replica.checker.add(unit)
         if isinstance(error, ContractBroken):
-            self._refused.add(unit)
             if ours:  # any other model belongs to somebody else: clients of this gateway must not disturb it
                 with suppress(GatewayError):
                     await replica.models.unload(unit)
             raise _no_model_for_clients(unit)
         if error is not None:
             raise error
-
-    async def _index(self, replica: Replica) -> RepositoryIndexResponse:
-        """The index of a Triton; one that does not answer in time is unreachable: another one may load the model."""
-        try:
-            return await self.models.read(replica)
-        except DeadlineExceeded as exc:
-            raise TritonUnreachable from exc
 
     @asynccontextmanager
     async def _index_while_deciding(self, replica: Replica) -> AsyncIterator[RepositoryIndexResponse]:
@@ -307,7 +277,7 @@ class DemandLoader:
             while True:
                 with self._take_lock(f"{replica.address} models") as held:
                     if held or time.monotonic() >= until:
-                        yield await self._index(replica)
+                        yield await self.models.read(replica)
                         return
                 await asyncio.sleep(POLL_SECONDS)
 
@@ -322,13 +292,8 @@ class DemandLoader:
         if names is None:
             fixed = total(model.amounts for model in loaded if model.name in self.models.fixed)
             if places := self._budget.exceeded(total([needed, fixed])):
-                place = min(places, key=lambda place: place != HOST)
-                name = "models_memory_bytes" if place == HOST else "models_gpu_memory_bytes"
-                takes, held = (size(-(-amounts.get(place, 0) // MIB) * MIB) for amounts in (needed, fixed))
-                raise LoadFailed(
-                    f"The model {unit!r} needs {takes} of memory. The budget is {size(int(self._budget.most(place)))} "
-                    f"({name}), of which {held} are for the models that always stay loaded."
-                )
+                name = "models_memory_bytes" if HOST in places else "models_gpu_memory_bytes"
+                raise LoadFailed(f"The model {unit!r} and the models that always stay loaded do not fit into {name}.")
             raise NoRoom(f"There is no memory for the model {unit!r} and the models in use. Retry later.")
         if not names:
             return

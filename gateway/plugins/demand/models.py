@@ -12,13 +12,11 @@ from pathlib import Path
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.errors import GatewayError
-from gateway.metrics import forget
-from gateway.plugins.demand import metrics
 from gateway.triton.configs import ModelConfig, breaches, parameters, read_model_configs, steps
 from gateway.triton.contract import CLASSIFIER, MODEL_PARAMETER, PREPROCESSOR, pinned, pinned_versions
 from gateway.triton.footprint import Files, Footprint, footprint, need, records
 from gateway.triton.health.state import LOADING, READY, UNLOADING
-from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.pool import Replica
 
 HOST, GPU = "host", "GPU"
 """The keys of `Amounts`: host memory, and memory of each GPU."""
@@ -149,31 +147,29 @@ class Usage:
     """How this gateway uses a model."""
 
     used_at: float = -math.inf
+    loaded_at: float = -math.inf
+    """When this process loaded it; time.monotonic()."""
     in_flight: int = 0
     """Its images in calls."""
 
 
 class Models:
-    """The models of the Triton servers of a pool. A model is one that clients name, with all its versions and steps.
+    """The models of the Triton servers. A model is one that clients name, with all its versions and steps.
 
     `fixed` models always stay loaded.
     """
 
-    def __init__(self, pool: TritonPool, descriptions: ModelDescriptions, fixed: Collection[str]) -> None:
+    def __init__(self, descriptions: ModelDescriptions, fixed: Collection[str]) -> None:
         self.fixed = frozenset(fixed)
-        self.loading: dict[str, set[str]] = defaultdict(set)
-        """By Triton: the models that this process loads there now."""
+        self.loading: set[tuple[str, str]] = set()
+        """The addresses of Triton servers, and the models that this process loads there now."""
         self.listed: set[str] = set()
         """All names in the Triton servers' repository."""
-        self._pool = pool
         self._descriptions = descriptions
         self._repository: Mapping[str, Described] | None = None
         """All models for clients, if the repository can be read here."""
         self._described: dict[str, Described] = {}
         self._usage: dict[str, Usage] = defaultdict(Usage)
-        self._loaded_at: dict[tuple[str, str], float] = {}
-        self._reported: set[str] = set()
-        """Triton servers that have series of metrics."""
 
     async def read(self, replica: Replica) -> RepositoryIndexResponse:
         """Read which models a Triton and its repository have."""
@@ -233,22 +229,22 @@ class Models:
         """The models that a Triton has loaded or loads."""
         await replica.checker.discover(index)
         there = in_state(index, READY, LOADING, UNLOADING)
-        units = {self.unit(name) for name in replica.health.models if name in there} | self.loading[replica.address]
+        units = {self.unit(name) for name in replica.health.models if name in there}
+        units |= {unit for address, unit in self.loading if address == replica.address}
         for unit in units - self._described.keys():
             await self.describe(replica, unit, index)
-        now, loading = time.monotonic(), set[str]().union(*self.loading.values())
+        kept_from, loading = time.monotonic() - kept_seconds, {unit for _, unit in self.loading}
         found = []
         for unit in sorted(units):
-            usage, loaded_at = self._usage.get(unit, Usage()), self._loaded_at.get((replica.address, unit), -math.inf)
-            stays = unit in self.fixed or unit in loading or now - loaded_at < kept_seconds
-            used_at = max(usage.used_at, loaded_at)
+            usage = self._usage.get(unit, Usage())
+            stays = unit in self.fixed or unit in loading or usage.loaded_at > kept_from
+            used_at = max(usage.used_at, usage.loaded_at)
             found.append(LoadedModel(unit, self.amounts(unit), stays, usage.in_flight > 0, used_at))
-        self._report(replica, found)
         return found
 
-    def mark_loaded(self, replica: Replica, unit: str) -> None:
+    def mark_loaded(self, unit: str) -> None:
         """Record that this process has loaded a model."""
-        self._loaded_at[replica.address, unit] = time.monotonic()
+        self._usage[unit].loaded_at = time.monotonic()
 
     def mark_used(self, unit: str) -> None:
         """Record a use of a model that is loaded."""
@@ -269,16 +265,6 @@ class Models:
         finally:
             usage.in_flight -= images
             usage.used_at = time.monotonic()
-
-    def _report(self, replica: Replica, loaded: Collection[LoadedModel]) -> None:
-        for address in self._reported - self._pool.in_use.keys():
-            forget(metrics.MODELS_LOADED, address)
-            forget(metrics.MODELS_MEMORY, address)
-            self.loading.pop(address, None)
-        self._loaded_at = {key: at for key, at in self._loaded_at.items() if key[0] in self._pool.in_use}
-        self._reported = (self._reported & self._pool.in_use.keys()) | {replica.address}
-        metrics.MODELS_LOADED.labels(replica.address).set(len(loaded))
-        metrics.MODELS_MEMORY.labels(replica.address).set(sum(each.amounts.get(HOST, 0) for each in loaded))
 
 
 def in_state(index: RepositoryIndexResponse, *states: str) -> set[str]:

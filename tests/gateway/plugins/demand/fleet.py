@@ -104,7 +104,7 @@ class DemandGateway:
 
     async def wait_for(self, model: str, *, seconds: float = 20) -> None:
         """Wait for a model as a request does."""
-        await self.loader.loaded(model, "", Deadline.after(seconds))
+        await self.loader.loaded(model, Deadline.after(seconds))
 
     def _connect(self, address: str) -> FakeEndpoint:
         self.endpoints.append(FakeEndpoint(address, self.tritons[address]))

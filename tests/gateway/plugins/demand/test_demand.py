@@ -3,13 +3,11 @@
 import asyncio
 import contextlib
 import time
-from typing import cast
 
 import pytest
 from prometheus_client import REGISTRY
 from pydantic import ValidationError
 
-from gateway.app import create_app
 from gateway.errors import (
     DeadlineExceeded,
     LoadFailed,
@@ -18,24 +16,18 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
-from gateway.hooks import Plugin
-from gateway.inference.backend import Backend
-from gateway.plugin_loading import installed
 from gateway.plugins.demand.backend import DemandBackend
 from gateway.plugins.demand.models import GPU, HOST, Budget, LoadedModel, to_unload
 from gateway.plugins.demand.plugin import Demand
 from gateway.timing import Deadline
-from gateway.triton.pool import rendezvous_order
-from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.plugins.demand.fleet import DemandGateway, gateways_of, loaded
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
-from tests.services import client_of_app
 from tests.settings import Settings
 
 
 async def classify(gateway: DemandGateway, model: str, *, seconds: float = 20, client: str = "") -> str:
     """Take an image through the two steps of a request: wait for its model, then the call; the model that answered."""
-    await gateway.loader.loaded(model, "", Deadline.after(seconds), client)
+    await gateway.loader.loaded(model, Deadline.after(seconds), client)
     asked = call_of(b"image", model=model, seconds=seconds)
     (row,) = await gateway.backend.infer(asked)
     assert row.error is None
@@ -100,7 +92,7 @@ async def test_images_in_flight_are_finished_before_their_model_is_unloaded():
 async def test_client_that_needs_more_models_than_fit_waits_for_one_load_at_a_time():
     async with gateways_of(room=4, models=6, triton={"load_seconds": 0.3}) as (gateway,):
         greedy = [asyncio.create_task(classify(gateway, f"m{index}", client="greedy")) for index in range(3)]
-        await wait_until(lambda: any(gateway.loader.models.loading.values()))
+        await wait_until(lambda: bool(gateway.loader.models.loading))
         assert await classify(gateway, "m5", client="other") == "m5"
         assert len(loads(gateway)) <= 3, "the other client's load has not waited for all of these"
         assert await asyncio.gather(*greedy) == ["m0", "m1", "m2"]
@@ -160,7 +152,7 @@ async def test_wait_ends_at_the_deadline_and_the_load_goes_on():
 @pytest.mark.parametrize(
     ("options", "model", "error", "words"),
     [
-        ({"triton": {"load_seconds": 0.3}, "load_seconds": 0.05}, "m1", ModelUnavailable, r"more than 0\.05 s"),
+        ({"triton": {"load_seconds": 0.3}, "load_seconds": 0.05}, "m1", ModelUnavailable, r"within 0\.05 s"),
         ({"model_bytes": {"m0": 200, "m1": 201}}, "m1", LoadFailed, "models_memory_bytes"),
         # The default model counts before any load, so the first model takes no memory that is not there.
         ({"model_bytes": {MODEL: 201}}, "m0", LoadFailed, "always stay loaded"),
@@ -291,27 +283,6 @@ async def test_model_is_loaded_elsewhere_while_its_triton_is_away():
         assert len(holders) == 2
 
 
-async def test_model_is_loaded_elsewhere_if_its_triton_ends_during_the_load():
-    async with gateways_of(tritons=2, triton={"load_seconds": 0.3}) as (gateway,):
-        waiting = asyncio.create_task(classify(gateway, "m0"))
-        address = next(iter(rendezvous_order(gateway.tritons, "m0")))
-        await wait_until(lambda: "m0" in gateway.loader.models.loading[address])
-        gateway.tritons[address].away = True
-        assert await waiting == "m0"
-        (other,) = (triton for name, triton in gateway.tritons.items() if name != address)
-        assert "m0" in loaded(other)
-
-
-async def test_model_is_loaded_elsewhere_while_its_triton_hangs():
-    """Its health is known only after some probes."""
-    async with gateways_of(tritons=2) as (gateway,):
-        first, *_ = rendezvous_order(gateway.tritons, "m0")
-        gateway.tritons[first].hangs = True
-        await gateway.wait_for("m0")
-        (other,) = gateway.tritons.keys() - {first}
-        assert "m0" in loaded(gateway.tritons[other])
-
-
 async def test_only_triton_that_is_away_is_reported():
     async with gateways_of() as (gateway,):
         gateway.triton.away = True
@@ -388,20 +359,6 @@ async def test_backend_is_that_of_the_settings():
     assert backend.loader.is_fixed("flowers")
     assert not backend.loader.is_fixed("birds")
     await backend.close()
-
-
-class Stubbed(Plugin):
-    """Supplies a backend without any Triton."""
-
-    def backend(self) -> Backend:
-        return cast("Backend", StubBackend())
-
-
-def test_application_uses_the_backend_of_a_plugin():
-    app = create_app(Settings(_env_file=None, triton_url=NOBODY), plugins=(*installed(), Stubbed))
-    with client_of_app(app) as client:
-        answer = client.post("/predict", files={"f": PNG})
-    assert (answer.status_code, answer.json()["summary"]) == (200, {"ok": 1, "failed": 0})
 
 
 def test_models_on_demand_are_not_all_loaded():

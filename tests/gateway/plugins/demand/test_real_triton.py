@@ -71,7 +71,7 @@ async def loaded(triton: EmbeddedTriton) -> set[str]:
 async def test_every_request_is_answered_and_the_budget_holds(triton, repository, gateways):
     for number, name in enumerate(("m00", "m01", "m02", "m00", "m03", "m01")):
         backend = gateways[number % 2]
-        await backend.loader.loaded(name, "", Deadline.after(60))
+        await backend.loader.loaded(name, Deadline.after(60))
         (row,) = await backend.infer(call_of(b"image", model=name, seconds=60))
         assert row.error is None
         assert len(await loaded(triton)) <= 2
