@@ -11,7 +11,7 @@ from gateway.plugins.keys.key_file import add_key
 from tests.browser.backend import picture
 from tests.browser.conftest import PATIENCE_MS, enter_key, file, page_of
 from tests.doubles.backend import StubBackend
-from tests.processes import PROJECT, wait_for
+from tests.processes import wait_for
 from tests.services import stream_service
 
 WATCH_TRACKS = """
@@ -224,22 +224,3 @@ def test_no_frame_is_sent_while_too_many_are_unanswered(page: Page, backend: Stu
     expect(page.locator("#camera-figures")).to_contain_text(re.compile(r"[1-9]\d* by this browser"))
     backend.gate.set()
     expect(page.locator("#camera-figures")).to_contain_text(re.compile(r"[1-9]\d* dropped by the gateway"))
-
-
-def test_example_module_streams_blobs_from_a_web_page(context: BrowserContext, service: str):
-    """The module has the page's own origin: the content security policy allows no other."""
-    page = context.new_page()
-    page.route("**/stream.mjs", lambda route: route.fulfill(path=PROJECT / "docs" / "examples" / "stream.mjs"))
-    page.goto(service)
-    labels = page.evaluate(
-        """async (images) => {
-          const { classifyFrames } = await import("/stream.mjs");
-          const frames = images.map((bytes) => new Blob([new Uint8Array(bytes)]));
-          const labels = [];
-          for await (const { predictions } of classifyFrames(location.href, frames)) labels.push(predictions[0].label);
-          return labels;
-        }""",
-        [list(picture("green")), list(picture("blue"))],
-    )
-    assert labels == ["green", "blue"]
-    page.close()

@@ -33,22 +33,6 @@ def test_map_lies_over_the_picture_as_strong_as_wanted(page: Page):
 
 
 @pytest.mark.long
-def test_maps_of_two_models_are_side_by_side(page: Page):
-    page.select_option("#compare", "moods")
-    open_picture(page)
-    for _ in range(2):
-        page.get_by_role("button", name="Why?").first.click()
-    maps = page.locator("#viewer-maps .map")
-    expect(maps).to_have_count(2)
-    expect(maps.locator(".of-model")).to_have_text(["colours version 2", "moods version 1"])
-    # Until then, images change the layout.
-    expect(page.locator("#viewer").get_by_text("Explaining")).to_have_count(0)
-    wait_for(lambda: page.locator("#viewer-maps img").evaluate_all(f"images => images.every({DRAWN})"))
-    left, right = maps.evaluate_all("maps => maps.map((map) => map.getBoundingClientRect().toJSON())")
-    assert left["right"] <= right["left"]
-
-
-@pytest.mark.long
 def test_map_stays_with_its_picture(page: Page):
     """No part of a plain picture matters."""
     page.set_input_files("#files", [file(f"{each}.png", picture(each)) for each in ("blue", "red")])

@@ -2,8 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Hashable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +12,11 @@ from unittest import mock
 from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, ModelLoader
-from gateway.inference.request import OpenedImage
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.service import InferenceService, Observer, Observers
 from gateway.inference.tools import BatchLimits, Tools, Uncancelled
 from gateway.ingest.decoders.pool import Decoded
-from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import Header, ImageFormat, Size
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize
@@ -158,7 +156,6 @@ class ScriptedDecoders:
     def __init__(self) -> None:
         self._pictures: list[asyncio.Future[Decoded]] = []
         self.sizes: list[Size] = []
-        self.animations: list[ScriptedAnimation] = []
 
     @property
     def pending(self) -> "list[asyncio.Future[Decoded]]":
@@ -176,45 +173,11 @@ class ScriptedDecoders:
         self.sizes.append(size)
         return await picture
 
-    @asynccontextmanager
-    async def animation(
-        self, data: bytes, info: Header, size: Size, account: Account, wanted: FrameSelection
-    ) -> "AsyncIterator[ScriptedAnimation]":
-        self.animations.append(ScriptedAnimation(self, info, wanted))
-        try:
-            yield self.animations[-1]
-        finally:
-            self.animations[-1].closed = True
-
     def finish(self, number: int = 0, error: GatewayError | None = None, *, damaged: bool = False) -> None:
         if error is not None:
             self.pending[number].set_exception(error)
         else:
             self.pending[number].set_result(Decoded(b"P6 4 4 255\n" + bytes(48), damaged))
-
-
-@dataclass(eq=False)
-class ScriptedAnimation:
-    """An open animation that gives a frame for each image that is finished, as many as are wanted."""
-
-    decoders: ScriptedDecoders
-    info: Header
-    wanted: FrameSelection
-    given: int = 0
-    closed: bool = False
-    is_open: bool = True
-
-    async def open(self) -> None:
-        """It never makes room for another one."""
-
-    @property
-    def has_next(self) -> bool:
-        return self.given != self.wanted.count
-
-    async def next(self) -> OpenedImage:
-        picture = await self.decoders.decode(b"", self.info, 0, self.decoders.account())
-        self.given += 1
-        return OpenedImage(self.given - 1, (self.given - 1) / 10, picture.pixels)
 
 
 @dataclass(eq=False)

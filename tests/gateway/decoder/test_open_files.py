@@ -48,15 +48,6 @@ async def read(pool, data, frames="all", most=1_000):
 
 
 @pytest.mark.parametrize("image_format", FORMATS)
-async def test_frames_have_their_order_time_and_content(pool, image_format):
-    frames = await read(pool, animated(image_format, range(0, 200, 10), duration=[50 + 10 * n for n in range(20)]))
-    assert [frame.index for frame in frames] == list(range(20))
-    assert [level_of(frame.pixels) for frame in frames] == pytest.approx(range(0, 200, 10), abs=1)
-    shown = [sum(50 + 10 * n for n in range(index)) / 1e3 for index in range(20)]
-    assert [frame.seconds for frame in frames] == pytest.approx(shown)
-
-
-@pytest.mark.parametrize("image_format", FORMATS)
 async def test_first_frame_equals_the_still_image(pool, image_format):
     shown = photograph().convert("RGB")
     data = encode(shown, image_format, save_all=True, append_images=[shown.rotate(90)], duration=100)

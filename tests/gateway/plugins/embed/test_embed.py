@@ -110,9 +110,3 @@ def test_answer_size_counts_embedding_values(monkeypatch):
         assert len(embedded(client, *[PNG] * 19)["results"]) == 19
         many = client.post("/embed", files=files(*[PNG] * 60))
     assert (many.status_code, many.json()["code"]) == (422, "answer_too_large")
-
-
-@pytest.mark.parametrize(("name", "more"), [("normalise", "; did you mean 'normalize'?"), ("frames", ".")])
-def test_misspelt_parameter_gets_a_suggestion_of_this_route(client, name, more):
-    answer = client.post("/embed", files=files(PNG), params={name: 2})
-    assert (answer.status_code, answer.json()["detail"]) == (422, f"{name!r} is not a parameter of this request{more}")

@@ -12,14 +12,12 @@ from prometheus_client import REGISTRY
 
 from gateway.api.schemas import PredictResponse
 from gateway.decoder.pillow import count_gif_frames
-from gateway.errors import InferenceFailed, TooCostly
+from gateway.errors import InferenceFailed
 from gateway.inference.backend import Call
 from gateway.inference.result import Prediction, Result, Row
-from gateway.ingest.frames import FrameSelection
-from gateway.plugins.media.animation import AnimationResult, FileFrames, Frames, read_frames
+from gateway.plugins.media.animation import FileFrames, read_frames
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of
 from tests.doubles.backend import PNG, StubBackend, brightness
-from tests.doubles.scripted import Loop, Scripted
 from tests.keys import key_of
 from tests.services import Client, client_of
 
@@ -60,9 +58,11 @@ def images_ok() -> float:
 
 @pytest.mark.parametrize("image_format", FORMATS)
 def test_each_frame_has_its_time_and_predictions(client, image_format):
-    (result,) = ask(client, animated(image_format, range(0, 240, 20)))["results"]
+    durations = [50 + 10 * number for number in range(12)]
+    (result,) = ask(client, animated(image_format, range(0, 240, 20), duration=durations))["results"]
     assert [frame["index"] for frame in result["frames"]] == list(range(12))
-    assert [frame["time_s"] for frame in result["frames"]] == pytest.approx([n / 10 for n in range(12)])
+    times = [sum(durations[:number]) / 1e3 for number in range(12)]
+    assert [frame["time_s"] for frame in result["frames"]] == pytest.approx(times)
     assert levels(result["frames"]) == pytest.approx(range(0, 240, 20), abs=1)
     assert {frame["error"] for frame in result["frames"]} == {None}
     assert (result["status"], result["width"], result["height"]) == ("ok", 64, 48)
@@ -159,12 +159,6 @@ def test_truncated_file_ends_with_an_error_frame(client):
     assert result["frames"][-1]["predictions"] == []
 
 
-def test_file_with_too_many_frames_fails_alone(client):
-    answer = ask(client, gif_of(1_000_000), apng_that_promises(10**9), PNG)
-    assert [result["status"] for result in answer["results"]] == ["error", "error", "ok"]
-    assert {result["error"]["code"] for result in answer["results"][:2]} == {"too_many_frames"}
-
-
 def test_failed_frame_does_not_affect_other_frames():
     async def answer(call: Call) -> list[Row]:
         if any(round(255 * brightness(image)) == 10 for image in call.images):
@@ -228,102 +222,22 @@ def test_frames_of_a_truncated_gif_are_counted(length):
     assert count_gif_frames(animated("GIF", range(5))[:length] + b";", 100) <= 5
 
 
-class Asked(Scripted):
-    """A request for frames of one animated file."""
+@pytest.mark.parametrize(("answered", "frames"), [(1, [(0, None), (1, "deadline_exceeded")]), (0, [])])
+def test_frames_answered_before_the_deadline_are_kept(answered, frames):
+    """A file without an answered frame has the error."""
+    left = 10
 
-    def __init__(self, timeout_seconds: float = 30.0, **limits: int) -> None:
-        super().__init__(Loop(), **limits)
-        self.task = self.send(
-            animated("GIF", range(3)), timeout_seconds=timeout_seconds, expansion=Frames(FrameSelection(10, 3))
-        )
+    async def answer(call: Call) -> list[Row]:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            await asyncio.sleep(60)
+        return await shades(call)
 
-    @property
-    def work(self) -> tuple[int, int, int]:
-        """Permits, decodes and calls."""
-        return self.held, len(self.decoders.pending), len(self.pending)
-
-    @property
-    def result(self) -> AnimationResult:
-        (result,) = self.results(self.task)
-        assert isinstance(result, AnimationResult)
-        return result
-
-    @property
-    def frames(self) -> list[tuple[int, str | None]]:
-        """The number and the error of each frame."""
-        return [(frame.index, frame.error and frame.error.code) for frame in self.result.frames]
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    # The stand-in opens the file itself.
-    monkeypatch.setattr("gateway.plugins.media.animation.animation", lambda decoders, *rest: decoders.animation(*rest))
-    made: list[Asked] = []
-
-    def make(**options) -> Asked:
-        made.append(Asked(**options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        assert each.task.done()
-        assert each.idle
-        assert not each.loop.unhandled
-        assert all(animation.closed for animation in each.decoders.animations)
-        each.loop.close()
-
-
-def test_next_frame_is_decoded_while_the_last_one_is_inferred(asked):
-    request = asked()
-    assert request.work == (1, 1, 0)
-    request.decode()
-    assert request.work == (2, 1, 1)
-    request.decode()
-    request.decode()
-    request.answer_all()
-    assert request.frames == [(0, None), (1, None), (2, None)]
-    assert [frame.seconds for frame in request.result.frames] == [0.0, 0.1, 0.2]
-
-
-def test_no_frame_is_decoded_without_a_permit(asked):
-    request = asked(max_images=1)
-    request.decode()
-    assert request.work == (1, 0, 1)
-    request.answer()
-    assert request.work == (1, 1, 0)
-    for _ in range(2):
-        request.decode()
-        request.answer()
-    assert len(request.frames) == 3
-
-
-def test_frames_answered_before_the_deadline_are_kept(asked):
-    request = asked(timeout_seconds=5)
-    request.decode()
-    request.answer()
-    request.pass_time(6)
-    assert request.frames == [(0, None), (1, "deadline_exceeded")]
-    assert (request.result.error, request.result.frames[1].seconds) == (None, None)
-
-
-def test_file_without_an_answered_frame_has_the_error(asked):
-    request = asked(timeout_seconds=5)
-    request.pass_time(6)
-    assert (request.result.error.code, request.result.frames) == ("deadline_exceeded", ())
-
-
-def test_costly_frame_releases_its_permit_and_ends_the_file(asked):
-    request = asked()
-    request.decode()
-    request.decode(TooCostly())
-    assert request.held == 1
-    request.answer()
-    assert request.frames == [(0, None), (1, "too_costly")]
-
-
-def test_disconnect_during_a_file_releases_everything(asked):
-    request = asked()
-    request.decode()
-    assert request.held == 2
-    request.cancel(request.task)
-    assert request.task.cancelled()
+    with client_of(StubBackend(answer), max_images_in_flight=1) as client:
+        ask(client, animated("GIF", [10, 20]))  # which starts the decoder
+        left = answered
+        found = client.post("/predict?frames=all&timeout=2", files=[("f", ("x", animated("GIF", [10, 20])))])
+    (result,) = found.json()["results"] if answered else [found.json()]
+    codes = [(frame["index"], frame["error"] and frame["error"]["code"]) for frame in result.get("frames", [])]
+    assert (codes, found.status_code) == (frames, 200 if answered else 504)

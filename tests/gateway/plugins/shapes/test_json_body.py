@@ -107,24 +107,6 @@ def test_invalid_body_is_refused(body, size):
     assert error.message.startswith("The JSON body is invalid: ")
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (b"", "EOF while parsing a value at line 1 column 0"),
-        (b" {\n} ", 'it has no array of images; send {"images": [{"b64": "…"}]}'),
-        (b"[]", 'it must be an object, such as {"images": [{"b64": "…"}]}'),
-        (b'{"images": ["QUJD"]}', 'each image must be an object, such as {"b64": "…"}'),
-        (b'{"images": [{"b64": ""}, {}]}', "image 1 has no b64, a string"),
-        (b'{"images": [{"filename": "a"}]}', "image 0 has no b64, a string"),
-    ],
-)
-@pytest.mark.parametrize("size", [1, 65_536])
-def test_message_names_what_is_missing(body, words, size):
-    _, error = refusal(body, sizes=(size,))
-    assert isinstance(error, InvalidBody)
-    assert error.message == f"The JSON body is invalid: {words}."
-
-
 @pytest.mark.parametrize("body", [{"files": []}, {"images": [{"url": "x"}]}, {"images": [], "top_k": 1}])
 def test_unknown_member_is_refused(body):
     _, error = refusal(body)
