@@ -88,7 +88,7 @@ $(VENV)/.installed-dev: $(SOURCES) $(VENV)/.installed-native | $(BIN)/python
 	@touch $(VENV)/.installed $@
 
 ready: | $(BIN)/python
-	@$(MAKE) -s --no-print-directory -j 2 $(VENV)/.installed-dev $(VENV)/.installed-generator
+	@$(MAKE) -s --no-print-directory $(VENV)/.installed-dev
 
 # It needs a C compiler, which nothing else here does. Without it Pillow resizes: the same pixels in more time.
 $(VENV)/.installed-native: native/setup.py native/pyproject.toml $(wildcard native/src/*.[ch] native/src/*/*.py) | $(BIN)/python
@@ -96,13 +96,6 @@ $(VENV)/.installed-native: native/setup.py native/pyproject.toml $(wildcard nati
 	@began=$$(date +%s); $(PIP_INSTALL) ./native >$(VENV)/native.log 2>&1 && \
 	  echo "built the resize kernel in $$(($$(date +%s) - began)) s" || \
 	  echo "no resize kernel (why: $(VENV)/native.log): Pillow resizes to the same pixels, in six times the time"
-	@touch $@
-
-# Of another release of typer than ours, so in an environment of its own; without it one test is skipped, and says so.
-$(VENV)/.installed-generator: | $(BIN)/python
-	@$(BIN)/python -m venv --without-pip $(VENV)/generator
-	@$(BIN)/python -m pip --python $(VENV)/generator install --quiet --disable-pip-version-check openapi-python-client==0.29.1 || \
-	  echo "no openapi-python-client: the test of a generated client will be skipped"
 	@touch $@
 
 install: $(INSTALLED) $(VENV)/.installed-native ## install into .venv; EXTRAS=heic also decodes HEIC

@@ -13,11 +13,11 @@ from bench.measurement import WrongAnswer, in_turns
 from bench.output import NoMarkers, markers, progress, put
 from bench.peers import measure as compared
 from bench.photos import NoPhotos
-from bench.repository import RECIPES, NoSuchSetting, repository
+from bench.repository import RECIPES, repository
 from bench.services import ServiceFailed
 from gateway.errors import UserError
 
-FAILURES = (UserError, NoPhotos, NoSuchSetting, ServiceFailed, WrongAnswer, FileNotFoundError, NoMarkers)
+FAILURES = (UserError, NoPhotos, ServiceFailed, WrongAnswer, FileNotFoundError, NoMarkers)
 """Errors that are printed as one line, without a traceback."""
 LIGHT_MODEL = "mobilenet-v3-small"
 SUMMARY, BRIEF = "bench --peers", "bench --peers in brief"
@@ -39,19 +39,9 @@ def main(
         str, typer.Option(help="Requests in flight in (b), (c) and (e); with --peers several, such as 1,4,32.")
     ] = "32",
     rounds: Annotated[int, typer.Option(help="Every round measures each part once; results are medians.", min=1)] = 5,
-    quiet: Annotated[
-        float | None,
-        typer.Option(
-            help="Measure a round again if other processes use more cores than this.", min=0.0, show_default="never"
-        ),
-    ] = None,
     parts: Annotated[str, typer.Option(help="Parts to measure, such as acd.")] = "abcde",
     processes: Annotated[
         int | None, typer.Option(help="Bare loops in (a).", min=1, show_default="one for each core")
-    ] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of a config.pbtxt: classifier.instance_group.count=2; repeatable."),
     ] = None,
     *,
     peers: Annotated[bool, typer.Option("--peers", help="Measure other servers of the network beside (c).")] = False,
@@ -89,7 +79,7 @@ def main(
             _check_documents(into or [], [SUMMARY, BRIEF, *(f"{SUMMARY} {each}" for each in models)])
             measured = {}
             for each in models:
-                with repository(each, changes or [], progress) as path:
+                with repository(each, progress) as path:
                     measured[each] = compared.measure(path, loads, seconds, rounds, progress)
                 _publish(compared.report(measured[each]), into or [], f"{SUMMARY} {each}")
             _publish(compared.summary(measured), into or [], SUMMARY)
@@ -102,10 +92,10 @@ def main(
         for each in models:
             _check_documents(into or [], [f"bench of {each}"])
             with (
-                repository(each, changes or [], progress) as path,
+                repository(each, progress) as path,
                 parts_of(each, path, photos, parts, in_flight[0], processes or cores, progress) as chosen,
             ):
-                text = report(in_turns(chosen, seconds, rounds, progress, quiet), seconds, cores)
+                text = report(in_turns(chosen, seconds, rounds, progress), seconds, cores)
             _publish(text, into or [], f"bench of {each}")
     except FAILURES as exc:
         typer.secho(f"error: {exc}", err=True, fg="red")

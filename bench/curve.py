@@ -43,7 +43,7 @@ def main(
 ) -> None:
     """Print the processor time of an image by stage, and draw it."""
     with (
-        repository(model, [], progress) as models,
+        repository(model, progress) as models,
         gateway_up(models, settings=SETTINGS) as service,
         Remote(HttpLoad, service.url) as sender,
     ):

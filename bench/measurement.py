@@ -14,9 +14,6 @@ import psutil
 
 from bench.output import Progress
 
-MAX_ATTEMPTS = 10
-"""Attempts per round that `in_turns` makes while other processes disturb it."""
-
 Groups = Mapping[str, Sequence[psutil.Process]]
 Measure = Callable[[float], "Measurement"]
 """Measures for a number of seconds."""
@@ -100,31 +97,13 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
 
 
-def in_turns(
-    subjects: Mapping[str, Measure], seconds: float, rounds: int, progress: Progress, quiet: float | None = None
-) -> dict[str, Series]:
-    """Measure each subject once a round, every second round in reverse order.
-
-    With `quiet` a round in which other processes kept more cores busy than that is measured again, up to MAX_ATTEMPTS
-    times `rounds` in all.
-    """
+def in_turns(subjects: Mapping[str, Measure], seconds: float, rounds: int, progress: Progress) -> dict[str, Series]:
+    """Measure each subject once a round, every second round in reverse order."""
     series = {name: Series() for name in subjects}
-    attempts, kept = MAX_ATTEMPTS * rounds, 0
-    while kept < rounds:
-        attempts -= 1
-        names = list(subjects)[:: -1 if kept % 2 else 1]
-        measured = {}
-        for name in names:
-            measured[name] = subjects[name](seconds)
-            progress(f"round {kept + 1} of {rounds}: {name}: {measured[name].rate:.1f}/s")
-        others = max(each.others_cores for each in measured.values())
-        disturbed = quiet is not None and others > quiet and attempts >= rounds - kept
-        if not disturbed:
-            kept += 1
-            for name, measurement in measured.items():
-                series[name].append(measurement)
-        else:
-            progress(f"other processes kept {others:.1f} cores busy: the round is measured again")
+    for number in range(rounds):
+        for name in list(subjects)[:: -1 if number % 2 else 1]:
+            series[name].append(subjects[name](seconds))
+            progress(f"round {number + 1} of {rounds}: {name}: {series[name][-1].rate:.1f}/s")
     return series
 
 

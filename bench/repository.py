@@ -1,17 +1,13 @@
-"""The measured model repository: a copy of the project's, with another model or other settings."""
+"""The measured model repository: a copy of the project's with another model."""
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from google.protobuf import text_format
-from google.protobuf.message import Message
+from typing import TYPE_CHECKING
 
 from bench.output import Progress
-from gateway.triton.configs import read_model_config
 from gateway.triton.contract import CLASSIFIER
 from gateway_local import cpu_network
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY, default_cache_dir
@@ -45,16 +41,11 @@ RECIPES: dict[str, Recipe] = {"mobilenet-v3-small": MOBILENET_V3_SMALL, "efficie
 GENERATED = ("model.pt", *cpu_network.FILES, "labels.txt")
 
 
-class NoSuchSetting(Exception):
-    """A setting names no field of a config.pbtxt; the message is for users."""
-
-
 @contextmanager
-def repository(model: str, changes: Iterable[str], report: Progress) -> Iterator[Path]:
+def repository(model: str, report: Progress) -> Iterator[Path]:
     """A copy of triton_models with `model` in it: a name of RECIPES, or a model.pt of the 1,000 ImageNet classes.
 
-    `changes` are such as classifier.instance_group.count=2 or classifier.dynamic_batching.preferred_batch_size=4,8.
-    Raises NoSuchSetting, FileNotFoundError, and what `export` raises.
+    Raises FileNotFoundError, and what `export` raises.
     """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         copy = Path(folder) / "triton_models"
@@ -68,8 +59,6 @@ def repository(model: str, changes: Iterable[str], report: Progress) -> Iterator
             if (path.with_name(name)).is_file():
                 shutil.copy2(path.with_name(name), copy / CLASSIFIER / "1")
         shutil.copy2(exported / "labels.txt", copy / CLASSIFIER)
-        for change in changes:
-            _change(copy, change)
         yield copy
 
 
@@ -79,44 +68,3 @@ def _exported(recipe: Recipe, configuration: Path, report: Progress) -> Path:
     shutil.copytree(configuration, kept, dirs_exist_ok=True)
     export(recipe, kept, report)
     return kept / CLASSIFIER
-
-
-def _change(repository: Path, change: str) -> None:
-    place, equals, value = change.partition("=")
-    model, *path = place.split(".")
-    config_path = repository / model / "config.pbtxt"
-    if not (equals and path and config_path.is_file()):
-        raise NoSuchSetting(f"{change!r} is not MODEL.FIELD=VALUE, such as classifier.instance_group.count=2")
-    config = read_model_config(config_path)
-    try:
-        set_field(config, path, value)
-    except (AttributeError, KeyError, TypeError, ValueError) as exc:
-        raise NoSuchSetting(f"{change!r} does not fit config.pbtxt: {exc}") from exc
-    config_path.write_text(text_format.MessageToString(config))
-
-
-def set_field(message: Message, path: list[str], value: str) -> None:
-    """Set a field by its path; commas separate the items of a list, and an empty value removes a message.
-
-    The first of repeated messages counts. Raises AttributeError, KeyError, TypeError or ValueError.
-    """
-    *parents, name = path
-    target: Any = message
-    for parent in parents:
-        target = target[parent] if _is_map(target) else getattr(target, parent)
-        if not isinstance(target, Message) and not _is_map(target):
-            target = target[0]
-    old = getattr(target, name)
-    if isinstance(old, Message):
-        if value:
-            raise ValueError(f"{name} has fields of its own: set those, or set it to nothing to be rid of it")
-        target.ClearField(name)
-    elif hasattr(old, "extend"):
-        del old[:]
-        old.extend(int(part) for part in value.split(",") if part)
-    else:
-        setattr(target, name, value == "true" if isinstance(old, bool) else type(old)(value))
-
-
-def _is_map(target: object) -> bool:
-    return hasattr(target, "items")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench.http_load import HttpLoad, requests
-from bench.measurement import Measurement, Series, WrongAnswer, in_turns, percentile
+from bench.measurement import Measurement, Series, WrongAnswer, percentile
 from bench.photos import Photo
 from tests.doubles.http import Asked, Reply, http_server
 
@@ -29,17 +29,6 @@ def test_processor_time_is_reported_per_image_and_percentiles_by_the_nearest_ran
     assert measurement.others_cores == 0.25
     values = [float(value) for value in range(1, 101)]
     assert (percentile(values, 50), percentile(values, 99), percentile([7.0], 99)) == (50, 99, 7)
-
-
-@pytest.mark.parametrize(("quiet", "attempts"), [(None, 2), (0.5, 3)])
-def test_disturbed_round_is_measured_again(quiet: float | None, attempts: int):
-    """Other processes keep two cores busy during the first measurement."""
-    others = iter([2.0, 0.1, 0.1])
-    measured = in_turns(
-        {"a": lambda seconds: Measurement(1, seconds, others_cpu_seconds=next(others))}, 1.0, 2, lambda _: None, quiet
-    )
-    assert len(measured["a"]) == 2
-    assert len(list(others)) == 3 - attempts
 
 
 CAT, DOG = Photo("cat.jpg", b"meow", "cat"), Photo("dog.jpg", b"woof", "dog")

@@ -3,7 +3,6 @@
 With the archive of the default model, from which images are built without torch.
 """
 
-import hashlib
 import json
 import sys
 import tarfile
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from deploy.default_model import PACKED, export, pack
-from deploy.dist import PROJECT, build, package_chart, wheel, write_bom, write_sums
+from deploy.dist import PROJECT, build, package_chart, wheel, write_bom
 from gateway import __version__
 from gateway.findings import Level
 from gateway_local.doctor.repository import models
@@ -45,14 +44,6 @@ def test_distributions_have_their_version_and_no_weights(tmp_path):
         with tarfile.open(path) as archive:
             names = archive.getnames()
         assert not [name for name in names if name.endswith("model.pt") or "/tests/" in name]
-
-
-def test_sums_match_the_files(tmp_path):
-    """The list of an earlier run is not in the new one."""
-    (tmp_path / "a.whl").write_bytes(b"wheel")
-    write_sums(tmp_path)
-    write_sums(tmp_path)
-    assert (tmp_path / "SHA256SUMS").read_text() == f"{hashlib.sha256(b'wheel').hexdigest()}  a.whl\n"
 
 
 def test_chart_package_is_the_chart(tmp_path):

@@ -66,17 +66,9 @@ def test_arguments_of_the_image_for_cpus_follow_two_dashes():
 
 POD = "spec template spec"
 TRITON = f"{POD} containers triton"
-LABELS = "spec template metadata labels"
 VALUES = [
     ("autoscaled", "Deployment gateway", "spec replicas", None),
     ("autoscaled", "Deployment triton", "spec replicas", None),
-    (
-        "autoscaled",
-        "PrometheusRule gateway",
-        "spec groups 0 rules 0 annotations runbook_url",
-        "https://git.example/tig/blob/main/docs/guides/alerts.md#gatewayabsent",
-    ),
-    ("autoscaled", "ConfigMap dashboard-operators", "metadata labels grafana_dashboard", "1"),
     (
         "as it comes",
         "Deployment triton",
@@ -96,8 +88,6 @@ VALUES = [
         [{"key": "ca.crt", "path": "ca.crt"}],
     ),
     ("claims-of-the-chart", "PersistentVolumeClaim models", "metadata annotations helm.sh/resource-policy", "keep"),
-    ("eks-irsa", "Deployment gateway", f"{POD} serviceAccountName", None),
-    ("eks-irsa", "Deployment triton", f"{POD} serviceAccountName", "images-triton"),
     ("eks-irsa", "Deployment triton", f"{POD} automountServiceAccountToken", False),
     ("envoy-in-front-of-tritons", "ConfigMap gateway", "data GATEWAY_HEAL", "false"),
     ("envoy-in-front-of-tritons", "ConfigMap gateway", "data GATEWAY_LOAD_MODELS", None),
@@ -105,11 +95,6 @@ VALUES = [
     ("gateway-api", "Deployment triton", f"{POD} initContainers 0 env MODELS_SHA256 value", "0123456789abcdef" * 4),
     ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 ports", [{"port": 8080}, {"port": 8081}]),
     ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 from 3", None),
-    ("private-registry-by-digest", "ConfigMap gateway", "metadata labels example.com/team", "vision"),
-    ("private-registry-by-digest", "Deployment gateway", f"{LABELS} app.kubernetes.io/component", "gateway"),
-    ("private-registry-by-digest", "Deployment gateway", f"{LABELS} example.com/team", "vision"),
-    ("private-registry-by-digest", "Deployment gateway", f"{LABELS} example.com/tier", "edge"),
-    ("private-registry-by-digest", "Deployment triton", f"{LABELS} example.com/tier", "gpu"),
     (
         "redis-cache",
         "Deployment triton",

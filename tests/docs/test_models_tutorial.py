@@ -17,7 +17,7 @@ from typing import IO
 
 import pytest
 
-from tests.docs import test_own_repository, warm_commands
+from tests.docs import test_own_repository
 from tests.gateway.plugins.tensors import test_on_triton
 
 PROJECT = Path(__file__).parents[2]
@@ -96,8 +96,6 @@ class Reader:
             return []
         if command.started is not None:
             printed = self.stays.enter_context(self._started(command, command.started))
-        elif warm_commands.is_warm(words := shlex.split(here.replace("\\\n", ""))):
-            printed = warm_commands.run(words, self.folder, self._environment(), seconds=240)
         else:
             done = subprocess.run(
                 ["bash", "-c", here],

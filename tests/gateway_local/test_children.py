@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from gateway.values.clients import is_loopback
 from gateway_local.children import end, get, is_ok, wait_answering
 from gateway_local.hosts import LOOPBACK, authority, free_port, reachable
 from tests.doubles.http import Reply, http_server
@@ -88,11 +87,3 @@ def test_process_is_ended(at_sigterm, code):
 def test_listening_host_has_a_reachable_address(host, connects_to, stands_in_a_url_as):
     assert reachable(host) == connects_to
     assert authority(host, 80) == stands_in_a_url_as
-
-
-@pytest.mark.parametrize(
-    ("address", "local"),
-    [("127.0.0.1:8001", True), ("localhost:8001", True), ("[::1]:8001", True), ("192.0.2.7:8001", False)],
-)
-def test_loopback_addresses_are_this_machine(address, local):
-    assert is_loopback(address) is local

@@ -14,7 +14,6 @@ from gateway.triton.configs import ModelConfig, ModelInstanceGroup, parameters, 
 from gateway.triton.contract import SIZED_FOR
 from gateway_local import sizing
 from gateway_local.config_text import parse, with_parameter
-from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_local.sizing import FUSER, SizedRepository, completed, completed_texts, write
 from tests.tritons import running_triton
 
@@ -292,11 +291,3 @@ def test_parameter_is_changed_in_place_or_added(form):
     added = with_parameter(CONFIG % "", "runtime", "onnx")
     assert read(added) == {"first": "1", "runtime": "onnx"}
     assert added.startswith("# Kept.")
-
-
-def test_shipped_configurations_keep_every_other_byte():
-    for path in DEFAULT_MODEL_REPOSITORY.glob("*/config.pbtxt"):
-        text = path.read_text()
-        for key, value in read(text).items():
-            assert with_parameter(text, key, value) == text
-            assert read(with_parameter(text, key, "other")) == {**read(text), key: "other"}

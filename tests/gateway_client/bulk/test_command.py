@@ -242,16 +242,6 @@ def test_closed_stdout_ends_the_run_silently(url, tmp_path):
     assert process.returncode
 
 
-def test_full_disk_under_stdout_is_reported(url, photos):
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            command(photos, "--gateway", url), stdout=full, stderr=subprocess.PIPE, env=environment(), timeout=120
-        )
-    assert done.returncode == 1
-    assert b"error: No space left on device" in done.stderr
-    assert b"Traceback" not in done.stderr
-
-
 def test_full_disk_loses_no_written_row(url, photos, tmp_path, monkeypatch):
     out = tmp_path / "out.csv"
     add, calls = Rows.add, 0

@@ -18,7 +18,6 @@ import pytest
 
 from gateway_client.bulk import BulkError
 from gateway_client.bulk.sources import Sources
-from gateway_client.files import read_file
 from tests.doubles.backend import PNG
 from tests.gateway_client.bulk.running import LIMIT, TOO_LARGE, command, outcomes, reading, rows_of, run
 from tests.processes import environment, wait_for
@@ -72,13 +71,6 @@ def test_each_kind_of_file_has_the_expected_outcome_and_a_row(url, hostile, tmp_
     assert {Path(row["path"]).name: row["error"] for row in rows_of(out)} == {
         name: {"good.png": None, "sparse.png": "file_too_large"}.get(name, "unreadable_file") for name in EXPECTED
     }
-
-
-def test_file_is_read_up_to_one_byte_past_the_limit(tmp_path):
-    path = tmp_path / "a"
-    for size, read in ((LIMIT, LIMIT), (LIMIT + 1, LIMIT + 1), (LIMIT + 2, LIMIT + 1)):
-        path.write_bytes(bytes(size))
-        assert len(read_file(path, LIMIT)) == read
 
 
 @pytest.mark.parametrize("name", ["n" * 300 + ".png", "/dev/stdin/x.png"])

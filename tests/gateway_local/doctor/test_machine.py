@@ -25,26 +25,6 @@ SETTINGS = Settings(_env_file=None)
 MODELS = Need((Footprint("classifier", NetworkRuntime.TORCH_CPU, 4, 300 * MIB, 450 * MIB),), 1200 * MIB, 1800 * MIB)
 
 
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is the only one in PATH."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return tmp_path
-
-
-def program(path: Path, name: str, script: str) -> None:
-    (path / name).write_text(f"#!/bin/sh\n{script}\n")
-    (path / name).chmod(0o755)
-
-
-@pytest.mark.parametrize("glibc", ["2.34", "2.35", "2.41"])
-def test_machine_with_a_recent_c_library_runs_triton(monkeypatch, glibc):
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", glibc))
-    finding = machine.platform()
-    assert finding.level is Level.OK
-    assert platform.python_version() in finding.text
-
-
 def test_libpython_is_found_or_comes_with_advice(monkeypatch):
     def nowhere() -> Path:
         raise LibpythonMissing("install it")
