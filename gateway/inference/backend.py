@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict
 
 from gateway.errors import GatewayError, InvalidParameter
 from gateway.inference.result import LABELS_HINT, Row, Selection
@@ -64,46 +65,56 @@ class FrameSequence(Protocol):
 class ModelInfo:
     """A model that classifies images."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        use_attribute_docstrings=True, json_schema_serialization_defaults_required=True
+    )
+
     name: str
     versions: tuple[str, ...]
-    """The versions that clients can request."""
+    """The versions that requests can name."""
     ready: bool
     classes: int
     version: str = ""
-    """The version in use: it answers requests without a version, or has the largest share of them."""
-    rollout: Rollout | None = None
-    """Which versions answer, if its record says so."""
+    """The version in use: it answers requests that name no version, or most of them."""
+    shares: dict[str, int] = field(default_factory=dict)
+    """The versions that answer requests which name none, each with its share of them."""
+    shadow: dict[str, int] = field(default_factory=dict)
+    """The versions that classify a percentage of the images as well, after the answer."""
+    since: datetime | None = None
+    """When that was last changed; null if the model's record does not say."""
+    by: str | None = None
+    """Whose change it was: the name of an admin key, or of a user of the machine with the repository."""
     precision: str | None = None
-    """fp32, bf16 or fp16; None if the model does not specify it."""
+    """Number format of the network: fp32, bf16 or fp16."""
     multi_label: bool = False
-    """Whether the probabilities of the classes are independent (sigmoid)."""
+    """Whether each class has an independent probability, so that an image can have several classes."""
     decode: str = "exact"
-    """How large JPEGs are decoded: exact, or fast if the model specifies it."""
+    """How large JPEGs are decoded: exact, with the same pixels as in training, or fast."""
     tensor: str | None = None
-    """Input type of the network: fp32 (normalised) or uint8 (pixels); None for any other."""
+    """The tensor from the preprocessor to the network: normalised fp32, or the pixels as uint8."""
     labels: tuple[str, ...] = ()
     input_height: int | None = None
     input_width: int | None = None
     resize_size: tuple[int, ...] = ()
-    """Pixels to which the preprocessor resizes: height and width, or the shorter side; () if not specified."""
+    """Size that images are resized to: height and width, or the length of the shorter side; empty if unknown."""
     crop_size: tuple[int, ...] = ()
-    """Pixels of the centre crop: height and width, or one number for both; () if not specified."""
+    """Size of the centre crop after that: height and width, or one length for both; empty if unknown."""
     reason: str | None = None
-    """Why the model is not ready, if Triton gives a reason."""
+    """Why it is not ready."""
     embedding_size: int = 0
-    """Size of the embeddings in FEATURES; 0 if the model has none."""
+    """Length of the embeddings of `POST /embed`; 0 if the model has none."""
     runtime: str | None = None
-    """The runtime of the network, such as onnxruntime or torchscript; None if that is unknown."""
-    steps: tuple[str, ...] = field(default=())
+    """What runs the network: onnxruntime, torchscript, openvino, libtorch, tensorrt or python."""
+    steps: tuple[str, ...] = ()
     """The models that the ensemble runs, in order."""
     limitations: tuple[str, ...] = ()
-    """Features that the model lacks, with the consequence: one sentence each."""
+    """What the model lacks of the gateway's contract, and what that costs; empty for a complete one."""
     after: str | None = None
-    """The model's post-processing, in words; None if it has none."""
+    """What the step after the network does, such as `temperature 1.8` for calibrated scores; null if there is none."""
     description: str | None = None
-    """One sentence about the model; None if its record has none."""
+    """What it is, in a sentence, as `gateway model add --description` wrote it; null if that is not known."""
     loaded: bool = True
-    """Whether any server has loaded it; if not, a request for it does."""
+    """Whether a Triton has loaded it. With models on demand, a request for another one waits while it loads."""
 
 
 class Embeddings(Enum):

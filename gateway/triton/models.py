@@ -60,6 +60,7 @@ async def describe(
         name,
         versions=tuple(sorted({*versions, *others.values()}, key=int)),
         version=versions[-1],
+        shares={versions[-1]: 100},
         ready=True,
         classes=0,
         precision=values.get(PRECISION_PARAMETER),
@@ -69,7 +70,9 @@ async def describe(
         description=values.get(DESCRIPTION_PARAMETER),
     )
     with suppress(ValueError):  # which the health checker reports
-        info = replace(info, rollout=rollout(config))
+        if (recorded := rollout(config)) is not None:
+            by, since = recorded.by or None, recorded.since
+            info = replace(info, shares=recorded.shares, shadow=recorded.shadow, since=since, by=by)
     try:
         codec = codecs.of(config)
         info = replace(info, classes=codec.classes, embedding_size=codec.embedding_size, multi_label=codec.multi_label)

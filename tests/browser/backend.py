@@ -7,7 +7,6 @@ import numpy as np
 
 from gateway.inference.backend import Call, ModelInfo
 from gateway.inference.result import Row
-from gateway.values.rollout import Rollout
 from tests.asking import encode
 from tests.doubles.backend import StubBackend, ranked
 
@@ -17,7 +16,8 @@ MODELS = (
     ModelInfo(
         "colours",
         description="Blue, green or red.",
-        rollout=Rollout({"1": 10, "2": 90}, since=datetime(2026, 11, 29, 12, tzinfo=UTC)),
+        shares={"1": 10, "2": 90},
+        since=datetime(2026, 11, 29, 12, tzinfo=UTC),
         versions=("1", "2"),
         version="2",
         ready=True,
