@@ -1,8 +1,8 @@
 """The hooks of a plug-in: the public interface by which a package adds to the service.
 
 A plug-in is a subclass of `Plugin`, named by an entry point of the group `triton_gateway`. It overrides the hooks that
-it needs. Every hook but the last is called once, when the application is made or starts. So a hook that is not
-overridden costs nothing. docs/guides/plugins.md has examples, and says what may change.
+it needs. Every hook but `record_rollout` is called once, when the application is made or starts. So a hook that is
+not overridden costs nothing. docs/guides/plugins.md lists them, has examples, and says what may change.
 
 Several plug-ins combine by what a hook returns:
 
@@ -11,28 +11,6 @@ Several plug-ins combine by what a hook returns:
     a mapping                 all of them; of two with one key, the first plug-in's
 
 An implementation may leave out arguments that it does not need.
-
-    hook                      called                          for
-    settings                  when settings are read          variables GATEWAY_… of the plug-in's own
-    metrics                   when the application is made    the plug-in's metrics
-    errors                    by the documents                error codes of the plug-in's own
-    check                     before the service starts       packages and files that the settings require
-    ports                     before the service starts       ports that the plug-in listens on
-    examine                   by `gateway doctor`             what is wrong with the services that are used
-    authenticators            when the application is made    who may call
-    routers, document         when the application is made    routes, and the OpenAPI document
-    shapes                    when the application is made    formats of the response of POST /predict
-    expansions                when the application is made    parameters that make several images of one upload
-    error_formats             when the application is made    error responses that are no problem documents
-    middleware                when the application is made    ASGI middleware around every request and response
-    backend                   when the service starts         the inference server
-    body_readers              when the service starts         readers of bodies of further media types
-    websockets                when the service starts         WebSockets, by their paths
-    steps                     when the service starts         steps of an image before it has a permit
-    observers                 when the service starts         what sees each call and each result
-    lifespan                  around the service              connections, processes, servers of the plug-in's own
-    fetchers                  when the service has started    images that a body refers to
-    record_rollout            when an admin changes it        records which versions of a model answer
 """
 
 from abc import ABC, abstractmethod

@@ -35,7 +35,7 @@ from gateway.ingest.upload import (
     request_too_large,
     uncounted,
 )
-from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, PoolLease, UploadingClient
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, PoolClient, PoolLease
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 from gateway.values.validation import NAME_CHARACTERS, near
@@ -49,7 +49,7 @@ FORM = "application/x-www-form-urlencoded"
 FORM_ADVICE = ", as curl -d does: write curl -F files=@cat.jpg"
 
 
-class Body(UploadingClient):
+class Body(PoolClient):
     """The chunks of a request's body. Its buffered bytes are counted until the request ends.
 
     Creating it raises UnsupportedMediaType if the body is compressed. Timeouts exclude the time in which the gateway
@@ -72,7 +72,7 @@ class Body(UploadingClient):
         self._limits = context.service.tools.policy.limits
         self._settings = context.settings
         self._stats = context.stats
-        self.pace = Pace(
+        self.pace: Pace = Pace(
             min_bytes_per_second=MIN_UPLOAD_BYTES_PER_SECOND,
             grace_seconds=self._settings.upload_idle_timeout_seconds,
             now=time.monotonic,

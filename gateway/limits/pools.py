@@ -258,37 +258,28 @@ IDLE_SECONDS = 1.0
 
 
 class PoolClient:
-    """The eviction rule's view of a client. One of this class is never evicted, and no other one is evicted for it."""
+    """The eviction rule's view of a client that sends a body.
+
+    Its score is the time that it needs, at its speed, to send what it holds. One without `pace` is never evicted, and
+    no other one is evicted for it.
+    """
+
+    pace: Pace | None = None
 
     @property
     def is_idle(self) -> bool:
         """Whether the gateway waits for this client; others are never evicted."""
-        return False
+        return self.pace is not None and self.pace.is_idle
 
-    def eviction_score(self, held: int) -> float:  # noqa: ARG002  # subclasses need it
+    def eviction_score(self, held: int) -> float:
         """The idle client with the highest score is evicted first; `held` is how much it holds of the pool."""
-        return math.inf
+        return math.inf if self.pace is None else held / max(self.pace.bytes_per_second, 1.0)
 
     def evict(self, error: Overloaded) -> None:
         """End this client's work with an error; it then holds nothing."""
 
 
 NEVER_EVICTED = PoolClient()
-
-
-class UploadingClient(PoolClient):
-    """A client that sends a body: its score is the time that it needs, at its speed, to send what it holds."""
-
-    pace: Pace
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the gateway waits for the next bytes."""
-        return self.pace.is_idle
-
-    def eviction_score(self, held: int) -> float:
-        """Seconds that the client needs to send `held` bytes."""
-        return held / max(self.pace.bytes_per_second, 1.0)
 
 
 class WaitingClient(PoolClient, ABC):

@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.phase = Phase.REQUEST
         self.writable = asyncio.Event()
         self.writable.set()
-        self.pace = Pace(
+        self.pace: Pace = Pace(
             min_bytes_per_second=MIN_UPLOAD_BYTES_PER_SECOND,
             grace_seconds=self.settings.upload_idle_timeout_seconds,
             now=self.loop.time,

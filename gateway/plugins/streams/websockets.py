@@ -12,7 +12,7 @@ from websockets.protocol import CONNECTING, OPEN, State
 from websockets.server import ServerProtocol
 
 from gateway.errors import MAX_MESSAGE_BYTES, Overloaded
-from gateway.limits.pools import PoolLease, UploadingClient
+from gateway.limits.pools import PoolClient, PoolLease
 from gateway.server.connection import Connection, Needs, Phase, error_response
 from gateway.values.validation import shortened
 
@@ -34,7 +34,7 @@ class Handshake(ServerProtocol):
         return super().reject(status, shortened(text, MAX_MESSAGE_BYTES))
 
 
-class StreamProtocol(WebSocketsSansIOProtocol, UploadingClient):
+class StreamProtocol(WebSocketsSansIOProtocol, PoolClient):
     """Parses while no message waits for the application and the client reads its messages.
 
     The bytes of an incomplete message, and of one that waits for the application, count among the uploads' bytes.

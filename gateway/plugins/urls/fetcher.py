@@ -26,7 +26,7 @@ from gateway.ingest.upload import (
     file_too_large,
     request_too_large,
 )
-from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Bound, Pace, Pool, RoundRobin, UploadingClient
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Bound, Pace, Pool, PoolClient, RoundRobin
 from gateway.plugins.urls import metrics
 from gateway.plugins.urls.addresses import AddressRule, Resolver
 from gateway.plugins.urls.errors import FetchFailed, FetchTimeout, UrlNotAllowed
@@ -240,13 +240,13 @@ class UrlFetcher:
         return found
 
 
-class Download(UploadingClient):
+class Download(PoolClient):
     """One download, a client of the upload buffer: when that is full, the slowest one may be evicted."""
 
     def __init__(self, limits: Limits, min_bytes_per_second: float, uploads: Pool, request: "_Request") -> None:
         self._limits = limits
         self.request = request
-        self.pace = Pace(min_bytes_per_second=min_bytes_per_second, grace_seconds=0, now=time.monotonic)
+        self.pace: Pace = Pace(min_bytes_per_second=min_bytes_per_second, grace_seconds=0, now=time.monotonic)
         self.lease = request.leases.enter_context(uploads.lease(self, key_bound=request.key_bound))
         self.timeout: asyncio.Timeout | None = None
         self.eviction: Overloaded | None = None

@@ -9,8 +9,8 @@ from gateway.limits.pools import (
     Bound,
     Pace,
     Pool,
+    PoolClient,
     PoolLease,
-    UploadingClient,
     WaitingClient,
     response_buffer,
     streams,
@@ -30,7 +30,7 @@ class Evicted:
         self.error = error
 
 
-class Upload(Evicted, UploadingClient):
+class Upload(Evicted, PoolClient):
     """A client that has sent with `speed` bytes a second so far."""
 
     def __init__(self, clock: Clock, speed: float) -> None:
