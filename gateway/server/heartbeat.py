@@ -7,7 +7,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from types import FrameType
 
 import structlog
@@ -23,69 +22,43 @@ WINDOW_SECONDS = 15
 """Prometheus scrapes every 15 seconds by default, so that no pause is lost between two scrapes."""
 LONG_SECONDS = 0.05
 """Longest pause that a request may cause; longer pauses are logged if the loop computed through them."""
-BUSY_SECONDS = 0.25
-"""Longest pause of a busy machine that is not logged."""
-QUIET_SECONDS = 60
-"""Interval of log lines about pauses in which the loop used little processor time, as on a busy machine."""
-
-
-@dataclass(slots=True)
-class _Logged:
-    """Long pauses since the last line about them; pauses are (seconds, of which processor time, the plug-in or "")."""
-
-    count: int = 0
-    worst: tuple[float, float, str] = (0.0, 0.0, "")
-
-    def add(self, pause: tuple[float, float, str]) -> None:
-        self.count += 1
-        self.worst = max(self.worst, pause)
-
-    def log(self) -> None:
-        seconds, cpu_seconds, plugin = self.worst
-        named = {"plugin": plugin} if plugin else {}
-        log.warning(
-            "loop_paused", seconds=round(seconds, 4), cpu_seconds=round(cpu_seconds, 4), count=self.count, **named
-        )
-        self.count, self.worst = 0, (0.0, 0.0, "")
+BLOCKED_SECONDS = 0.25
+"""A longer pause is logged if a plug-in's code caused it, even if it computed nothing."""
 
 
 class Pauses:
-    """The longest pause of the last WINDOW_SECONDS, published as a metric; long ones are logged too.
+    """The longest pause of the last WINDOW_SECONDS, published as a metric; each second's own pauses are logged too.
 
-    A pause above LONG_SECONDS in which the loop computed all the time is the gateway's fault: its second is logged
-    alone. Other pauses, above BUSY_SECONDS, are the machine's: the first one is logged, and the following ones of
-    QUIET_SECONDS in one line. They are logged only while a client is connected (`connected`), since without clients
-    they have no effect. `now` and pauses are in seconds of a monotonic clock.
+    A pause above LONG_SECONDS in which the loop computed all the time is the gateway's fault. The pauses of a busy
+    machine are in the metric alone. `now` and pauses are in seconds of a monotonic clock.
     """
 
-    def __init__(self, now: float, connected: Callable[[], bool] = lambda: True) -> None:
-        self._connected = connected
+    def __init__(self, now: float) -> None:
         self._second = int(now)
         self._longest = deque([0.0], maxlen=WINDOW_SECONDS)  # of each second
         self._published = -1.0
-        self._computed, self._idle = _Logged(), _Logged()
-        self._idle_at = int(now)
-        """The second from which on idle pauses have their next line."""
+        self._own: list[tuple[float, float, str]] = []
+        """Of this second, to be logged: seconds, of which processor time, the plug-in or ""."""
 
     def note(self, now: float, pause_seconds: float, cpu_seconds: float, plugin: str = "") -> None:
         """Count a pause that ended now, with the processor time of the loop's thread and the plug-in that caused it."""
         if int(now) != self._second:
             self._end_second(int(now))
         self._longest[-1] = max(self._longest[-1], pause_seconds)
-        if pause_seconds > LONG_SECONDS and cpu_seconds > LONG_SECONDS:
-            self._computed.add((pause_seconds, cpu_seconds, plugin))
-        elif pause_seconds > BUSY_SECONDS and self._connected():
-            self._idle.add((pause_seconds, cpu_seconds, plugin))
+        computed = pause_seconds > LONG_SECONDS and cpu_seconds > LONG_SECONDS
+        if computed or (plugin and pause_seconds > BLOCKED_SECONDS):
+            self._own.append((pause_seconds, cpu_seconds, plugin))
         if (longest := max(self._longest)) != self._published:
             metrics.LOOP_PAUSE_SECONDS.set(longest)
             self._published = longest
 
     def _end_second(self, second: int) -> None:
-        if self._computed.count:
-            self._computed.log()
-        if self._idle.count and second >= self._idle_at:
-            self._idle.log()
-            self._idle_at = second + QUIET_SECONDS
+        if self._own:
+            seconds, cpu_seconds, plugin = max(self._own)
+            named = {"plugin": plugin} if plugin else {}
+            fields = {"seconds": round(seconds, 4), "cpu_seconds": round(cpu_seconds, 4), "count": len(self._own)}
+            log.warning("loop_paused", **fields, **named)
+            self._own.clear()
         self._longest.extend([0.0] * min(second - self._second, WINDOW_SECONDS))
         self._second = second
 
@@ -117,7 +90,7 @@ class _Beats:
     """
 
     def __init__(self, connected: Callable[[], bool], owner_of: OwnerOf) -> None:
-        self._pauses = Pauses(time.monotonic(), connected)
+        self._pauses = Pauses(time.monotonic())
         self._connected, self._owner_of = connected, owner_of
         self._plugin = ""
         self._loop = asyncio.get_running_loop()

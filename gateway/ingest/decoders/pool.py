@@ -109,11 +109,11 @@ class Decoders:
         reply, _ = await self.run(job, data, info, account, expected, min(3 * len(data), self.limits.memory_bytes))
         return Header(
             image_format,
-            reply["width"],
-            reply["height"],
-            bit_depth=reply["bit_depth"],
-            has_alpha=reply["has_alpha"],
-            animated=reply["animated"],
+            reply.width,
+            reply.height,
+            bit_depth=reply.bit_depth,
+            has_alpha=reply.has_alpha,
+            animated=reply.animated,
         )
 
     async def decode(self, data: bytes, info: Header, size: Size, account: Account) -> "Decoded":
@@ -129,7 +129,7 @@ class Decoders:
         # The frame of an AVIF or HEIC may be larger than its header says, so its limit is reserved.
         slot_bytes = memory_bytes if info.format.traits.slow else min(peak_bytes(info, size), memory_bytes)
         reply, pixels = await self.run(job, data, info, account, expected, slot_bytes)
-        return Decoded(pixels, reply["damaged"])
+        return Decoded(pixels, reply.damaged)
 
     def slots_of(self, kind: str, count: int) -> RoundRobin:
         """The `count` slots of files of one kind that stay open; images have their own, so that they need not wait."""
@@ -250,10 +250,10 @@ def _slots(count: int, limits: DecodeLimits) -> RoundRobin:
 
 def check_reply(reply: Reply, info: Header) -> None:
     """Raise the error of a reply, if it has one."""
-    if reply["error"]:
-        if reply["cause"]:
-            log.warning("decoder_fault", cause=reply["cause"], format=info.format.value)
-        raise _ERRORS.get(reply["error"], UndecodableImage)(reply["message"] or None)
+    if reply.error:
+        if reply.cause:
+            log.warning("decoder_fault", cause=reply.cause, format=info.format.value)
+        raise _ERRORS.get(reply.error, UndecodableImage)(reply.message or None)
 
 
 def error_of(lost: WorkerLost) -> GatewayError:

@@ -11,7 +11,8 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict
+
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 import gateway
 from gateway.ingest.image_formats import WORKER_START_SECONDS, Header, ImageFormat, Size
@@ -85,26 +86,30 @@ class ImageJob(PixelJob):
     kind: str = "image"
 
 
-class Reply(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
     """The reply to a job: its result, or an `error` by its code, with a public message and a cause.
 
     To a HeaderJob the fields of a Header; to an ImageJob the `size` of the pixels in bytes, and whether the
     data was `damaged`. The others are for files that stay open: see gateway.plugins.media.open_files.
     """
 
-    width: int
-    height: int
-    bit_depth: int
-    has_alpha: bool
-    animated: bool
-    damaged: bool
-    size: int
-    frame: int
-    shown_seconds: float
-    ends: bool
-    error: str
-    message: str
-    cause: str
+    width: NonNegativeInt = 0
+    height: NonNegativeInt = 0
+    bit_depth: NonNegativeInt = 0
+    has_alpha: bool = False
+    animated: bool = False
+    damaged: bool = False
+    size: NonNegativeInt = 0
+    frame: NonNegativeInt = 0
+    shown_seconds: float = 0.0
+    ends: bool = False
+    error: str = ""
+    message: str = ""
+    cause: str = ""
+
+
+_REPLY = TypeAdapter(Reply)
 
 
 class Worker:
@@ -174,9 +179,12 @@ class Worker:
         line = json.dumps(asdict(job) | {"cpu_seconds": cpu_seconds}).encode() + b"\n"
         with suppress(ConnectionError):  # then no reply comes either
             await asyncio.get_running_loop().sock_sendall(self._socket, line)
-        reply = _checked(await self._receive())
+        try:
+            reply = _REPLY.validate_json(await self._receive(), strict=True)
+        except ValidationError as exc:
+            raise WorkerLost(self.close(), "crash") from exc
         # Never more than the job can make, even if the child was taken over.
-        size = min(reply["size"], job.most_result_bytes)
+        size = min(reply.size, job.most_result_bytes)
         pixels = os.pread(self._memory, size, 0)
         if max(size, len(data)) > _KEPT_BYTES:
             os.ftruncate(self._memory, 0)
@@ -228,33 +236,6 @@ class Worker:
             os.close(self._memory)
             self._memory = -1
         return code
-
-
-def _checked(line: bytes) -> Reply:
-    """Parse a reply: the values are not trusted, and are converted to their types."""
-    reply = json.loads(line)
-    error, message, cause = (str(reply.get(name, ""))[:500] for name in ("error", "message", "cause"))
-    width, height, bit_depth, size, frame = (
-        max(int(reply.get(name, 0)), 0) for name in ("width", "height", "bit_depth", "size", "frame")
-    )
-    has_alpha, animated, damaged, ends = (
-        reply.get(name) is True for name in ("has_alpha", "animated", "damaged", "ends")
-    )
-    return Reply(
-        width=width,
-        height=height,
-        bit_depth=bit_depth,
-        has_alpha=has_alpha,
-        animated=animated,
-        damaged=damaged,
-        size=size,
-        frame=frame,
-        shown_seconds=float(reply.get("shown_seconds", 0.0)),
-        ends=ends,
-        error=error,
-        message=message,
-        cause=cause,
-    )
 
 
 def _environment(max_image_pixels: int) -> dict[str, str]:

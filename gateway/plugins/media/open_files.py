@@ -129,9 +129,9 @@ class OpenFile:
             await self.open()
             reply, pixels = await self._run(FrameJob(info=self._job.info, size=self._job.size), b"")
             if pixels:
-                self._read = self._ended = reply["ends"]
-                self._job = replace(self._job, first=reply["frame"] + 1)
-                return OpenedImage(reply["frame"], reply["shown_seconds"], pixels)
+                self._read = self._ended = reply.ends
+                self._job = replace(self._job, first=reply.frame + 1)
+                return OpenedImage(reply.frame, reply.shown_seconds, pixels)
 
     async def _run(self, job: DecoderJob, data: bytes) -> tuple[Reply, bytes]:
         assert self._worker is not None
@@ -149,7 +149,7 @@ class OpenFile:
                 nbytes=len(self._data),
                 began=self._begun,
             )
-            self._ended = bool(reply["error"])  # the process then closes the file
+            self._ended = bool(reply.error)  # the process then closes the file
             check_reply(reply, info)
         except WorkerLost as lost:
             raise error_of(lost) from lost
