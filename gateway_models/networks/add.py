@@ -118,8 +118,9 @@ def add_changed(spec: ModelSpec, repository: Path, report: Report) -> tuple[Entr
         number = _version_like(spec, old, repository)
         if number is not None:
             old, is_new = _with_card(spec, old, repository)
-            if number == old.in_use:
-                return old, number, is_new
+            # `gateway model calibrate` or `postprocess` may have added a step to this version's network.
+            if number == old.in_use or (spec.after is None and number == old.network_of(old.in_use)):
+                return old, old.in_use, is_new
             return _used(repository, spec.name, number), number, True
         spec = replace(spec, version=next_version(repository, spec.name, old.versions))
     entry = add(spec, repository, report)

@@ -9,13 +9,15 @@ from pydantic import TypeAdapter
 
 from gateway.errors import UserError
 from gateway.triton.configs import breaches, parameters, read_model_config
+from gateway.values.rollout import Rollout
 from gateway_models.networks import isolation
-from gateway_models.networks.add import add, add_changed
+from gateway_models.networks.add import add, add_changed, add_step
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import Job, Task, WorkFailed, start_process, work
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
-from gateway_models.repository.after import read_step
+from gateway_models.repository.after import DeclaredStep, read_step
 from gateway_models.repository.entry import EntryError, read_entry
+from gateway_models.repository.manage import use
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
 from gateway_models.repository.writing import PREPROCESSOR_CODE, rewrite
@@ -272,6 +274,9 @@ def test_same_file_changes_nothing_and_a_changed_one_is_the_next_version(tmp_pat
     assert [up(described), up(described)] == [(1, 1, True), (1, 1, False)]
     assert {each.spec.description for each in read_entry(repository, "head").versions.values()} == {'A "head".'}
     assert (repository / "head" / "example-1.png").read_bytes() == PNG
+    _, calibrated = add_step(DeclaredStep(temperature=2), repository, "head", 1, lambda _: None)
+    use(repository, "head", Rollout.of([str(calibrated)]))
+    assert up() == (calibrated, calibrated, False), "a step after the same network stays in use"
     with pytest.raises(UserError, match="prepares its images differently"):
         up(replace(spec, preprocessing=replace(SMALL, resize_size=(41,))))
     save_labels(tmp_path / "labels.txt", 4)
