@@ -11,6 +11,7 @@ OTHERS = (
     "gateway_local/doctor/repository.py",
     "gateway_models/repository/entry.py",
     "gateway/plugins/page/model_examples.py",
+    "gateway_models/predictions/forget.py",
     "gateway_models/predictions/labels.py",
     "gateway_models/predictions/layout.py",
     "gateway_models/predictions/reader.py",

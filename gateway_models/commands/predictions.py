@@ -1,4 +1,4 @@
-"""`gateway predictions …`: export logged results, and import their labels."""
+"""`gateway predictions …`: export logged results, import their labels, and delete images from the log."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import httpx
 
 predictions_app = typer.Typer(
-    help="The prediction log: what the models answered, for labels and evaluation.",
+    help="The prediction log: what the models answered, for labels, evaluation and deletion.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -50,6 +50,21 @@ def log_url(given: str | None) -> str:
 def since(days: float | None) -> datetime | None:
     """The time some days ago."""
     return None if days is None else datetime.now(UTC) - timedelta(days=days)
+
+
+@predictions_app.command("forget")
+def forget(
+    sha256: Annotated[str, typer.Argument(metavar="HASH", help="SHA-256 of the image's file.", show_default=False)],
+    log: LogUrl = None,
+) -> None:
+    """Delete an image from the log: file, rows and feedback."""
+    url = log_url(log)
+    from gateway_models.predictions.forget import forget as run
+    from gateway_models.predictions.reader import LogReader
+
+    rows, feedback, images = run(LogReader(url), sha256)
+    emit(f"deleted from {url}: {rows} rows, {feedback} feedbacks, {images} image files")
+    print_status("a running service may have rows that are not written yet: repeat this after a minute")
 
 
 @predictions_app.command("export")

@@ -86,5 +86,10 @@ class Store:
             return sorted(name for name in found if not name.rpartition("/")[2].startswith("."))
         return []
 
+    def delete(self, path: str) -> None:
+        """Delete a file; a missing one is not an error."""
+        with suppress(FileNotFoundError):
+            self._system.rm_file(self._full(path))
+
     def _full(self, path: str) -> str:
         return f"{self._root}/{SafePath(path)}" if self.folder is None else str(SafePath(path).below(self.folder))

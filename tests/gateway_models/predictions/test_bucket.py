@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway_models.predictions.forget import forget
 from gateway_models.predictions.reader import LogReader
 from tests.buckets import S3, s3_server
 from tests.doubles.backend import PNG
@@ -19,7 +20,7 @@ def server(tmp_path, monkeypatch) -> Iterator[S3]:
         yield server
 
 
-def test_log_in_a_bucket_is_written_and_read(server):
+def test_log_in_a_bucket_is_written_read_and_forgotten(server):
     bucket = "s3://logs/predictions"
     with counted() as found, logging_service(bucket, log_predictions_images=True) as client:
         send(client, X_Request_ID="r1")
@@ -33,6 +34,9 @@ def test_log_in_a_bucket_is_written_and_read(server):
     assert [each.is_correct for each in reader.labelled()] == [False]
     row = next(row for row in found if row["request_id"] == "r1")
     assert reader.image(row["image"]) == PNG
+    assert forget(reader, row["sha256"]) == (1, 1, 1)
+    assert len(reader.results()) == 1
+    assert reader.image(row["image"]) is None
 
 
 def test_missing_bucket_is_retried(server):

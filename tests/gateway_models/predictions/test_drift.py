@@ -236,6 +236,7 @@ def test_reference_of_enough_images_is_stored_with_the_version(repository, tmp_p
 READING_COMMANDS = pytest.mark.parametrize(
     "words",
     [
+        ["predictions", "forget", "0" * 64],
         ["predictions", "export", "to-label"],
         ["model", "evaluate", "m"],
         ["model", "drift", "m", "--reference", "7"],
