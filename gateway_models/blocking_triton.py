@@ -23,7 +23,6 @@ from gateway.triton.contract import (
     RAW_IMAGE,
     RAW_IMAGE_LENGTH,
 )
-from gateway.triton.health.state import READY
 
 TIMEOUT_SECONDS = 120.0
 LOAD_TIMEOUT_SECONDS = 600.0
@@ -108,12 +107,6 @@ class BlockingTriton:
         """A model's configuration."""
         with self._translated():
             return self._client.get_model_config(model, client_timeout=TIMEOUT_SECONDS).config
-
-    def loaded(self) -> set[str]:
-        """The names of the models that are loaded."""
-        with self._translated():
-            index = self._client.get_model_repository_index(client_timeout=TIMEOUT_SECONDS)
-        return {model.name for model in index.models if model.state == READY}
 
     def load(self, *models: str) -> None:
         """Load models one after another, with pauses for calls; those whose files have changed are reloaded."""

@@ -10,7 +10,7 @@ from gateway.command_line.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.commands.group import Name, explain_how_to_load, model_app, reload
 from gateway_models.commands.postprocess import emit_next_steps
-from gateway_models.commands.proof import Version, a_number
+from gateway_models.commands.proof import Version
 
 if TYPE_CHECKING:
     from gateway_models.proof.calibrate import Calibrated
@@ -27,16 +27,6 @@ def calibrate(
         ),
     ],
     version: Version = None,
-    held_out: Annotated[
-        float,
-        typer.Option(
-            "--held-out",
-            help="Share of the images that the fit does not see, and on which the result is shown.",
-            min=0.05,
-            max=0.95,
-            callback=a_number,
-        ),
-    ] = 0.5,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -65,9 +55,9 @@ def calibrate(
     from gateway_models.proof.calibrate import calibrate as run
     from gateway_models.proof.calibrate import check_calibration, scored
     from gateway_models.proof.dataset import read_dataset
-    from gateway_models.proof.image_files import parted, reasons
+    from gateway_models.proof.image_files import reasons
     from gateway_models.proof.plots import reliability
-    from gateway_models.proof.serving import classifying
+    from gateway_models.proof.serving import classified
     from gateway_models.repository.after import DeclaredStep
     from gateway_models.repository.manage import entry_with_version
 
@@ -75,11 +65,10 @@ def calibrate(
     base = version or entry.in_use
     check_calibration(entry, base)
     samples = read_dataset(data, network_labels(entry, model_repository))
-    with classifying(samples, entry, (base,), model_repository, print_status, url=address) as results:
-        answers, refused = parted(results)
+    answers, refused = classified(samples, entry, (base,), model_repository, print_status, url=address)
     for line in reasons(refused):
         print_status(f"left out: {line}")
-    found = run(scored([answer for (answer,) in answers]), held_out=held_out)
+    found = run(scored([answer for (answer,) in answers]))
     diagram = plot or Path(f"{name}-calibration.png")
     reliability(
         [("before", found.before), ("after", found.after)],
@@ -103,13 +92,11 @@ def calibrate(
 
 
 def _report(found: "Calibrated") -> None:
-    """Print each measure before and after, with intervals of 95 %, and the fitted temperature."""
+    """Print each measure before and after, and the fitted temperature."""
     from gateway_models.repository.summary import Report
 
-    sides = (found.before, found.after)
     rows = [
-        ("expected calibration error", *(str(each.expected_calibration_error) for each in sides)),
-        ("Brier score", *(str(each.brier_score) for each in sides)),
+        ("expected calibration error", *(f"{each.error:.4f}" for each in (found.before, found.after))),
         ("log loss", *(f"{loss:.4f}" for loss in found.log_loss)),
     ]
     sure = "more" if found.temperature > 1 else "less"

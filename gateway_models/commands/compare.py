@@ -10,7 +10,7 @@ from gateway.command_line.addresses import Triton
 from gateway.command_line.terminal import Repository, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.commands.group import Name, model_app
-from gateway_models.commands.proof import DecodeAs, a_number
+from gateway_models.commands.proof import DecodeAs
 
 if TYPE_CHECKING:
     from gateway_models.repository.entry import Entry
@@ -38,7 +38,6 @@ def compare(
             help="Exit with 1 beyond this share of images with another answer, such as 0.02.",
             min=0,
             max=1,
-            callback=a_number,
             show_default=False,
         ),
     ] = None,
@@ -56,18 +55,19 @@ def compare(
 
     A version can also be compared on live traffic: gateway model use flowers 1 --shadow 2=10.
     """
-    from gateway_models.proof.compare import Compared
+    from gateway_models.proof.compare import Compared, Pair
     from gateway_models.proof.dataset import read_samples
     from gateway_models.proof.report import comparison_report
-    from gateway_models.proof.serving import classifying
+    from gateway_models.proof.serving import classified
 
     if first == second:
         raise typer.BadParameter(f"version {first} is compared with itself: name two versions")
     versions = (first, second)
     entry, labels = _local(name, versions, model_repository)
     samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
-    with classifying(samples, entry, versions, model_repository, print_status, url=address, decode=decode) as answers:
-        compared = Compared.of(answers, multi_label=entry.multi_label, labelled=labelled)
+    answers, refused = classified(samples, entry, versions, model_repository, print_status, url=address, decode=decode)
+    pairs = [Pair(one.sample, (one.probabilities, other.probabilities), entry.multi_label) for one, other in answers]
+    compared = Compared(pairs, refused, labelled)
     comparison_report(compared, versions, labels).print()
     if not compared.holds(tolerance):
         if compared.pairs:

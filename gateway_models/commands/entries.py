@@ -22,20 +22,13 @@ if TYPE_CHECKING:
 
 @model_app.command("list")
 @takes_bucket
-def list_models(address: Triton = None, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
-    """Show the models of the repository; with --triton, also which are loaded there."""
+def list_models(model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
+    """Show the models of the repository."""
     from gateway_models.repository.manage import entries
     from gateway_models.repository.summary import listed
 
     if found := entries(model_repository):
-        if address is None:
-            listed(found)
-            return
-        from gateway_models.blocking_triton import BlockingTriton
-
-        with BlockingTriton(address) as triton:
-            loaded = triton.loaded()
-        listed(found, loaded)
+        listed(found)
         return
     if not model_repository.is_dir() and model_repository != DEFAULT_MODEL_REPOSITORY:
         raise UserError(f"there is no model repository at {model_repository}")

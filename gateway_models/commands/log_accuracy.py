@@ -1,14 +1,12 @@
 """The output of `gateway model evaluate NAME --log URL`."""
 
-import json
-
 import typer
 
 from gateway.command_line.terminal import emit, print_status
 from gateway_models.commands.predictions import log_url, since
 
 
-def evaluate_log(url: str, model: str, version: str | None, days: float | None, *, as_json: bool) -> None:
+def evaluate_log(url: str, model: str, version: str | None, days: float | None) -> None:
     """Print the accuracy on the logged results that clients gave feedback on; exits with 1 if there are none."""
     url = log_url(url)
     from gateway_models.predictions.accuracy import accuracy
@@ -21,9 +19,6 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None, 
         print_status(f"{url} has no result of {model} with feedback: send some to POST /feedback")
         raise typer.Exit(1)
     found = accuracy(known)
-    if as_json:
-        emit(json.dumps(found.document()))
-        return
     for title, shares in (("day", found.by_day), ("version", found.by_version)):
         rows = [(name, str(share.count), str(share)) for name, share in shares.items()]
         Report((title, "images", "accuracy (95 %)"), rows).print()

@@ -1,8 +1,7 @@
 """`gateway model verify|evaluate|tune`: checks a served model's results, accuracy and speed."""
 
-import math
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
@@ -10,10 +9,7 @@ from gateway.command_line.addresses import Triton
 from gateway.command_line.terminal import Repository, emit, print_status
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.commands.group import Name, model_app
-from gateway_models.proof.variants import NetworkRuntime
 from gateway_models.repository.spec import Decode
-
-T = TypeVar("T", float, float | None)
 
 Images = Annotated[
     list[Path] | None, typer.Argument(help="Images, or folders of them; by default those in docs/examples/.")
@@ -23,21 +19,13 @@ Version = Annotated[
 ]
 
 
-def a_number(value: T) -> T:
-    """Validate an option: NaN is refused."""
-    # NaN passes the checks of min and max.
-    if isinstance(value, float) and math.isnan(value):
-        raise typer.BadParameter("nan is not a number")
-    return value
-
-
 DecodeAs = Annotated[
     Decode | None,
     typer.Option("--decode", help="How to decode large JPEGs; by default as in the model's entry.", show_default=False),
 ]
 Tolerance = Annotated[
     float,
-    typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1, callback=a_number),
+    typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1),
 ]
 
 
@@ -91,7 +79,6 @@ def evaluate(
     decode: DecodeAs = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
-    *,
     log: Annotated[
         str | None,
         typer.Option(
@@ -104,7 +91,6 @@ def evaluate(
     days: Annotated[
         float | None, typer.Option("--days", help="For --log: only the last days.", min=0, show_default=False)
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For --log: print JSON.")] = False,
 ) -> None:
     """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix.
 
@@ -112,14 +98,14 @@ def evaluate(
     """
     if (data is None) == (log is None):
         raise typer.BadParameter("name either DATA or --log URL")
-    if log is None and (days is not None or as_json):
-        raise typer.BadParameter("--days and --json are for --log")
+    if log is None and days is not None:
+        raise typer.BadParameter("--days is for --log")
     if log is not None and (plot is not None or decode is not None or address is not None):
         raise typer.BadParameter("--plot, --decode and --triton are for DATA")
     if log is not None:
         from gateway_models.commands.log_accuracy import evaluate_log
 
-        evaluate_log(log, name, None if version is None else str(version), days, as_json=as_json)
+        evaluate_log(log, name, None if version is None else str(version), days)
         return
     assert data is not None
     from gateway_models.networks.model_source import labels_of
@@ -127,16 +113,16 @@ def evaluate(
     from gateway_models.proof.evaluate import Evaluation
     from gateway_models.proof.plots import confusion_matrix
     from gateway_models.proof.report import evaluation_report
-    from gateway_models.proof.serving import classifying
+    from gateway_models.proof.serving import classified
     from gateway_models.repository.manage import entry_with_version
 
     entry = entry_with_version(model_repository, name, version)
     number = version or entry.in_use
     labels = labels_of(entry, model_repository, number)
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
-    run = classifying(samples, entry, (number,), model_repository, print_status, url=address, decode=decode)
-    with run as answers:
-        evaluation = Evaluation.of(answers, entry.versions[number].classes, multi_label=entry.multi_label)
+    answers, refused = classified(samples, entry, (number,), model_repository, print_status, url=address, decode=decode)
+    found = [answer for (answer,) in answers]
+    evaluation = Evaluation(entry.versions[number].classes, entry.multi_label, found, refused)
     evaluation_report(evaluation, labels).print()
     if not evaluation.answers:
         raise typer.Exit(1)
@@ -152,16 +138,8 @@ def tune(
     images: Images = None,
     tolerance: Tolerance = 1e-3,
     seconds: Annotated[
-        float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600, callback=a_number)
+        float, typer.Option("--seconds", help="Seconds to measure each variant.", min=0.2, max=600)
     ] = 4.0,
-    runtimes: Annotated[
-        list[NetworkRuntime] | None,
-        typer.Option(
-            "--runtime",
-            help="Keep the fastest of these runtimes, even if the present one is faster.",
-            show_default=False,
-        ),
-    ] = None,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure only, without changing the model.")] = False,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
@@ -169,13 +147,11 @@ def tune(
     """Measure runtimes and precisions of a network here; keep the fastest correct one."""
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.proof.image_files import image_files
-    from gateway_models.proof.tune import TUNING, Tuner, report
+    from gateway_models.proof.tune import Tuner, report
     from gateway_models.repository.entry import read_entry
 
     entry = read_entry(model_repository, name)
     tuner = Tuner(entry, model_repository, image_files(images or [SHIPPED_EXAMPLES]), seconds, print_status)
-    if runtimes:
-        tuner.runtimes = frozenset(runtimes)
     with tuner:
         for measured in tuner.run():
             print_status(measured.progress_line())
@@ -183,11 +159,8 @@ def tune(
         report(tuner.measured, best, tolerance)
         if not dry_run and best is not None:
             tuner.keep(best.variant)
-        elif not dry_run:
-            tuner.record(None)
     if best is None:
-        wanted = f" by {' or '.join(sorted(runtimes))}" if runtimes else ""
-        emit(f"no variant{wanted} is within the tolerance; the model is unchanged")
+        emit("no variant is within the tolerance; the model is unchanged")
         raise typer.Exit(1)
     if not dry_run:
-        emit(f"{name} is now served as {best.variant.described()}; the table is in {model_repository / name / TUNING}")
+        emit(f"{name} is now served as {best.variant.described()}")

@@ -34,18 +34,6 @@ class LogAccuracy:
     by_version: dict[str, Proportion]
     classes: list[ClassAccuracy]
 
-    def document(self) -> dict[str, object]:
-        """The same as plain data, for JSON."""
-        return {
-            **{name: getattr(self, name).document() for name in ("all", "sampled", "drawn")},
-            "by_day": {day: share.document() for day, share in self.by_day.items()},
-            "by_version": {version: share.document() for version, share in self.by_version.items()},
-            "classes": [
-                {"label": each.label, "recall": each.recall.document(), "precision": each.precision.document()}
-                for each in self.classes
-            ],
-        }
-
 
 def accuracy(results: Iterable[Labelled]) -> LogAccuracy:
     """Evaluate the model on labelled results."""

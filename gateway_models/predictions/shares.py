@@ -25,11 +25,6 @@ class Proportion:
         low, high = wilson(self.hits, self.count)
         return f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
-    def document(self) -> dict[str, object]:
-        """The same as plain data, with an interval of 95 %."""
-        low, high = wilson(self.hits, self.count)
-        return {"images": self.count, "correct": self.hits, "share": self.value, "low": low, "high": high}
-
 
 def wilson(hits: int, count: int) -> tuple[float, float]:
     """Wilson's score interval of 95 % of a share (E. B. Wilson, JASA 22, 1927); 0 to 1 without observations.

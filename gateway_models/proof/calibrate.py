@@ -11,7 +11,6 @@ from gateway_models.proof.calibration import Calibration, calibration_of
 from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.repository.entry import Entry
 
-HELD_OUT = 0.5
 LEAST_IMAGES = 20
 """The least images to fit with, and the least to show the result on."""
 LEAST = float(np.finfo(np.float32).tiny)
@@ -96,9 +95,9 @@ def scored(answers: Sequence[SampleAnswer]) -> ScoredImages:
     )
 
 
-def calibrate(images: ScoredImages, *, held_out: float = HELD_OUT) -> Calibrated:
-    """Fit on a part of the images, and measure on the rest; raises NotCalibrated if there are too few."""
-    fitted, shown = split(images, held_out)
+def calibrate(images: ScoredImages) -> Calibrated:
+    """Fit on half of the images, and measure on the other half; raises NotCalibrated if there are too few."""
+    fitted, shown = split(images)
     if min(len(fitted), len(shown)) < LEAST_IMAGES:
         raise NotCalibrated(
             f"{len(fitted)} images to fit with and {len(shown)} held out are too few: at least {LEAST_IMAGES} of each, "
@@ -117,12 +116,11 @@ def calibrate(images: ScoredImages, *, held_out: float = HELD_OUT) -> Calibrated
     )
 
 
-def split(images: ScoredImages, held_out: float) -> tuple[ScoredImages, ScoredImages]:
+def split(images: ScoredImages) -> tuple[ScoredImages, ScoredImages]:
     """Images to fit with, and images that are held out, with about the same shares of each class."""
     order = np.random.default_rng(0).permutation(len(images))
     order = order[np.argsort(images.true[order], kind="stable")]
-    out = np.diff(np.floor(np.arange(len(images) + 1) * held_out)) > 0
-    return images.of(np.sort(order[~out])), images.of(np.sort(order[out]))
+    return images.of(order[::2]), images.of(order[1::2])
 
 
 def fit(images: ScoredImages) -> float:

@@ -1,6 +1,6 @@
 """`gateway model compare`: two versions of a model on the same images, and whether their difference is significant."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from gateway.errors import UserError
 from gateway_models.predictions.shares import wilson
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswers, predicted
-from gateway_models.proof.image_files import NotCompared, parted
+from gateway_models.proof.evaluate import predicted
+from gateway_models.proof.image_files import NotCompared
 
 Probabilities = NDArray[np.float32]
 CHANCE = 0.05
@@ -57,15 +57,6 @@ class Compared:
     pairs: Sequence[Pair]
     refused: Sequence[NotCompared] = field(default=())
     labelled: bool = False
-
-    @classmethod
-    def of(cls, answers: Iterable[SampleAnswers | NotCompared], *, multi_label: bool, labelled: bool) -> "Compared":
-        """The answers of `predict_each` by two versions."""
-        found, refused = parted(answers)
-        pairs = [
-            Pair(first.sample, (first.probabilities, second.probabilities), multi_label) for first, second in found
-        ]
-        return cls(pairs, refused, labelled)
 
     @cached_property
     def different(self) -> Sequence[Pair]:

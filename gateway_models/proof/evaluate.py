@@ -1,7 +1,6 @@
 """`gateway model evaluate`: the accuracy of the served model."""
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import local
@@ -13,7 +12,7 @@ from gateway.ingest.resizing import Resize
 from gateway_models.blocking_triton import Answers, BlockingTriton
 from gateway_models.proof.calibration import Calibration, calibration_of
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.image_files import NotCompared, parted, reader
+from gateway_models.proof.image_files import NotCompared, reader
 
 BATCH = 8
 CALLERS = 4
@@ -49,20 +48,6 @@ class Evaluation:
     multi_label: bool
     answers: Sequence[SampleAnswer]
     refused: Sequence[NotCompared] = ()
-    seconds: float = 0.0
-
-    @classmethod
-    def of(cls, answers: Iterable[SampleAnswers | NotCompared], classes: int, *, multi_label: bool) -> "Evaluation":
-        """The answers of `predict_each` by one ensemble, with the time that they take."""
-        started = time.perf_counter()
-        found, refused = parted(answers)
-        seconds = time.perf_counter() - started
-        return cls(classes, multi_label, [answer for (answer,) in found], refused, seconds)
-
-    @property
-    def images_per_second(self) -> float:
-        """Throughput, including decoding."""
-        return len(self.answers) / self.seconds if self.seconds else 0.0
 
     def top(self, k: int) -> float:
         """The share of images with a true class among the top k."""

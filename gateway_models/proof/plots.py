@@ -56,8 +56,7 @@ def reliability(sides: Sequence[tuple[str, Calibration]], title: str, path: Path
             ecolor="lightsteelblue",
             label="right",
         )
-        error = calibration.expected_calibration_error.value
-        shares.set(title=f"{name}: expected calibration error {error:.3f}", xlim=(0, 1), ylim=(0, 1))
+        shares.set(title=f"{name}: expected calibration error {calibration.error:.3f}", xlim=(0, 1), ylim=(0, 1))
         widths = [each.high - each.low for each in calibration.bins]
         counts.bar(
             [each.low for each in calibration.bins], [each.images for each in calibration.bins], widths, align="edge"

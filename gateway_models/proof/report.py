@@ -75,15 +75,12 @@ def evaluation_report(evaluation: Evaluation, labels: Sequence[str]) -> Report:
         (labels[each.number], str(each.true), str(each.predicted), _share(each.precision), _share(each.recall))
         for each in evaluation.per_class()
     ]
-    facts = {"images": f"{len(evaluation.answers)}, {evaluation.images_per_second:.1f} a second"}
+    facts = {"images": str(len(evaluation.answers))}
     if evaluation.multi_label:
         facts["a label counts"] = f"as predicted at a probability of at least {THRESHOLD:g}"
     facts |= {f"top-{k}": f"{100 * evaluation.top(k):.2f} %" for k in ranks(evaluation.classes)}
     if (calibration := evaluation.calibration()) is not None:
-        facts |= {
-            "calibration error": str(calibration.expected_calibration_error),
-            "Brier score": str(calibration.brier_score),
-        }
+        facts["calibration error"] = f"{calibration.error:.4f}"
     return Report(("class", "images", "predicted", "precision", "recall"), rows, reasons(evaluation.refused), facts)
 
 

@@ -15,7 +15,7 @@ from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.isolation import Report
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import SampleAnswers, predict_each
-from gateway_models.proof.image_files import NotCompared, resize_for
+from gateway_models.proof.image_files import NotCompared, parted, resize_for
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
 from gateway_models.repository.summary import progress
@@ -54,8 +54,7 @@ def serving(
             yield triton
 
 
-@contextmanager
-def classifying(
+def classified(
     samples: Sequence[Sample],
     entry: Entry,
     versions: Sequence[int],
@@ -64,9 +63,9 @@ def classifying(
     *,
     url: str | None,
     decode: Decode | None = None,
-) -> Iterator[Iterator[SampleAnswers | NotCompared]]:
-    """The answers of `predict_each` by versions of a model, with a progress bar; see `serving` for the Triton."""
+) -> tuple[list[SampleAnswers], list[NotCompared]]:
+    """The answers by versions of a model, and the images without one; see `serving` for the Triton."""
     ensembles = tuple(map(entry.ensemble_of, versions))
     with serving(repository, ensembles, report, url=url) as triton:
         answers = predict_each(ensembles, triton.address, samples, resize_for(entry, decode))
-        yield progress(answers, len(samples), "classifying")
+        return parted(progress(answers, len(samples), "classifying"))

@@ -1,11 +1,11 @@
 """`gateway model tune`: measures the runtimes of a network on this machine, and keeps the fastest correct one."""
 
-import json
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 
@@ -13,25 +13,22 @@ import numpy as np
 
 from gateway.errors import UserError
 from gateway_local import cpu_network
-from gateway_local.cpu_features import machine
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Report
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import BATCH, CALLERS, Evaluation, predict_each
-from gateway_models.proof.image_files import NoImages, reader, resize_for
+from gateway_models.proof.evaluate import BATCH, CALLERS, predict_each
+from gateway_models.proof.image_files import NoImages, parted, reader, resize_for
 from gateway_models.proof.parity import Probabilities, pil_image
 from gateway_models.proof.serving import serving
-from gateway_models.proof.variants import NetworkRuntime, Variant, variants_of
+from gateway_models.proof.variants import Variant, variants_of
 from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import Format, Precision, Serving
 from gateway_models.repository.summary import Report as Table
 from gateway_models.repository.writing import rewrite
 
-TUNING = "tuning.json"
-"""The file in a model's folder with the table and the machine that it was measured on."""
 REASON_WIDTH = 100
 """The longest reason in the row of a variant that was not measured, in characters."""
 
@@ -74,11 +71,8 @@ class Measured:
 class Tuner:
     """Measures variants of one entry in a temporary repository, with an embedded Triton that is started once.
 
-    A context manager; raises UserError on entry if the original is missing or Triton does not start. Only
-    variants of `runtimes` are tried and may be chosen.
+    A context manager; raises UserError on entry if the original is missing or Triton does not start.
     """
-
-    runtimes: frozenset[NetworkRuntime] = frozenset(NetworkRuntime)
 
     def __init__(self, entry: Entry, repository: Path, files: Sequence[Path], seconds: float, report: Report) -> None:
         self.entry, self.repository, self.report = entry, repository, report
@@ -107,11 +101,9 @@ class Tuner:
 
         A machine that becomes slower or faster meanwhile then favours none of them.
         """
-        # The present variant is tried for comparison, even if it may not be chosen.
-        variants = [each for number, each in enumerate(self.variants) if not number or each.runtime in self.runtimes]
-        self.report(f"measuring there and back: {'; '.join(each.described() for each in variants)}")
-        first = {variant: self.measure(variant) for variant in variants}
-        for variant in reversed(variants):
+        self.report(f"measuring there and back: {'; '.join(each.described() for each in self.variants)}")
+        first = {variant: self.measure(variant) for variant in self.variants}
+        for variant in reversed(self.variants):
             measured = first[variant]
             if not measured.reason:
                 measured = measured.joined(self.measure(variant))
@@ -120,7 +112,7 @@ class Tuner:
 
     def best(self, tolerance: float) -> Measured | None:
         """The fastest variant whose answers are within the tolerance."""
-        fit = [each for each in self.measured if each.variant.runtime in self.runtimes and each.fits(tolerance)]
+        fit = (each for each in self.measured if each.fits(tolerance))
         return max(fit, key=lambda each: each.images_per_second, default=None)
 
     def keep(self, chosen: Variant) -> Entry:
@@ -157,17 +149,7 @@ class Tuner:
             if chosen.format is not self.entry.format:
                 old_file.unlink()
         rewrite(entry, self.repository)
-        self.record(chosen)
         return entry
-
-    def record(self, chosen: Variant | None) -> None:
-        """Write the measurements and the machine next to the tuned entry."""
-        table = [
-            {**asdict(each), "images_per_second": each.images_per_second, "chosen": each.variant == chosen}
-            for each in self.measured
-        ]
-        document = {"machine": machine(), "measured": table}
-        (self.repository / self.entry.name / TUNING).write_text(json.dumps(document, indent=2) + "\n")
 
     def measure(self, variant: Variant) -> Measured:
         """A variant's answers and its results under load; without figures if it could not be served."""
@@ -184,9 +166,9 @@ class Tuner:
             try:
                 difference, same_top1 = self._differences(entry)
                 # The first images warm it up, and show how many are needed.
-                count = int(self._run(entry, CALLERS * BATCH).images_per_second * self.seconds / 2)
-                run = self._run(entry, max(CALLERS * BATCH, count))
-                return Measured(variant, len(run.answers), run.seconds, difference, same_top1)
+                least = CALLERS * BATCH
+                count = max(least, int(least / self._timed(entry, least) * self.seconds / 2))
+                return Measured(variant, count, self._timed(entry, count), difference, same_top1)
             finally:
                 self._client.unload(entry.name, *entry.steps_after, entry.classifier, entry.preprocessor)
         except UserError as exc:
@@ -220,18 +202,25 @@ class Tuner:
 
     def _differences(self, entry: Entry) -> tuple[float, float]:
         """The largest difference of a probability, and the share of images with the same top-1 class."""
-        run = self._run(entry, len(self.files), batch=1)
-        if run.refused:
-            raise NoImages(f"{run.refused[0].path}: {run.refused[0].reason}")
-        pairs = list(zip([each.probabilities for each in run.answers], self._expected, strict=True))
+        answers = self._run(entry, len(self.files), batch=1)
+        pairs = list(zip(answers, self._expected, strict=True))
         same = sum(int(answer.argmax()) == int(expected.argmax()) for answer, expected in pairs)
         return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)
 
-    def _run(self, entry: Entry, count: int, *, batch: int = BATCH) -> Evaluation:
+    def _timed(self, entry: Entry, count: int) -> float:
+        """The seconds of `count` images."""
+        started = time.perf_counter()
+        self._run(entry, count)
+        return time.perf_counter() - started
+
+    def _run(self, entry: Entry, count: int, *, batch: int = BATCH) -> list[Probabilities]:
         """The answers to `count` images, cycling through the files, as the gateway would send them."""
         samples = [Sample(self.files[number % len(self.files)], frozenset()) for number in range(count)]
-        answers = predict_each((entry.name,), self._client.address, samples, resize_for(entry), batch=batch)
-        return Evaluation.of(answers, entry.classes, multi_label=entry.multi_label)
+        results = predict_each((entry.name,), self._client.address, samples, resize_for(entry), batch=batch)
+        answers, refused = parted(results)
+        if refused:
+            raise NoImages(f"{refused[0].path}: {refused[0].reason}")
+        return [answer.probabilities for (answer,) in answers]
 
 
 def _key(variant: Variant) -> tuple[Format, Precision, CpuRuntime | None]:

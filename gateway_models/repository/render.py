@@ -11,20 +11,6 @@ from gateway_models.repository.spec import Format, Serving
 
 WARMED_UP_TO = 32
 """Larger batches are not warmed up: 1,024 images would take a CPU minutes."""
-_NOTES = {
-    "sequence_model": "The stateful model that follows its streams.",
-    "rollout": "The versions that answer requests which name none, by their shares, and shadow versions: every gateway "
-    "follows it, and `gateway model use` writes it.",
-    "drift_reference": "How its answers were distributed on the reference of `gateway model drift --store`: what the "
-    "metrics of drift show.",
-    "process_memory": "What a process of the network takes on a CPU, measured when it was added: "
-    "docs/guides/sizing.md.",
-    "cpu_runtime": "What runs the TorchScript network on a CPU, in this project's own backend; cpu.json beside the "
-    "network has the reason.",
-    "description": "What it is, as GET /models and the web page say it.",
-    "after": "The step after the network; calibrated scores or own classes come from it.",
-}
-"""Comments of an ensemble's parameters that not every one has."""
 _SERVED_EMBEDDING = (
     "The embedding of an image, from the layer that `gateway model add --embeddings` chose: what POST /embed returns."
 )
@@ -77,7 +63,6 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "classes": entry.versions[entry.in_use].outcome.classes,
         "side": side,
         "cache": _bool(serving.cache),
-        "cache_classifier": _bool(serving.cache_classifier),
         "model": entry.name,
         "multi_label": _bool(entry.multi_label),
         "decode": serving.decode.value,
@@ -223,7 +208,7 @@ def _parameter(key: str, value: str | None) -> str:
     if not value:
         return ""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'\n# {_NOTES[key]}\nparameters {{ key: "{key}" value: {{ string_value: "{escaped}" }} }}'
+    return f'\nparameters {{ key: "{key}" value: {{ string_value: "{escaped}" }} }}'
 
 
 def _tensor(name: str, comment: str, size: int, *, before: str = "", after: str = "") -> str:

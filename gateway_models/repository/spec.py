@@ -146,7 +146,6 @@ class Serving:
         Option("Compute repeated requests again; cache none.", SERVING, flag="--no-cache", read=lambda off: not off),
     ] = True
     """Whether the ensemble's answers are cached: a hit skips every step."""
-    cache_classifier: Annotated[bool, Option("Also cache the network's output.", SERVING)] = False
     sequence_model: Annotated[
         str, Option("Your stateful model for its streams, a folder of the repository.", SERVING)
     ] = ""

@@ -1,7 +1,7 @@
 """The final output of the model commands, on stdout."""
 
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -74,10 +74,9 @@ def added(entry: Entry, repository: Path, version: int, service: str, triton: st
         )
 
 
-def listed(entries: Sequence[Entry], loaded: Collection[str] | None = None) -> None:
-    """Print a row for each model; with the names that a Triton has `loaded`, also whether it is among them."""
-    columns = ("name", "classes", "images", "format", "precision", "versions")
-    table = Table(*columns, *(() if loaded is None else ("loaded",)), box=None, pad_edge=False)
+def listed(entries: Sequence[Entry]) -> None:
+    """Print a row for each model."""
+    table = Table("name", "classes", "images", "format", "precision", "versions", box=None, pad_edge=False)
     for entry in entries:
         side = entry.preprocessing.crop_size
         table.add_row(
@@ -87,7 +86,6 @@ def listed(entries: Sequence[Entry], loaded: Collection[str] | None = None) -> N
             entry.format.value,
             entry.computes_in(entry.in_use).value,
             _versions(entry),
-            *(() if loaded is None else ("yes" if entry.name in loaded else "no",)),
         )
     console().print(table)
 
@@ -180,7 +178,6 @@ def _serving(entry: Entry) -> str:
         f"{_counted(serving.preprocessor_instances, 'preprocessor')}, batches of up to "
         f"{serving.max_batch_size}{sizes}{delay}, "
         f"cache {'on' if serving.cache else 'off'}"
-        f"{', and on the network' if serving.cache_classifier else ''}"
     )
 
 

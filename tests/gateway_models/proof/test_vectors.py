@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +43,11 @@ def repository(networks, tmp_path_factory) -> Path:
     """Two models with vectors, cut out of an eager network and out of an ONNX graph."""
     folder = tmp_path_factory.mktemp("vectors")
     torch.save(networks[EAGER].state_dict(), folder / "eager.pth")
-    # Each step with its own cache: the requested outputs must not matter there either.
     eager = {
         "weights": str(folder / "eager.pth"),
         "classes": 1000,
         "preprocessing": from_weights(WEIGHTS),
-        "serving": replace(ONE_EACH, cache_classifier=True),
+        "serving": ONE_EACH,
     }
     graph = save_onnx(networks[GRAPH], folder / "graph.onnx")
     for name, source, changes in (
