@@ -24,6 +24,12 @@ BACKLOG_SHARE, BACKLOG_MOST = 4, 4
 """Work that did not end in its turn gets 1/BACKLOG_SHARE of the time, in at most BACKLOG_MOST concurrent pieces."""
 LEAST_PAUSE_SECONDS = 0.001
 """Time between two rounds of the backlog. The loop's timers count milliseconds."""
+REFUSAL_SECONDS, FREE_SECONDS, MOST_SECONDS = 0.01, 0.2, 1.0
+"""The wait that each refusal adds for its client, the part of the wait that is free, and its maximum: a client that is
+refused more than 100 times a second waits before its next connection is read."""
+MAX_REFUSED = 1_024
+"""Clients whose refusals are kept."""
+
 Work = Callable[[], None]
 
 
@@ -62,6 +68,7 @@ class Turns:
         self._backlog: Queue = {}
         self._timer: asyncio.TimerHandle | None = None
         """The next round of the backlog."""
+        self._refused_until: dict[Hashable, float] = {}
 
     def run(self, work: Work, *, has_turn: bool = False) -> bool:
         """Run some work now and return True; False without running it if this iteration has no time left for it.
@@ -105,6 +112,18 @@ class Turns:
         """Run the new work of a connection now, if it has any."""
         if connection in self._new.get(connection.client, ()):
             _take(self._new, connection.client, connection)()
+
+    def refuse(self, client: Hashable) -> None:
+        """Count a refusal of a client's data."""
+        now = time.monotonic()
+        until = max(self._refused_until.pop(client, now), now) + REFUSAL_SECONDS
+        self._refused_until[client] = min(until, now + MOST_SECONDS)
+        if len(self._refused_until) > MAX_REFUSED:
+            del self._refused_until[next(iter(self._refused_until))]
+
+    def wait_seconds(self, client: Hashable) -> float:
+        """How long the client has to wait for its refusals."""
+        return max(0.0, self._refused_until.get(client, 0.0) - time.monotonic() - FREE_SECONDS)
 
     def _tick(self) -> None:
         """Begin the next iteration as soon as this one has ended."""

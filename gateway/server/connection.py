@@ -207,6 +207,9 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.handler = self._first_handler(self)
         self.server_state.connections.add(self)  # type: ignore[arg-type]  # uvicorn lists its own classes
         self.connections.add(self)
+        if (seconds := self.connections.parsing.wait_seconds(self.client)) > 0:
+            self._parse_scheduled = True
+            self.loop.call_later(seconds, self._parse)
         self.update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # asyncio's
@@ -312,6 +315,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         if self.is_closing:
             return
         self._unparsed.clear()
+        self.connections.parsing.refuse(self.client)
         if not self.transport.can_write_eof():
             self.close()
             return

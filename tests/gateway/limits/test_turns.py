@@ -61,3 +61,18 @@ async def test_backlog_takes_its_share_of_the_time_and_new_work_does_not_wait():
         assert turns.run(lambda: None), "the backlog is not in the way"
         await asyncio.sleep(0)
     assert 3 <= spent[0] <= 0.5 / 0.002 / module.BACKLOG_SHARE + 1
+
+
+def test_client_that_is_refused_often_waits(monkeypatch):
+    """Up to a limit; the memory for all clients is bounded."""
+    monkeypatch.setattr(module, "MAX_REFUSED", 2)
+    turns = Turns()
+    for _ in range(int(module.FREE_SECONDS / module.REFUSAL_SECONDS)):
+        turns.refuse("rarely")
+    assert turns.wait_seconds("rarely") == 0
+    for _ in range(1_000):
+        turns.refuse("often")
+    assert 0.5 < turns.wait_seconds("often") <= module.MOST_SECONDS
+    turns.refuse("rarely")
+    turns.refuse("another")
+    assert turns.wait_seconds("often") == 0
