@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -141,7 +141,7 @@ class Section(BaseSettings):
         """The sources of values, in order of precedence; raises TypeError for an argument that is no setting.
 
         Unknown variables of the environment and of the file .env are ignored here; `gateway.environment.load_settings`
-        refuses the ones with the gateway's prefix. Fixed fields are read from FIXED_VALUES only.
+        refuses the ones with the gateway's prefix, and those of fixed fields, which are passed by FIXED_VALUES.
         """
         assert isinstance(init_settings, InitSettingsSource)
         if unknown := init_settings.init_kwargs.keys() - settings_cls.model_fields.keys():
@@ -149,12 +149,9 @@ class Section(BaseSettings):
                 f"{min(unknown)!r} is not a setting of this class; one with the settings of all installed plug-ins is "
                 "gateway.plugin_loading.settings_class()"
             )
-        fixed = settings_cls.model_fields.keys() - cls.variables().keys()
-        passed = {
-            name: value for name, value in json.loads(os.environ.get(FIXED_VALUES, "{}")).items() if name in fixed
-        }
-        variables = (_WithoutFixed(settings_cls, each, fixed) for each in (env_settings, dotenv_settings))
-        return init_settings, InitSettingsSource(settings_cls, passed), *variables
+        passed = json.loads(os.environ.get(FIXED_VALUES, "{}"))
+        known = {name: value for name, value in passed.items() if name in settings_cls.model_fields}
+        return init_settings, InitSettingsSource(settings_cls, known), env_settings, dotenv_settings
 
     @classmethod
     def of(cls, settings: "Section") -> Self:
@@ -245,25 +242,6 @@ class Section(BaseSettings):
     def _format(self, field: str) -> str:
         default = "" if field in self.model_fields_set else " (its default)"
         return f"{variable(field)}={getattr(self, field)}{default}"
-
-
-class _WithoutFixed(PydanticBaseSettingsSource):
-    """A source of settings without the values of fixed fields."""
-
-    def __init__(
-        self, settings_cls: type[BaseSettings], source: PydanticBaseSettingsSource, fixed: Collection[str]
-    ) -> None:
-        super().__init__(settings_cls)
-        self._source = source
-        self._fixed = fixed
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """See the base class."""
-        return self._source.get_field_value(field, field_name)
-
-    def __call__(self) -> dict[str, Any]:
-        """The values by field."""
-        return {name: value for name, value in self._source().items() if name not in self._fixed}
 
 
 def fixed(field: FieldInfo) -> Fixed | None:
