@@ -176,28 +176,26 @@ class TritonBackend:
             async with asyncio.timeout(call.deadline.left_seconds):
                 await self._one_suspect.acquire()
             try:
-                return (await self._infer_suspect(call, tried))[0]
+                if not (ready := self._ready(tried, call)):
+                    raise ModelUnavailable
+                replica = self._pool.least_loaded(ready)
+                async with asyncio.timeout(call.deadline.left_seconds):
+                    if await replica.checker.fails_anywhere(call.model_name, call.model_version):
+                        raise ModelUnavailable
+                (row,) = await self._infer_at(replica, call)  # not cancelled: that crashes a Triton before 2.53
             finally:
                 self._one_suspect.release()
         except RequestError:
             raise  # an unknown model or label: an error of the request
-        except (GatewayError, TimeoutError) as exc:
-            error = exc if isinstance(exc, GatewayError) else DeadlineExceeded()
-            return Row(error=error)
-
-    async def _infer_suspect(self, call: Call, tried: Collection[str]) -> Sequence[Row]:
-        if not (ready := self._ready(tried, call)):
-            raise ModelUnavailable
-        replica = self._pool.least_loaded(ready)
-        async with asyncio.timeout(call.deadline.left_seconds):
-            if await replica.checker.fails_anywhere(call.model_name, call.model_version):
-                raise ModelUnavailable
-        try:
-            return await self._infer_at(replica, call)  # not cancelled: that crashes a Triton before 2.53
         except StubDied as exc:
             event = {"triton": replica.address, "model": exc.step, "image": call.signatures[0].hex()[:16]}
             log.warning("image_crashed_model", **event, request_id=call.request_id)
-            raise ImageCrashedModel from exc
+            return Row(error=ImageCrashedModel())
+        except GatewayError as exc:
+            return Row(error=exc)
+        except TimeoutError:
+            return Row(error=DeadlineExceeded())
+        return row
 
     async def _infer_at(self, replica: Replica, call: Call) -> Sequence[Row]:
         began = time.monotonic()

@@ -274,7 +274,7 @@ class TritonEndpoint:
         try:
             return await call
         except grpc.RpcError as exc:
-            error = triton_error(exc)
+            error = InferenceServerException(exc.details(), status=str(exc.code()))
             raise translate(error) from error
 
     async def _model_infer(
@@ -297,11 +297,7 @@ class TritonEndpoint:
             metadata=tuple(headers.items()) if headers else None,
         )
         if cancellable or run_to_completion:
-            try:
-                return await call
-            except grpc.RpcError as exc:
-                error = triton_error(exc)
-                raise translate(error) from error
+            return await self._send(call)
         task = asyncio.ensure_future(self._send(call))
         self._abandoned.add(task)
         task.add_done_callback(self._forget)
@@ -319,8 +315,3 @@ class TritonEndpoint:
 async def step_configs(endpoint: TritonEndpoint, config: ModelConfig) -> list[ModelConfig]:
     """The configurations of an ensemble's steps in order; for any other model, its own."""
     return [await endpoint.config(name) for name in steps(config)] or [config]
-
-
-def triton_error(exc: grpc.RpcError) -> InferenceServerException:
-    """Triton's error for a failed call."""
-    return InferenceServerException(exc.details(), status=str(exc.code()))

@@ -79,16 +79,23 @@ async def describe(
         last = await endpoint.config(names[-1]) if names else config
         network_name = network_step(config)
         network = await endpoint.config(network_name) if network_name not in {"", *names[-1:]} else last
-        info = replace(info, limitations=codec.limitations(last))
-        height, width, tensor = _input_of(network)
-        resize, crop = await _sizes_of(endpoint, names[0]) if names else ((), ())
+        info = replace(info, limitations=codec.limitations(last), runtime=network_runtime(network, values))
+        preprocessing = parameters(await endpoint.config(names[0])) if names else {}
         labels = await labels_of(name, versions[-1])
     except GatewayError as error:
         # A failed model must not break the list or the descriptions of other models.
         return replace(info, ready=False, reason=error.message)
-    info = replace(info, input_height=height, input_width=width, tensor=tensor)
-    info = replace(info, runtime=network_runtime(network, values))
-    return codec.completed(replace(info, resize_size=resize, crop_size=crop, labels=labels))
+    height, width, tensor = _input_of(network)
+    info = replace(
+        info,
+        input_height=height,
+        input_width=width,
+        tensor=tensor,
+        resize_size=sizes(preprocessing.get("resize_size", "")),
+        crop_size=sizes(preprocessing.get("crop_size", "")),
+        labels=labels,
+    )
+    return codec.completed(info)
 
 
 async def read_labels(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str, version: str) -> tuple[str, ...]:
@@ -117,12 +124,6 @@ def _input_of(network: ModelConfig) -> tuple[int | None, int | None, str | None]
     return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)
 
 
-async def _sizes_of(endpoint: TritonEndpoint, preprocessor: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The resize size and crop size in a preprocessor's config.pbtxt."""
-    values = parameters(await endpoint.config(preprocessor))
-    return sizes(values.get("resize_size", "")), sizes(values.get("crop_size", ""))
-
-
 LABELS_REMEMBERED_SECONDS = 60.0
 NOT_SERVED = "Triton has not loaded the model; GET /health/ready shows the reason to clients with a key."
 T = TypeVar("T")
@@ -139,27 +140,21 @@ class Models(ModelCalls):
         self._sequence_models: Remembered[str] = Remembered(REMEMBERED_SECONDS)
         self._labels: Remembered[tuple[str, ...]] = Remembered(LABELS_REMEMBERED_SECONDS)
 
-    async def all(self) -> list[ModelInfo]:
-        """Every model with a version that is ready, by name."""
+    async def all(self, only: str | None = None) -> list[ModelInfo]:
+        """Every model with a version that is ready, and those that should be, by name; or only one of them."""
         index = await self._endpoint.index()
-        names = sorted(_names(index))
-        found = await asyncio.gather(*(self._describe(name, index) for name in names))
+        names = _names(index)
+        wanted = [name for name in sorted(names) if only in {None, name}]
+        found = await asyncio.gather(*(self._describe(name, index) for name in wanted))
         described = {info.name: info for info in found if info is not None}
-        lacking = self._health.lacking() if self._health else ()
-        for name in lacking:
-            if not any(name in pinned_versions(other, [name]) for other in _names(index)):
+        for name in self._health.lacking() if self._health else ():
+            if only in {None, name} and not any(name in pinned_versions(other, [name]) for other in names):
                 described.setdefault(name, ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED))
         return [described[name] for name in sorted(described)]
 
     async def one(self, name: str) -> ModelInfo | None:
         """One of `all`; None if there is no such model. Makes no calls for other models."""
-        index = await self._endpoint.index()
-        names = _names(index)
-        info = await self._describe(name, index) if name in names else None
-        lacks = self._health is not None and name in self._health.lacking()
-        if info is None and lacks and not any(name in pinned_versions(other, [name]) for other in names):
-            info = ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED)
-        return info
+        return next(iter(await self.all(name)), None)
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""

@@ -32,7 +32,6 @@ UNLOADED = "unloaded"
 """Triton's reason for a model that was unloaded by a request, and not because of a fault."""
 NOT_LISTED = "Triton's model repository does not have it"
 NO_REASON = "it was not loaded, or its config.pbtxt cannot be read; Triton's log may say why"
-MAY_WAIT = "it was not loaded, and may need a model that failed to load: "
 
 
 class ExpectedModels:
@@ -58,8 +57,6 @@ class ExpectedModels:
         """Models that were served or have failed to load, and were not unloaded by a request since."""
         self.kept: set[str] = set()
         """Unloaded models that are still expected: the gateway that unloaded them for a reload has died."""
-        self._declined: set[str] = set()
-        """Models that failed to load, and were then unloaded on purpose."""
         self._lacking: set[tuple[str, str]] = set()
         """Names and versions that should be served and are not."""
         self.missing: tuple[ModelState, ...] = ()
@@ -85,9 +82,7 @@ class ExpectedModels:
                 # A missing model stays missing until it is loaded; served versions stay served while others are loaded.
                 missing += [replace(each, state=LOADING) for each in self.missing if each.name == name]
                 continue
-            for fault in faults(name, versions):
-                waits = fault.reason == NO_REASON and failed
-                missing.append(replace(fault, reason=MAY_WAIT + ", ".join(sorted(failed))) if waits else fault)
+            missing += faults(name, versions)
         self.missing = tuple(missing)
         served = {(each.name, each.version) for versions in rows.values() for each in versions if each.state == READY}
         names = {name for name, _ in served}
@@ -135,9 +130,8 @@ class ExpectedModels:
                 if not self.on_demand:
                     self._known.add(name)
                 self.kept.discard(name)
-                self._declined.discard(name)
             elif any(map(has_failed, versions)):
-                if name not in self._declined and not self.on_demand:
+                if not self.on_demand:
                     self._known.add(name)
             elif any(each.reason == UNLOADED for each in versions):
                 self._known.discard(name)
@@ -152,10 +146,8 @@ class ExpectedModels:
 
     def expect(self, names: Iterable[str]) -> None:
         """Expect models from now on."""
-        names = {*names}
         if not self.on_demand:
-            self._known |= names
-        self._declined -= names
+            self._known.update(names)
 
     def want(self, name: str) -> None:
         """Have a model loaded from now on, as if `load` had named it."""
@@ -168,7 +160,6 @@ class ExpectedModels:
     def forget(self, names: Iterable[str]) -> None:
         """Stop expecting models that were unloaded on purpose."""
         names = {*names} - {self.default}
-        self._declined |= names
         self._known -= names
         self._wanted -= names
         self.kept -= names

@@ -83,24 +83,6 @@ def test_reason_of_a_missing_model(expected):
     assert (missing(expected), expected.lacks("ensemble")) == ({"net": "no memory"}, False)
     expected.update(index_of(ensemble="READY", net="LOADING"))
     assert [(each.state, each.reason) for each in expected.missing] == [("LOADING", "no memory")]
-    expected = ExpectedModels("ensemble")
-    expected.update(index_of(ensemble="new", net="no memory"))
-    reason = missing(expected)["ensemble"]
-    assert reason.endswith("net")
-    expected.update(index_of(ensemble="new", net="LOADING"))
-    assert missing(expected)["ensemble"] == reason, "it stays while a failed step is loaded once more"
-
-
-def test_failed_model_that_is_unloaded_stays_unexpected(expected):
-    """Triton still lists it as failed."""
-    expected.update(index_of(ensemble="READY", flowers="no memory"))
-    expected.forget({"flowers"})
-    assert missing(expected) == {}
-    expected.update(index_of(ensemble="READY", flowers="no memory"))
-    assert missing(expected) == {}
-    expected.expect({"flowers"})
-    expected.update(index_of(ensemble="READY", flowers="no memory"))
-    assert list(missing(expected)) == ["flowers"]
 
 
 def test_failed_version_is_missing_beside_one_that_answers(expected):
