@@ -164,24 +164,19 @@ class TlsError(UserError):
 
 def read_tls(settings: Settings, ca_file: Path) -> Tls:
     """Read and check the files of the settings; raises TlsError."""
-    ca = _read("triton_ca_file", ca_file)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context, fields = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ["triton_ca_file"]
+    certificate = key = None
     try:
         context.load_verify_locations(cafile=ca_file)
-    except ssl.SSLError as exc:
-        raise _wrong("triton_ca_file", ca_file, "has no certificate in PEM form") from exc
-    certificate = key = None
-    if settings.triton_certificate_file is not None and settings.triton_key_file is not None:
-        certificate = _read("triton_certificate_file", settings.triton_certificate_file)
-        key = _read("triton_key_file", settings.triton_key_file)
-        try:
-            # The terminal would prompt for a password.
+        if settings.triton_certificate_file is not None and settings.triton_key_file is not None:
+            fields = ["triton_certificate_file", "triton_key_file"]
+            # Without a password the terminal would prompt for one.
             context.load_cert_chain(settings.triton_certificate_file, settings.triton_key_file, password="")
-        except (ssl.SSLError, ValueError) as exc:
-            path = settings.triton_key_file
-            text = f"is no unencrypted PEM key that fits {variable('triton_certificate_file')}"
-            raise _wrong("triton_key_file", path, text) from exc
-    return Tls(grpc.ssl_channel_credentials(ca, key, certificate), _server_name(settings))
+            certificate, key = settings.triton_certificate_file.read_bytes(), settings.triton_key_file.read_bytes()
+    except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
+        files = " or ".join(f"{variable(field)}={getattr(settings, field)}" for field in fields)
+        raise TlsError(f"{files}: {exc}; it must be in PEM form, and a key unencrypted and of its certificate") from exc
+    return Tls(grpc.ssl_channel_credentials(ca_file.read_bytes(), key, certificate), _server_name(settings))
 
 
 def _server_name(settings: Settings) -> str:
@@ -190,14 +185,3 @@ def _server_name(settings: Settings) -> str:
         return settings.triton_server_name
     host = settings.triton_url[0].rpartition(":")[0].strip("[]")
     return "" if is_address(host) else host
-
-
-def _read(field: str, path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as exc:
-        raise _wrong(field, path, f"cannot be read: {exc.strerror}") from exc
-
-
-def _wrong(field: str, path: Path, text: str) -> TlsError:
-    return TlsError(f"{variable(field)}: {path} {text}")

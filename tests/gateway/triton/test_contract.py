@@ -2,11 +2,11 @@
 
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
 from gateway.errors import ContractBroken, InferenceFailed
 from gateway.triton.client import StubDied
-from gateway.triton.configs import ImageTensors, breaches, image_tensors
+from gateway.triton.configs import ImageTensors, breaches, has_queue_policy, image_tensors
 from gateway.triton.model_calls import Sender
 from gateway.triton.wire import Codecs, random_image
 from tests.doubles.triton import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton
@@ -76,6 +76,19 @@ def test_limitations_name_the_file():
     assert status.startswith("flowers/config.pbtxt: no output IMAGE_STATUS")
     (lengths, _) = Codecs().of(config(IMAGE, SCORES, PADDED)).limitations(LABELLED)
     assert lengths.endswith("only the gateway notices a file without its end")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"default_queue_policy": ModelQueuePolicy(max_queue_size=1)},
+        {"default_queue_policy": ModelQueuePolicy(default_timeout_microseconds=1)},
+        {"default_queue_policy": ModelQueuePolicy(allow_timeout_override=True)},
+        {"priority_levels": 2, "default_priority_level": 1},
+    ],
+)
+def test_bound_timeout_override_and_priorities_are_queue_policies(options):
+    assert has_queue_policy(ModelConfig(dynamic_batching=ModelDynamicBatching(**options)))
 
 
 PROBE_BYTES = len(random_image())

@@ -12,7 +12,7 @@ import structlog
 
 from gateway import metrics
 from gateway.triton.opening import Addresses
-from gateway.triton.pool import TritonLoad, power_of_two_choice, rendezvous_order
+from gateway.triton.pool import TritonLoad, power_of_two_choice
 from gateway.values.rollout import Rollout
 from tests.doubles.clock import Clock
 from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, wait_until
@@ -59,16 +59,6 @@ async def test_readiness_of_a_model_follows_the_tritons_in_use():
         await wait_until(lambda: len(fleet.pool.replicas) == 1)
         assert MODEL in shown()
         assert "other" not in shown()
-
-
-def test_sequences_are_spread_evenly_and_few_move_with_a_triton():
-    addresses = [f"10.0.0.{number}:8001" for number in range(16)]
-    first = [rendezvous_order(addresses, str(number))[0] for number in range(1600)]
-    used = Counter(first)
-    assert min(used.values()) > 50
-    assert max(used.values()) < 200
-    without = [rendezvous_order(addresses[1:], str(number))[0] for number in range(1600)]
-    assert all(one == other for one, other in zip(first, without, strict=True) if one != addresses[0])
 
 
 ONE, TWO = "10.0.0.1:8001", "10.0.0.2:8001"

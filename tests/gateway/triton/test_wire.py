@@ -4,7 +4,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,7 +26,7 @@ from gateway.errors import (
 from gateway.inference.backend import Call
 from gateway.inference.result import Prediction, Row, Selection
 from gateway.timing import Deadline
-from gateway.triton.client import BY_STATUS, StubDied, translate
+from gateway.triton.client import StubDied, translate
 from gateway.triton.configs import ImageTensors
 from gateway.triton.contract import DAMAGED, FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.wire import CONTRACT, SIGNATURE_BYTES, ImageCodec, Signer
@@ -190,12 +189,6 @@ def test_codes_depend_on_the_image_and_the_secret():
     assert codes == signed(b"one", b"another one")
     assert len({*codes, *signed(b"one", secret=b"another secret..")}) == 3
     assert {len(code) for code in codes} == {SIGNATURE_BYTES}
-
-
-@pytest.mark.parametrize("status", grpc.StatusCode)
-def test_status_without_known_text_is_translated(status):
-    error = translate(InferenceServerException("words never heard", status=str(status)))
-    assert type(error) is BY_STATUS.get(status, InferenceFailed)
 
 
 @pytest.mark.parametrize(

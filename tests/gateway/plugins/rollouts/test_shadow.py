@@ -23,6 +23,7 @@ from gateway.inference.result import Prediction, Row, Selection
 from gateway.inference.service import Observers
 from gateway.ingest.masking import Masking
 from gateway.ingest.upload import Upload
+from gateway.limits.admission import Admission
 from gateway.plugins.media.explaining import MaskedCopies
 from gateway.plugins.rollouts import metrics
 from gateway.plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, SpareCapacity, difference
@@ -299,3 +300,14 @@ def test_start_of_a_failure_is_logged_once(loop):
             loop.settle()
     assert [event["event"] for event in captured] == ["shadow_fails"] * 2
     assert (captured[0]["model"], captured[0]["version"], captured[0]["code"]) == ("m", "2", "model_not_found")
+
+
+def test_spare_capacity_is_a_quarter_of_each_limit():
+    spare = SpareCapacity(Admission(max_images=8, max_bytes=800, max_images_waiting=1, max_wait_seconds=1))
+    assert spare.take(3, 3) is None
+    assert spare.take(1, 201) is None
+    lease = spare.take(2, 200)
+    assert spare.take(1, 0) is None
+    lease.release()
+    lease.release()
+    assert (spare.images.held, spare.bytes.held) == (0, 0)

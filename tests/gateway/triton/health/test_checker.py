@@ -150,20 +150,6 @@ async def test_probe_sent_before_a_reload_is_ignored(monkeypatch):
     assert triton.reloads("net") == 1
 
 
-async def test_death_is_probed_again_after_another_gateway_reloads():
-    locks = [False]
-    triton, checker = await watched(take_lock=lambda _: contextlib.nullcontext(locks[0]))
-    triton.kill("net")
-    checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-    await checker.recover()
-    triton.dead.clear()  # the other gateway has reloaded it; the next failure report is older than that
-    locks[0] = True
-    checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-    await settled(checker)
-    assert checker.state.ready
-    assert triton.done == []
-
-
 @pytest.mark.parametrize("late_by", ["pause", "probe"])
 async def test_only_one_of_two_gateways_reloads(monkeypatch, late_by):
     """On different machines each gets the lock. After its pause, and after its probe, the other one looks again."""
