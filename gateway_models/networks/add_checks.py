@@ -21,16 +21,17 @@ SHARED = {"features": "embeddings", "format": "format", "multi_label": "multi la
 def check_trust(source: Source) -> None:
     """Raise ModelError where adding a source runs its code, and the user did not allow that."""
     check_step_trust(source.spec.after, trust=source.spec.trust)
-    if source.function and not source.spec.trust:
+    if source.spec.trust:
+        return
+    if source.function:
         raise _is_code(source.function.path.name)
-    if source.kind == "exported" and not source.spec.trust:
+    if source.kind == "exported":
         raise ModelError(f"{source.spec.source}: {UNTRUSTED_PROGRAM}")
-    code = source.framework.code if source.framework else ""
-    if source.framework and code and not source.spec.trust:
+    if source.framework and source.framework.runs_code:
         path = Path(source.spec.source)
         raise ModelError(
-            f"{path} is {source.framework.content}: {code}. If its author may run code here, with your rights, add "
-            f"--trust. Or {source.framework.by_hand(path)}"
+            f"{path} is {source.framework.content}: loading it can run any code. If its author may run code here, with "
+            f"your rights, add --trust. Or {source.framework.by_hand(path)}"
         )
 
 

@@ -20,8 +20,8 @@ class Framework:
     `members` are files that a zip or a folder has, a file begins with one of `first`, and a pickle names one of
     `modules`, modules or names in them.
     `opener` is a function of `converters`; "" for a kind that is recognised and not converted. `needs` are the modules
-    that it imports, and `elsewhere` converts {path} on another machine. `code` says why loading such a file needs
-    --trust, and `has_labels` means that it may have labels.
+    that it imports, and `elsewhere` converts {path} on another machine. `runs_code` means that loading such a file
+    needs --trust, and `has_labels` means that it may have labels.
     """
 
     key: str
@@ -32,7 +32,7 @@ class Framework:
     modules: tuple[str, ...] = ()
     opener: str = ""
     needs: tuple[str, ...] = ()
-    code: str = ""
+    runs_code: bool = False
     has_labels: bool = False
 
     @property
@@ -61,8 +61,6 @@ class Framework:
 
 _KERAS = "convert it to ONNX where it was trained: docs/guides/model-sources.md has the commands"
 _SKLEARN = "serve it as it is, by a Python function that loads {path}: docs/guides/model-sources.md has one"
-_COMPRESSED = (b"\x1f\x8b", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"BZh", b"\xfd7zXZ", b"\x5d\0\0")
-"""First bytes of joblib's files compressed by gzip, zlib, bz2, xz or lzma: loading shows whether it is a pipeline."""
 FRAMEWORKS = (
     Framework(
         key="yolo",
@@ -91,11 +89,10 @@ FRAMEWORKS = (
         key="sklearn",
         content="a pickle of scikit-learn",
         modules=("sklearn",),
-        first=_COMPRESSED,
         opener="sklearn_pickle",
         needs=("sklearn", "skl2onnx"),
         elsewhere=_SKLEARN,
-        code="loading a pickle can run any code",
+        runs_code=True,
         has_labels=True,
     ),
     Framework(

@@ -91,8 +91,6 @@ def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
     path = Path(match["path"]).expanduser().absolute()
     if not path.is_file():
         raise ModelError(f"there is no file {path}")
-    if not path.stem.isidentifier():
-        raise ModelError(f"{path.name} cannot be imported: name it with letters, digits and _ only")
     if not match["name"]:
         raise ModelError(f"which of its functions is it? Use {path.name}:NAME")
     return FunctionSource(path, match["name"], tuple(each.expanduser().absolute() for each in include))

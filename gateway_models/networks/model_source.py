@@ -189,8 +189,6 @@ def _weights(text: str) -> Path:
         )
     kind = kind_of(path)
     if kind not in {FileKind.STATE_DICT, FileKind.SAFETENSORS}:
-        if kind is FileKind.UNKNOWN:
-            raise ModelError(f"{path} contains no weights; save them with torch.save(model.state_dict(), …)")
         advice = f". If you trust it, {alone(path)}" if kind is FileKind.PICKLE else ""
         raise ModelError(
             f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
@@ -207,11 +205,6 @@ def find_preprocessing(source: Source, given: Preprocessing | None) -> Preproces
         return source.preprocessing
     if source.like:
         return from_weights(source.like)
-    if source.function:
-        raise ModelError(
-            f"which images does {source.function.name} take? Use --crop 224, or --resize 256 --crop 224 for the centre "
-            "of a larger one; if it takes normalised float32, also --mean and --std as in training"
-        )
     raise ModelError(
         "how did training prepare its images? If serving does it differently, answers are silently wrong. Use one of: "
         "--like ResNet50_Weights.IMAGENET1K_V2 (as torchvision's weights of that name), "
@@ -226,10 +219,6 @@ def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
         return read_labels(path)
     if source.labels:
         return source.labels
-    if source.kind == "huggingface":
-        raise ModelError(
-            "its config.json has no names for the classes: use --labels FILE, with one label per line in their order"
-        )
     if source.kind != "torchvision":
         raise ModelError("use --labels FILE, with one label per line in the order of the classes in training")
     return tuple(weights_enum(source.like).meta["categories"])

@@ -1,6 +1,7 @@
 """`gateway up` on the terminal, without starting its processes."""
 
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -37,7 +38,9 @@ def test_number_out_of_range_is_refused(port):
 
 def test_model_repository_of_the_settings_is_the_default_of_commands(tmp_path, monkeypatch):
     started: list[Path] = []
-    monkeypatch.setattr("gateway_local.up.up", lambda settings, repository, **options: started.append(repository))
+    monkeypatch.setattr("gateway_local.up.up", lambda settings, repository, *_, **options: started.append(repository))
+    for name in ("serve.bound", "workers.start_process"):
+        monkeypatch.setattr(f"gateway.server.{name}", MagicMock())
     monkeypatch.setenv("GATEWAY_MODEL_REPOSITORY", str(tmp_path))
     gateway("up")
     gateway("up", f"--model-repository={DEFAULT_MODEL_REPOSITORY}")

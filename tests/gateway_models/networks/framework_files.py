@@ -36,10 +36,9 @@ def write_sklearn(images: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarr
     rows = images.reshape(len(images), -1).astype(np.float32)
     pipeline = make_pipeline(StandardScaler(), PCA(20), LogisticRegression(max_iter=500)).fit(rows, names[numbers])
     joblib.dump(pipeline, FILES / "digits.joblib")
-    joblib.dump(pipeline, FILES / "compressed.joblib", compress=3)
     io.dump(pipeline, FILES / "digits.skops")
     answers = pipeline.predict_proba(rows[:IMAGES])
-    return {"digits.joblib": answers, "compressed.joblib": answers, "digits.skops": answers}
+    return {"digits.joblib": answers, "digits.skops": answers}
 
 
 def write_keras(images: np.ndarray, numbers: np.ndarray) -> dict[str, np.ndarray]:

@@ -103,11 +103,6 @@ def test_written_network_is_frozen_and_gives_original_answers(added_head):
         ),
         ({"version": 2, "multi_label": True}, EntryError, "multi label is False and not True"),
         ({"version": 2, "labels": "abcde"}, EntryError, "its labels differ from the labels of the other versions"),
-        (
-            {"name": "new", "labels": "abcd"},
-            ModelError,
-            r"head\.pt: there are 4 labels and the network has 5 classes",
-        ),
     ],
 )
 def test_refused_model_changes_nothing(own_head, tmp_path, changes, error, reason):
@@ -191,7 +186,6 @@ REFUSED = [
             {"tensor": ImageTensor.UINT8},
         )
     ),
-    (FUNCTION, {"preprocessing": None}, r"which images does classify take\? Use --crop 224"),
     (FUNCTION, {"weights": "state.pth"}, "--weights only works with torchvision:ARCH"),
     (RECIPE, {"format": Format.FUNCTION}, r"--format function is for FILE\.py:NAME"),
     (SCRIPT, {"zero_shot": Path("labels.txt")}, "--zero-shot is for a CLIP-like model .* use --labels"),

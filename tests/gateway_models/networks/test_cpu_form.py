@@ -1,7 +1,6 @@
 """The form of a TorchScript network for ONNX Runtime: written if the answers agree, and the reason if they do not."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from gateway_models.networks.onnx_runner import session_of
 from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.spec import ImageTensor, Precision, Serving
-from tests.gateway_models.networks.builders import Head, save_torchscript, seeded, spec_of
+from tests.gateway_models.networks.builders import Head, save_torchscript, spec_of
 from tests.gateway_models.networks.special_networks import Calling
 from tests.gateway_models.repository.entries import SMALL
 
@@ -132,12 +131,3 @@ def test_other_answers_leave_torchscript(tmp_path, monkeypatch, network, change,
     assert reason in found.reason
     cpu_network.write(found, model)
     assert not model.with_name("cpu.onnx").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["shufflenet_v2_x0_5", pytest.param("squeezenet1_1", marks=pytest.mark.long)])
-def test_networks_of_torchvision_agree(tmp_path, architecture):
-    network = nn.Sequential(seeded(architecture), nn.Softmax(dim=1))
-    model = save_torchscript(network, tmp_path / "model.pt", 224)
-    prepared = replace(SMALL, resize_size=(224,), crop_size=224)
-    assert convert(model, prepared, ImageTensor.FP32).runtime is CpuRuntime.ONNXRUNTIME

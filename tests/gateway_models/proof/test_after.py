@@ -52,9 +52,9 @@ def repository(tmp_path_factory) -> Path:
     (folder / "two.txt").write_text("a\nb\n")
     for step, text, options in (
         ("groups.yaml", GROUPS, {}),
-        ("code.py", FUNCTION, {"labels": folder / "two.txt", "trust": True}),
+        ("code.py:longest", FUNCTION, {"labels": folder / "two.txt", "trust": True}),
     ):
-        (folder / step).write_text(text)
+        (folder / step.partition(":")[0]).write_text(text)
         add_step(read_step(str(folder / step)), folder / "models", "head", PLAIN, print, **options)
     provide_stateful(SEQUENCE_MODEL, folder / "models")
     return folder / "models"
