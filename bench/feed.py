@@ -12,7 +12,6 @@ import statistics
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,10 +23,9 @@ from bench.candidates import Load, compare, cost_table, started
 from bench.measurement import Measurement
 from bench.output import Into, progress, publish
 from bench.services import Service, gateway_up
-from gateway.machine.capacity import plan
+from gateway.machine.capacity import Costs, plan
 from gateway.machine.cores import usable_cores
 from gateway.triton.contract import CLASSIFIER
-from gateway_local.cost_record import recorded_costs
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 CLASSES = 1_000
@@ -66,7 +64,7 @@ def main(
 def predicted_rate(measured: Measurement) -> float:
     """The plan's rate for this network, on the cores that the other processes left to the service."""
     network_ms = max(0.01, 1e3 * measured.cpu_seconds.get(CLASSIFIER, 0.0) / measured.images)
-    costs = replace(recorded_costs(DEFAULT_MODEL_REPOSITORY), network_ms=network_ms)
+    costs = Costs(network_ms=network_ms)
     return plan(max(0.1, usable_cores() - measured.others_cores), 0, costs).images_per_second
 
 

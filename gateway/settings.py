@@ -271,7 +271,7 @@ class ListenSettings(Section):
     triton_alone: bool = False
     """Size Triton's models for cores that no gateway shares."""
     costs: Annotated[str, Field(min_length=0, max_length=500), AfterValidator(_costs)] = ""
-    """What an image costs, as `gateway doctor --run` prints it; by default what it found on this machine."""
+    """What an image costs, as `gateway doctor --run` prints it; by default that of the default model."""
 
 
 class PluginSettings(Section):

@@ -19,7 +19,6 @@ from gateway.triton.configs import ModelConfig, read_model_configs, steps
 from gateway.triton.contract import ALL, pinned_versions
 from gateway.triton.footprint import NEAR, Need, need, size
 from gateway_local.bytecode import compile_models
-from gateway_local.cost_record import recorded_costs
 from gateway_local.sizing import completed_texts, write
 
 Say = Callable[[str], None]
@@ -98,9 +97,8 @@ def machine_plan(
         return free_bytes is None or _need(repository, sizes, settings).usual_bytes + beside <= free_bytes
 
     found = find_gpus().usable if gpus is None else gpus
-    costs = Costs.read(settings.costs) if settings.costs else recorded_costs(repository)
     cores = settings.cores or usable_cores()
-    return fitting_plan(cores, found, costs, fits, triton_alone=settings.triton_alone)
+    return fitting_plan(cores, found, Costs.read(settings.costs), fits, triton_alone=settings.triton_alone)
 
 
 def size_models(repository: Path) -> None:

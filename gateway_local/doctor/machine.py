@@ -12,7 +12,6 @@ from gateway.limits.buffers import needed
 from gateway.machine.gpus import Gpus
 from gateway.machine.memory import usable_memory
 from gateway.plugin_loading import settings_class
-from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB, Settings, variable
 from gateway.triton.footprint import Need, size
 from gateway.values.extras import install
@@ -38,16 +37,6 @@ def settings() -> tuple[Settings, Finding]:
         return settings_class().model_construct(), fail("settings", str(exc), "correct the variables or .env")
     given = sorted(map(variable, loaded.model_fields_set))
     return loaded, ok("settings", f"valid: {', '.join(given)}" if given else "valid, all defaults")
-
-
-def api_port(settings: Settings) -> Finding:
-    """Whether the API can listen on the configured address."""
-    address = f"{settings.host} port {settings.port}"
-    try:
-        check_address(settings)
-    except AddressUnusable as exc:
-        return fail("API port", str(exc))
-    return ok("API port", f"{address} is free")
 
 
 def platform() -> Finding:

@@ -27,7 +27,6 @@ def examine(model_repository: Path) -> Iterator[Finding]:
     yield finding
     yield from asyncio.run(_of_plugins(settings))
     yield access(settings)
-    yield machine.api_port(settings)
     if "triton_url" in settings.model_fields_set:
         yield machine.memory(settings, None)
         yield from asyncio.run(tritons(settings))

@@ -21,7 +21,7 @@ def doctor(
         bool,
         typer.Option(
             "--run",
-            help="Run the service for a minute: start, `model verify`, speed. `gateway up` uses the measured costs.",
+            help="Run the service for a minute: start, `model verify`, speed and costs (GATEWAY_COSTS).",
         ),
     ] = False,
     photo: Annotated[

@@ -25,7 +25,6 @@ from gateway.server.serve import bound
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.configs import ModelConfig
 from gateway_local.api_process import ApiProcess
-from gateway_local.cost_record import record_costs
 from gateway_local.devices import choose_devices
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
@@ -110,7 +109,7 @@ def prove(
 ) -> Iterator[Finding]:
     """Run the service for the default model of `settings`, send a JPEG for some seconds, and check everything.
 
-    The costs of an image that were measured are kept for the next start. Raises NotMeasured, TritonRuntimeError or
+    Raises NotMeasured, TritonRuntimeError or
     ApiFailed where the service does not even start.
     """
     if needs_key(settings):
@@ -163,9 +162,7 @@ def prove(
                 batch_ms = batch_milliseconds(client, networks[0], configs[networks[0]], size)
         spent = {name: 1e3 * (value - before.get(name, 0.0)) / max(1, len(times)) for name, value in after.items()}
         costs = _costs(spent, preprocessors, networks, batch_ms if gpus.usable else None)
-        if enough := len(times) >= LEAST_IMAGES:
-            record_costs(costs, repository / networks[0])
-        yield _stages(spent, batch_ms, costs, on_gpu=gpus.usable > 0, kept=enough)
+        yield _stages(spent, batch_ms, costs, on_gpu=gpus.usable > 0, enough=len(times) >= LEAST_IMAGES)
 
 
 def steps_of(repository: Path, model: str) -> tuple[list[str], list[str]]:
@@ -248,12 +245,12 @@ def _costs(spent: dict[str, float], preprocessors: list[str], networks: list[str
     return Costs(gateway_ms, triton_ms, preprocessor_ms, gpu_network_ms=round(gpu_ms, 4))
 
 
-def _stages(spent: dict[str, float], batch_ms: float, costs: Costs, *, on_gpu: bool, kept: bool) -> Finding:
+def _stages(spent: dict[str, float], batch_ms: float, costs: Costs, *, on_gpu: bool, enough: bool) -> Finding:
     """Processor time of an image by stage, and the network's own time in a batch."""
     lines = [f"{value:.2f} ms of a core for an image: {name}" for name, value in sorted(spent.items())]
     where = "of a GPU" if on_gpu else "of one instance on the CPU"
     lines.append(f"{batch_ms:.3g} ms {where} for an image of a batch, up to {1_000 / batch_ms:,.0f} images/s")
-    if not kept:
-        return warn("costs", "\n".join([*lines, f"not kept: fewer than {LEAST_IMAGES} images were classified"]))
-    lines.append(f"kept for the next gateway up; for containers: {variable('costs')}={costs.text}")
+    if not enough:
+        return warn("costs", "\n".join([*lines, f"fewer than {LEAST_IMAGES} images were classified"]))
+    lines.append(f"to size processes by them: {variable('costs')}={costs.text}")
     return ok("costs", "\n".join(lines))

@@ -13,12 +13,10 @@ from gateway.findings import Level
 from gateway_local.doctor.tritons import tritons
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
-from tests.gateway_client.bulk.running import rows_of, run
-from tests.photos import PHOTOS, photo, undecodable
+from tests.photos import photo, undecodable
 from tests.processes import PROJECT, Gateway, running_gateway
 from tests.samples import sample
 from tests.settings import Settings
-from tests.streaming import ask, opened
 from tests.tritons import running_triton
 
 PAGE = PROJECT / "docs" / "guides" / "existing-triton.md"
@@ -92,13 +90,6 @@ def test_scores_are_those_of_the_guides_own_client(own_triton, client, photos):
         assert [each["score"] for each in predictions] == pytest.approx(scores[best].tolist(), abs=1e-4)
 
 
-def test_guides_client_works_with_the_projects_own_preprocessor(triton, photos, tmp_path):
-    (tmp_path / "coffee.bmp").write_bytes(photo("coffee", "BMP"))
-    paths = [photos / "cat.jpg", photos / "coffee.jpg", tmp_path / "coffee.bmp"]
-    scores = client_code()["classify"](triton.url, paths)
-    assert scores.argmax(axis=1).tolist() == [285, 967, 967]
-
-
 def test_bad_files_leave_the_others_their_answers(gateway, client):
     """A bad file that is sent alone gets its own error, too."""
     cat = photo("cat")
@@ -137,14 +128,6 @@ def test_limitations_are_shown_with_their_costs(own_triton, client):
     assert by_check["inference"].level is Level.OK
     assert by_check["model"].level is Level.WARN
     assert all(limitation in by_check["model"].text for limitation in model["limitations"])
-
-
-def test_bulk_and_a_stream_are_answered(gateway, photos, tmp_path):
-    run(photos, "--gateway", gateway.url, "--out", tmp_path / "out.jsonl")
-    rows = rows_of(tmp_path / "out.jsonl")
-    assert [row["status"] for row in rows] == ["ok"] * len(PHOTOS)
-    with opened(gateway.url, "?smoothing=none&top_k=1") as stream:
-        assert len(ask(stream, photo("cat"))["predictions"]) == 1
 
 
 def test_padded_rows_share_calls(runtime, tmp_path_factory, tmp_path):

@@ -13,15 +13,9 @@ from gateway.settings import GIB, MIB
 from gateway.triton.configs import read_model_configs
 from gateway.triton.footprint import NEAR, need
 from gateway_local import memory_plan
-from gateway_local.cost_record import RECORD, record_costs, recorded_costs
 from gateway_local.memory_plan import MemoryShort, fit, models_to_start, plan_start, sized_configs
 from tests.gateway.triton.test_footprint import ONNX, model
 from tests.settings import Settings
-
-
-@pytest.fixture(autouse=True)
-def _nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def settings(**fields: object) -> Settings:
@@ -107,23 +101,9 @@ def test_models_that_cannot_fit_are_refused_with_a_way_out(repository):
 
 
 def test_costs_that_were_measured_change_the_counts(repository):
-    """They are kept until the network's files change; its configuration may change."""
-    classifier = repository / "classifier"
-    (classifier / "1" / "model.pt").write_bytes(b"network")
     light = capacity.Costs(network_ms=2.6)
-    record_costs(light, classifier)
-    (classifier / "config.pbtxt").write_text(f"{(classifier / 'config.pbtxt').read_text()}# changed")
-    assert recorded_costs(repository) == light
-    plan, _ = planned(repository, 64 * GIB, cores=16)
-    assert plan.sizes.preprocessors == capacity.plan(16, 0, light).preprocessors
-    (classifier / "1" / "model.pt").write_bytes(b"another network")
-    assert recorded_costs(repository) == capacity.Costs()
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": 1, "network": "classifier", "fingerprint": "?"}'])
-def test_damaged_costs_are_ignored(repository, tmp_path, text):
-    (tmp_path / RECORD).write_text(text)
-    assert recorded_costs(repository, tmp_path) == capacity.Costs()
+    plan, _ = planned(repository, 64 * GIB, cores=16, costs=light.text)
+    assert plan.sizes.preprocessors == capacity.plan(16, 0, light).preprocessors != capacity.plan(16, 0).preprocessors
 
 
 def test_stateful_models_wait_for_the_first_stream(repository):

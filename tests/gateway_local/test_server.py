@@ -10,7 +10,6 @@ import psutil
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
-from gateway.machine.gpus import gpu_count
 from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime, TritonRuntimeError
 from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, missing_code
@@ -182,13 +181,6 @@ def test_failed_start_shows_tritons_reason(runtime, echo_repository, file, old, 
     reason = failure(runtime, echo_repository)
     assert all(word in reason for word in words)
     assert not [word for word in ("CUDA", "\\n") if word in reason]
-
-
-@pytest.mark.skipif(gpu_count() > 0, reason="this machine has a GPU")
-def test_model_for_a_missing_gpu_fails(runtime, echo_repository):
-    config = echo_repository / "echo" / "config.pbtxt"
-    config.write_text(f"{ECHO_CONFIG}\ninstance_group [ {{ kind: KIND_GPU gpus: [ 0 ] }} ]\n")
-    assert "unsupported gpu id 0" in failure(runtime, echo_repository)
 
 
 def test_missing_model_file_names_the_export_command(runtime, model_repository, tmp_path):

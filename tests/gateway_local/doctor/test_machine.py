@@ -3,13 +3,12 @@
 import importlib.util
 import os
 import platform
-import socket
 import sys
 from pathlib import Path
 
 import pytest
 
-from gateway.findings import Finding, Level, fail
+from gateway.findings import Level, fail
 from gateway.machine.capacity import NetworkRuntime
 from gateway.machine.gpus import Gpus
 from gateway.machine.memory import MACHINE, Memory
@@ -18,7 +17,6 @@ from gateway.triton.footprint import Footprint, Need
 from gateway_local.doctor import machine
 from gateway_local.paths import default_cache_dir
 from gateway_local.runtime.base import LibpythonMissing
-from tests.processes import free_port
 from tests.settings import Settings
 
 SETTINGS = Settings(_env_file=None)
@@ -139,16 +137,3 @@ def test_settings_that_are_set_are_listed_and_defaults_replace_invalid_ones(
     settings, finding = machine.settings()
     assert (settings.workers, finding.level) == (used, level)
     assert finding.text.startswith(text)
-
-
-def test_port_of_the_api_is_free():
-    def checked(port: int, **settings: object) -> Finding:
-        return machine.api_port(Settings(_env_file=None, port=port, **settings))
-
-    assert checked(free_port()).level is Level.OK
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        taken = checked(listener.getsockname()[1])
-    elsewhere = checked(8080, host="192.0.2.1")
-    for finding, words in ((taken, "is taken"), (taken, "GATEWAY_PORT"), (elsewhere, "cannot listen on 192.0.2.1")):
-        assert finding.level is Level.FAIL
-        assert words in finding.text

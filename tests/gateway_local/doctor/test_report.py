@@ -11,7 +11,7 @@ from gateway_local.console import PlainConsole
 from gateway_local.doctor.report import show, summary
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from tests import warm
-from tests.processes import environment, free_port
+from tests.processes import environment
 
 FINDINGS = [ok("GPU", "none"), warn("cores", "2 cores", "lower it"), fail("labels", "one\ntwo [red]", "mend it")]
 
@@ -52,11 +52,11 @@ def test_summary_counts_failures_and_warnings(findings, text):
 
 @pytest.mark.usefixtures("runtime", "model_repository")
 def test_exit_code_is_0_without_failures():
-    completed = doctor(port=free_port())
+    completed = doctor()
     assert completed.returncode == 0, completed.stdout
     checks = [line[6:].partition(":")[0] for line in completed.stdout.splitlines() if not line.startswith("  ")]
     assert set(checks) >= {
-        "settings", "API keys", "API port", "platform", "Triton", "GPU", "models", "sizes", "contract", "memory",
+        "settings", "API keys", "platform", "Triton", "GPU", "models", "sizes", "contract", "memory",
         "shared memory",
     }  # fmt: skip
 
@@ -75,15 +75,15 @@ def test_single_model_of_any_name_is_the_default(tmp_path: Path, model_repositor
     shutil.move(repository / "ensemble_model", repository / "flowers")
     config = repository / "flowers" / "config.pbtxt"
     config.write_text(config.read_text().replace("ensemble_model", "flowers"))
-    completed = doctor("--model-repository", repository, port=free_port())
+    completed = doctor("--model-repository", repository)
     assert "ok    contract: flowers fits the gateway's contract" in completed.stdout
-    other = doctor("--model-repository", repository, port=free_port(), model="birds")
+    other = doctor("--model-repository", repository, model="birds")
     assert "fail  contract: " in other.stdout
     assert "has no model 'birds'; it has flowers" in other.stdout
 
 
 def test_remote_triton_is_checked_instead_of_this_machine(light_triton):
-    completed = doctor(triton_url=light_triton.url, port=free_port())
+    completed = doctor(triton_url=light_triton.url)
     assert completed.returncode == 0, completed.stdout
     assert f"ok    Triton: {light_triton.url} is Triton 2.51.0" in completed.stdout
     assert "ok    inference" in completed.stdout
