@@ -32,7 +32,6 @@ from gateway.decoder.tensors import to_tensor
 from gateway.errors import ImageError, TooCostly, UndecodableImage
 from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import Header, ImageFormat, Size
-from gateway.ingest.masking import Masking
 from gateway.ingest.resizing import Resize, TensorInput
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # prctl(2)
@@ -129,10 +128,9 @@ class _Decoder:
 
     def _mask(self, job: dict[str, Any]) -> dict[str, Any]:
         options = job["options"]
-        masking = Masking(**options["masking"])
         # A copy: the result overwrites the image's memory.
         pixels = read_ppm(_input(self._memory, job["nbytes"]).tobytes())
-        copy, visible = masked_copy(pixels, masking, options["number"])
+        copy, visible = masked_copy(pixels, options["number"])
         return {"size": _output(self._memory, *_image(copy, _size(options["size"])), visible.data.cast("B"))}
 
     def _draw(self, job: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from gateway.decoder.decoding import Ppm
 from gateway.decoder.opencv import cv2
-from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, SEED, Masking
+from gateway.ingest.masking import GRID, MAP_SIDE, OVERLAY_SIDE, SEED
 
 _MOST_OPAQUE = 0.75
 """Opacity of the overlay at its hottest point."""
@@ -22,25 +22,28 @@ def read_ppm(data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
 
-def masked_copy(pixels: NDArray[np.uint8], masking: Masking, number: int) -> tuple[Ppm, Mask]:
+def masked_copy(pixels: NDArray[np.uint8], number: int) -> tuple[Ppm, Mask]:
     """Masked copy `number` of an image (0 is the image itself), and how visible each cell of the heat map is in it.
 
     Hidden pixels have the mean colour of the image. The cells are fp32 [MAP_SIDE, MAP_SIDE], from 0 to 1.
     """
     if number == 0:
         return Ppm(pixels), np.ones((MAP_SIDE, MAP_SIDE), np.float32)
-    mask, visible = _random(masking.grid, number - 1, *pixels.shape[:2])
+    mask, visible = _random(number - 1, *pixels.shape[:2])
     mean = np.array(cv2.mean(pixels)[:3], np.float32)
     copy = mean + (pixels - mean) * mask[:, :, np.newaxis]
     return Ppm(np.rint(copy).astype(np.uint8)), visible
 
 
-def _random(grid: int, number: int, height: int, width: int) -> tuple[Mask, Mask]:
-    """A mask of RISE: cells, half of them visible at random, enlarged bilinearly and shifted by up to one cell."""
+def _random(number: int, height: int, width: int) -> tuple[Mask, Mask]:
+    """A mask of RISE (Petsiuk et al. 2018), and how visible each cell of the heat map is.
+
+    Half of its GRID × GRID cells are visible, at random; they are enlarged bilinearly and shifted by up to one cell.
+    """
     generator = np.random.default_rng((SEED, number))
-    cell_height, cell_width = -(-height // grid), -(-width // grid)
-    cells = (generator.random((grid, grid)) < 0.5).astype(np.float32)
-    size = (grid + 1) * cell_width, (grid + 1) * cell_height
+    cell_height, cell_width = -(-height // GRID), -(-width // GRID)
+    cells = (generator.random((GRID, GRID)) < 0.5).astype(np.float32)
+    size = (GRID + 1) * cell_width, (GRID + 1) * cell_height
     large = cv2.resize(cells, size, interpolation=cv2.INTER_LINEAR)
     top, left = generator.integers(0, cell_height), generator.integers(0, cell_width)
     mask = np.ascontiguousarray(large[top : top + height, left : left + width], np.float32)

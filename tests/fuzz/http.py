@@ -108,7 +108,7 @@ REQUESTS = [
     _post("/predict", JSON, '{"images": [{"b64": "QUJD", "filename": "a\\u0041.jpg"}, {"b64": ""}]}'),
     _post("/predict", JSON, f'{{"inputs": "{IMAGE}", "parameters": {{"top_k": 1}}}}'),
     _post("/embed?encoding_format=base64", JSON, f'{{"images": [{{"b64": "{IMAGE}"}}]}}'),
-    _post("/explain?masks=9&grid=2&class_id=0", "image/png", "x"),
+    _post("/explain?masks=9&class_id=0", "image/png", "x"),
     _post("/predict?timeout=1.5&labels=a,b&threshold=0.1&frames=2&version=1&model=m", "image/png", "x"),
     _post(
         "/predict",

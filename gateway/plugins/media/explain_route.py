@@ -19,12 +19,14 @@ from gateway.errors import InternalError, InvalidParameter, TooManyFiles
 from gateway.inference.backend import named_class
 from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds
 from gateway.inference.result import Result
-from gateway.ingest.masking import DEFAULT_GRID, DEFAULT_MASKS, MAX_GRID, MIN_GRID, Masking
 from gateway.ingest.upload import Uploads
 from gateway.plugins.media.explaining import ExplainedResult, MaskedCopies
 from gateway.plugins.media.settings import MAX_MASKED_BYTES, MAX_MASKS
 
 router = APIRouter(tags=["classify"])
+
+DEFAULT_MASKS = 500
+"""Masks, if the request does not set their number."""
 
 
 class ExplainParameters(BaseModel):
@@ -38,8 +40,6 @@ class ExplainParameters(BaseModel):
     """The class to explain, instead of its label."""
     masks: Annotated[int, Field(ge=1)] = DEFAULT_MASKS
     """Masked copies to classify; more give a smoother map."""
-    grid: Annotated[int, Field(ge=MIN_GRID, le=MAX_GRID)] = DEFAULT_GRID
-    """Cells of a mask on each side."""
     model: ModelName = None
     """A model of `GET /models`; the default is a setting."""
     version: ModelVersion = None
@@ -117,8 +117,7 @@ async def _masked_copies(context: RequestContext, spec: RequestSpec, parameters:
     """How the image is masked, and the class to explain; raises InvalidParameter."""
     if parameters.label is not None and parameters.class_id is not None:
         raise InvalidParameter("'class_id': send it or 'label', not both.")
-    masking = Masking(parameters.grid, parameters.masks)
-    if masking.count > MAX_MASKS:
+    if parameters.masks > MAX_MASKS:
         sentence = f"'masks': an explanation has at most {MAX_MASKS:,} masks."
         raise InvalidParameter(sentence, limit="max_masks", value=MAX_MASKS)
     label, class_id = await named_class(
@@ -126,7 +125,7 @@ async def _masked_copies(context: RequestContext, spec: RequestSpec, parameters:
     )
     if label is not None and class_id is None:
         raise InvalidParameter(f"'label': several classes of {spec.model_name!r} have it: send 'class_id' instead.")
-    return MaskedCopies(masking, MAX_MASKED_BYTES, class_id)
+    return MaskedCopies(parameters.masks, MAX_MASKED_BYTES, class_id)
 
 
 async def _only_one(uploads: Uploads) -> Uploads:

@@ -22,7 +22,7 @@ from gateway.inference.result import Result, Row
 from gateway.ingest.decoders.worker import DecoderJob
 from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, memory_limit, shrunk_bytes
 from gateway.ingest.inspection import encoded, require_decoders
-from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, HeatMap, Masking
+from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, HeatMap, heat_values
 from gateway.ingest.resizing import TensorInput
 
 MAX_SIDE = 384
@@ -66,7 +66,7 @@ class ExplainedResult(Result):
 
 
 class MaskedCopies:
-    """Explains the score of a class: None is the top-1 class. See gateway.inference.request_spec.Expansion.
+    """Explains the score of a class by `masks` copies: None is the top-1 class. See request_spec.Expansion.
 
     TooCostly is the error of a file whose masked copies have more than `max_bytes` together.
     """
@@ -74,8 +74,8 @@ class MaskedCopies:
     has_lowest_priority = True
     native_only = "An explanation is available in the native format only."
 
-    def __init__(self, masking: Masking, max_bytes: int, class_id: int | None = None) -> None:
-        self.masking = masking
+    def __init__(self, masks: int, max_bytes: int, class_id: int | None = None) -> None:
+        self.masks = masks
         self.class_id = class_id
         self._max_bytes = max_bytes
 
@@ -100,17 +100,18 @@ class MaskedCopies:
         image.report(image, result)
 
     async def _explained(self, image: Image) -> Result:
-        masking, tools = self.masking, image.request.tools
+        tools = image.request.tools
         require_decoders(tools.policy)
         data = encoded(image.upload, image.info)
         size = await image.decoded_size(MAX_SIDE)
         # The masks cover the whole image, as large as a preprocessor makes it before the crop.
         whole = size.resize if isinstance(size, TensorInput) else size
         nbytes = shrunk_bytes(image.info, size)
-        if masking.total_bytes(image.info, size) > self._max_bytes:
+        total_bytes = (self.masks + 1) * nbytes
+        if total_bytes > self._max_bytes:
             raise TooCostly(
-                f"The masked images would have {masking.total_bytes(image.info, size):,} bytes, and "
-                f"{self._max_bytes:,} are allowed: ask for fewer masks or a smaller grid.",
+                f"The masked images would have {total_bytes:,} bytes, and {self._max_bytes:,} are allowed: ask for "
+                f"fewer masks.",
                 limit="max_masked_bytes",
                 value=self._max_bytes,
             )
@@ -118,11 +119,11 @@ class MaskedCopies:
         ppm, damaged = await tools.decoders.decode(data, image.info, whole, image.request.account)
         if damaged and image.spec.strict:
             raise DamagedImage
-        copies = Copies(image, ppm, size, masking)
-        for _ in range(masking.images):
+        copies = Copies(image, ppm, size)
+        for _ in range(self.masks + 1):
             await image.add(copies, nbytes, lambda _: scores.begin())
             # A model that fails, or a class that it does not have, costs one image.
-            await scores.wait(most_missing=masking.images - 1)
+            await scores.wait(most_missing=self.masks)
         values = await scores.wait(most_missing=0)
         heat = await copies.draw(values)
         assert scores.class_id is not None
@@ -135,7 +136,7 @@ class MaskedCopies:
             file.row,
             class_id=scores.class_id,
             score=float(values[0]),
-            masks=masking.count,
+            masks=self.masks,
             heat=heat,
         )
 
@@ -145,8 +146,8 @@ class Copies:
 
     is_open = True
 
-    def __init__(self, image: Image, ppm: bytes, size: Size, masking: Masking) -> None:
-        self._image, self._ppm, self._size, self._masking = image, ppm, size, masking
+    def __init__(self, image: Image, ppm: bytes, size: Size) -> None:
+        self._image, self._ppm, self._size = image, ppm, size
         self._visible: list[bytes] = []
         """For each copy so far, how visible each cell of the heat map is."""
 
@@ -157,18 +158,18 @@ class Copies:
         """The next copy, of which number 0 is the image itself; raises what `Decoders.decode` raises."""
         number, size = len(self._visible), self._size
         image_bytes = size.nbytes if isinstance(size, TensorInput) else len(self._ppm)
-        options = {"masking": self._masking, "number": number, "size": size}
+        options = {"number": number, "size": size}
         made = await self._run("mask", self._ppm, image_bytes + CELLS_BYTES, options)
         self._visible.append(made[-CELLS_BYTES:])
         return OpenedImage(number, 0.0, made[:-CELLS_BYTES])
 
     async def draw(self, scores: NDArray[np.float32]) -> HeatMap:
         """The heat map of a class with these scores, fp32 [images]; raises what `Decoders.decode` raises."""
-        shape = (self._masking.count, MAP_SIDE, MAP_SIDE)
+        shape = (len(scores) - 1, MAP_SIDE, MAP_SIDE)
         cells = np.frombuffer(b"".join(self._visible[1:]), np.float32)
         if cells.size != math.prod(shape):
             raise UndecodableImage  # the decoder was taken over
-        values = self._masking.values(scores[1:].astype(np.float64), cells.reshape(shape).astype(np.float64))
+        values = heat_values(scores[1:].astype(np.float64), cells.reshape(shape).astype(np.float64))
         if not np.isfinite(values).all():
             raise UndecodableImage
         width, height = map(int, self._ppm.split(b"\n", 2)[1].split())
@@ -192,9 +193,9 @@ class MaskScores:
     """
 
     def __init__(self, copies: MaskedCopies) -> None:
-        self._scores: NDArray[np.float32] = np.zeros(copies.masking.images, np.float32)
+        self._scores: NDArray[np.float32] = np.zeros(copies.masks + 1, np.float32)
         self._begun = 0
-        self._missing = copies.masking.images
+        self._missing = copies.masks + 1
         self._error: GatewayError | None = None
         self._changed = asyncio.Event()
         self.class_id = copies.class_id

@@ -10,7 +10,7 @@ MAX_FRAMES = 1_000
 MAX_MASKS = 2_000
 """Masked copies of an image in one explanation: the map of RISE barely changes beyond."""
 MAX_MASKED_BYTES = GIB
-"""Bytes of the masked copies of one explanation; ask for fewer masks or a smaller grid."""
+"""Bytes of the masked copies of one explanation; ask for fewer masks."""
 
 
 class MediaSettings(Section):

@@ -6,15 +6,15 @@ import pytest
 
 from gateway.decoder.decoding import Ppm
 from gateway.decoder.masking import masked_copy, overlay_of, read_ppm
-from gateway.ingest.masking import MAP_SIDE, Masking
+from gateway.ingest.masking import MAP_SIDE, heat_values
 
-HEIGHT, WIDTH, GRID = 40, 80, 4
+HEIGHT, WIDTH = 40, 80
 PIXELS = np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 
 
-def copies(masking: Masking) -> tuple[list[np.ndarray], np.ndarray]:
+def copies(masks: int) -> tuple[list[np.ndarray], np.ndarray]:
     """The pixels of all images, and how visible each cell is in the masked ones."""
-    made = [masked_copy(PIXELS, masking, number) for number in range(masking.images)]
+    made = [masked_copy(PIXELS, number) for number in range(masks + 1)]
     return [copy.pixels for copy, _ in made], np.stack([visible for _, visible in made[1:]]).astype(np.float64)
 
 
@@ -23,19 +23,17 @@ def test_image_is_read_back():
 
 
 def test_first_copy_is_the_image_itself_and_each_number_has_its_mask():
-    masking = Masking(GRID, 3)
-    first, *others = copies(masking)[0]
+    first, *others = copies(3)[0]
     assert np.array_equal(first, PIXELS)
     assert len(others) == 3
     assert all((each != first).any() for each in others)
-    assert np.array_equal(others[2], masked_copy(PIXELS, masking, 3)[0].pixels)
+    assert np.array_equal(others[2], masked_copy(PIXELS, 3)[0].pixels)
 
 
 def test_map_is_the_difference_of_mean_scores():
     """The score falls by 1 where the centre is hidden."""
-    masking = Masking(GRID, 60)
-    visible = copies(masking)[1]
-    values = masking.values(visible[:, MAP_SIDE // 2, MAP_SIDE // 2], visible)
+    visible = copies(200)[1]
+    values = heat_values(visible[:, MAP_SIDE // 2, MAP_SIDE // 2], visible)
     assert values.shape == (MAP_SIDE, MAP_SIDE)
     assert values[MAP_SIDE // 2, MAP_SIDE // 2] > max(0.9 * values.max(), 0.3)
     shown, hidden = visible[:, 0, 0], 1 - visible[:, 0, 0]

@@ -132,7 +132,7 @@ def test_streams_and_heat_maps_have_the_own_classes(server, tmp_path):
                 answer = json.loads(stream.recv(60))
                 for part in (answer, answer["sequence"]):
                     assert {each["label"] for each in part["predictions"]} == OWN_LABELS
-        options = {"version": OWN, "masks": 25, "grid": 4, "label": "red"}
+        options = {"version": OWN, "masks": 25, "label": "red"}
         explained = httpx.post(f"{service.url}/explain", files={"file": photo("cat")}, params=options, timeout=60)
         assert explained.status_code == 200, explained.text
         assert explained.json()["explanation"]["label"] == "red"

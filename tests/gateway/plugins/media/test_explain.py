@@ -98,8 +98,6 @@ def test_request_that_cannot_be_explained_costs_at_most_one_image(answer, settin
         ({"class_id": 4}, 422, "the classes 0 to 3"),
         ({"class_id": 1, "label": "twin"}, 422, "not both"),
         ({"method": "occlusion"}, 422, "not a parameter of this request"),
-        ({"grid": 1}, 422, "'grid'"),
-        ({"grid": 33}, 422, "'grid'"),
         ({"masks": 0}, 422, "'masks'"),
         ({"top_k": 5}, 422, "not a parameter of this request"),
         ({"model": "none"}, 404, "no such model"),

@@ -21,7 +21,6 @@ from gateway.errors import (
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Row, Selection
 from gateway.inference.service import Observers
-from gateway.ingest.masking import Masking
 from gateway.ingest.upload import Upload
 from gateway.limits.admission import Admission
 from gateway.plugins.media.explaining import MaskedCopies
@@ -127,7 +126,7 @@ def test_shadows_get_their_shares(loop, shares, throws, versions):
         (query(), replace(CAT, model_version="2")),
         (RequestSpec("other", "", None, 30, "r"), None),
         (RequestSpec("m", "", Selection(labels=("cat",)), 30, "r"), None),
-        (RequestSpec("m", "", None, 30, "r", expansion=MaskedCopies(Masking(8, 5), 2**20)), None),
+        (RequestSpec("m", "", None, 30, "r", expansion=MaskedCopies(5, 2**20)), None),
         (query(), Row(error=UndecodableImage(), model_version="1")),
         (query(), Row(model_version="1")),
         (query(), Row(error=ImageCrashedModel())),
