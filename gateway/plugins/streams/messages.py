@@ -112,4 +112,4 @@ def fault(error: GatewayError | None) -> dict[str, str] | None:
 
 def error_message(error: GatewayError) -> bytes:
     """The message with an error on an open WebSocket."""
-    return to_json({"type": "error", "error": {"code": error.code, "message": error.message}})
+    return to_json({"type": "error", "error": fault(error)})

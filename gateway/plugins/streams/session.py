@@ -227,12 +227,11 @@ class StreamSession(WaitingClient):
         self._active_at = self._loop.time()
         frame = StreamFrame(self._number, data, time.perf_counter(), self._loop.create_future())
         self._number += 1
-        if self._parameters.drop is Drop.NEVER:
-            await self._wait_for_place(len(data))
         self._waiting.append(frame)
         dropped = 0
+        most_waiting = FRAMES_WAITING + 1 if self._parameters.drop is Drop.NEVER else FRAMES_WAITING
         # While the upload buffer is full, only the newest frame is kept, which matters most for a camera, or none.
-        for most in (FRAMES_WAITING, 1, 0):
+        for most in (most_waiting, 1, 0):
             while len(self._waiting) > most:
                 self._waiting.popleft()
                 dropped += 1
@@ -248,19 +247,9 @@ class StreamSession(WaitingClient):
             self.stats.dropped_since_result += dropped
             metrics.STREAM_FRAMES.labels("dropped").inc(dropped)
             self._slow_down(DROPPED_PER_SECOND, dropped)
-
-    async def _wait_for_place(self, nbytes: int) -> None:
-        """Wait until one more frame may wait; no more messages are read meanwhile."""
-        self._pending_bytes += nbytes
-        try:
-            self._count_bytes()
-            while len(self._waiting) >= FRAMES_WAITING:
-                self._changed.clear()
-                await self._changed.wait()
-        except Overloaded:
-            pass  # the oldest frames are dropped
-        finally:
-            self._pending_bytes -= nbytes
+        while len(self._waiting) > FRAMES_WAITING:  # no more messages are read meanwhile
+            self._changed.clear()
+            await self._changed.wait()
 
     def _count_bytes(self) -> None:
         self._buffer.hold(sum(len(frame.data) for frame in self._waiting) + self._pending_bytes)

@@ -7,14 +7,12 @@ from typing import Any
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
-from websockets.http11 import Response
 from websockets.protocol import CONNECTING, OPEN, State
 from websockets.server import ServerProtocol
 
-from gateway.errors import MAX_MESSAGE_BYTES, Overloaded
+from gateway.errors import Overloaded
 from gateway.limits.pools import PoolClient, PoolLease
 from gateway.server.connection import Connection, Needs, Phase, error_response
-from gateway.values.validation import shortened
 
 MAX_FRAGMENTS = 1_024
 """Frames in which one message may come; empty ones would cost memory that no size bounds."""
@@ -24,14 +22,6 @@ NORMAL, INVALID_DATA, POLICY, INTERNAL, GOING_DOWN, TRY_AGAIN = 1000, 1007, 1008
 """Close codes of IANA's registry; GOING_DOWN is "Service Restart"."""
 NO_ROOM = 4503
 """The close code that the application sees, and not the client, when the client's messages took too much memory."""
-
-
-class Handshake(ServerProtocol):
-    """Repeats only the beginning of a client's text."""
-
-    def reject(self, status: int, text: str) -> Response:
-        """The response to a handshake that fails; see ServerProtocol."""
-        return super().reject(status, shortened(text, MAX_MESSAGE_BYTES))
 
 
 class StreamProtocol(WebSocketsSansIOProtocol, PoolClient):
@@ -57,7 +47,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, PoolClient):
         self._receives = self._discards = False
 
     def _parser(self, state: State) -> ServerProtocol:
-        return Handshake(state=state, max_size=self.config.ws_max_size, logger=self.logger)
+        return ServerProtocol(state=state, max_size=self.config.ws_max_size, logger=self.logger)
 
     @property
     def parses(self) -> bool:
