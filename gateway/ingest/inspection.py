@@ -12,7 +12,6 @@ from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, TruncatedImag
 from gateway.ingest.formats import jpeg, png
 from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, Size, accepted_formats, shrunk_bytes
 from gateway.ingest.upload import Limits, Upload
-from gateway.values.quantities import pixels_beyond
 from gateway.values.variables import DecodeMode, variable
 
 if TYPE_CHECKING:
@@ -111,12 +110,12 @@ def check_size(info: Header, limits: Limits) -> None:
             value=MAX_IMAGE_SIDE,
         )
     if width * height > limits.max_image_pixels:
-        value = limits.max_image_pixels
-        size, most = pixels_beyond(width * height, value)
+        most = limits.max_image_pixels
         raise ImageTooLarge(
-            f"The image has {size} ({width} × {height}); at most {most} are allowed: scale it down.",
+            f"The image has {width * height:,} pixels ({width} × {height}); at most {most:,} are allowed: "
+            "scale it down.",
             limit="max_image_pixels",
-            value=value,
+            value=most,
         )
 
 

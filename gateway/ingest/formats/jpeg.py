@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from gateway.errors import ImageError, InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats.shared import Steps, exif_orientation, too_many_parts, xmp_orientation
 from gateway.ingest.image_formats import Header, ImageFormat, upright
-from gateway.values import quantities
 
 MOST_SCANNED_PIXELS = 1_000_000_000
 """Pixels × scans: each scan visits every pixel, at 0.5 ns a pixel, and may have only 15 bytes."""
@@ -145,7 +144,7 @@ def _check_scans(data: bytes, position: int, pixels: int, steps: Steps) -> int:
     while True:
         scans += marker == _START_OF_SCAN
         if scans > most:
-            raise TooCostly(f"The JPEG has more than {most} scans, too many for {quantities.pixels(pixels)}.")
+            raise TooCostly(f"The JPEG has more than {most} scans, too many for {pixels:,} pixels.")
         match = _MARKER_AFTER_SCAN.search(data, _segment_end(data, end) if marker not in _STANDALONE else end)
         if match is None:
             return scans

@@ -196,7 +196,7 @@ def test_upload_limits_apply(in_binary):
             yield json.dumps(in_json(b"x" * 3_000)).encode()
 
         assert refused(PNG, PNG, PNG) == (413, "The request has more than 2 files: send them in several requests.")
-        assert refused(b"x" * 3_000) == (413, "The request has more than 2 kB: send fewer or smaller files.")
+        assert refused(b"x" * 3_000) == (413, "The request has more than 2,000 bytes: send fewer or smaller files.")
         assert refusal(client.post(INFER, content=unannounced())) == refused(b"x" * 3_000)
         assert refused(large) == (413, "The file has more than 200 bytes: scale the image down.")
         assert result(ask(client, PNG, large)).as_numpy("STATUS").tolist() == [b"ok", b"file_too_large"]

@@ -158,7 +158,7 @@ def test_image_beyond_a_limit_is_told_its_size_and_what_to_do():
     with pytest.raises(ImageTooLarge) as caught:
         check_size(Header(ImageFormat.JPEG, 12_000, 9_000), limits(max_image_pixels=50_000_000))
     assert caught.value.message == (
-        "The image has 108 megapixels (12000 × 9000); at most 50 are allowed: scale it down."
+        "The image has 108,000,000 pixels (12000 × 9000); at most 50,000,000 are allowed: scale it down."
     )
     with pytest.raises(ImageTooLarge) as caught:
         check_size(Header(ImageFormat.JPEG, 20_000, 10), LIMITS)

@@ -29,7 +29,7 @@ def test_model_is_loaded_for_the_address_of_a_client_without_a_key():
     clients = []
 
     class Loader:
-        async def loaded(self, model_name, model_version, deadline, client="") -> None:
+        async def loaded(self, model_name, deadline, client="") -> None:
             clients.append(client)
 
     backend = StubBackend()
