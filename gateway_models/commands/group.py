@@ -1,13 +1,11 @@
 """`gateway model`: the group of commands, and their shared options and functions."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gateway.command_line.terminal import print_status
-from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 
 model_app = typer.Typer(
     help="Models: from a trained network to Triton's model repository.",
@@ -16,20 +14,7 @@ model_app = typer.Typer(
 )
 
 
-def _names(context: typer.Context, incomplete: str) -> list[str]:
-    """Shell completion: the models of the repository on the command line, or of the default one."""
-    from gateway_models.repository.entry import entry_names
-
-    repository = context.params.get("model_repository") or DEFAULT_MODEL_REPOSITORY
-    return [name for name in entry_names(Path(repository)) if name.startswith(incomplete)]
-
-
-Name = Annotated[
-    str,
-    typer.Argument(
-        help="The model's name, as `gateway model list` shows it.", show_default=False, autocompletion=_names
-    ),
-]
+Name = Annotated[str, typer.Argument(help="The model's name, as `gateway model list` shows it.", show_default=False)]
 
 
 def reload(address: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:

@@ -97,30 +97,17 @@ def export(
             show_default=False,
         ),
     ] = None,
-    image_url: Annotated[
-        str | None,
-        typer.Option(
-            "--image-url",
-            metavar="URL",
-            help="URL of the log's images, such as s3://bucket/log; none is copied.",
-            show_default=False,
-        ),
-    ] = None,
-    *,
-    unlabelled: Annotated[bool, typer.Option("--unlabelled", help="Only images without feedback.")] = False,
 ) -> None:
-    """Write logged results to a folder to be labelled: the images, and tasks for Label Studio."""
-    if random is not None and (unlabelled or most_uncertain is not None):
-        raise typer.BadParameter(
-            "not with --unlabelled or --most-uncertain, which prefer images", param_hint="--random"
-        )
+    """Write logged results without feedback to a folder: the images, and tasks for Label Studio."""
+    if random is not None and most_uncertain is not None:
+        raise typer.BadParameter("not with --most-uncertain, which prefers images", param_hint="--random")
     source = log_url(log)
     from gateway_models.predictions.labels import ExportSelection
     from gateway_models.predictions.labels import export as run
     from gateway_models.predictions.reader import LogReader
 
-    wanted = ExportSelection(model, since(days), unlabelled, most_uncertain, random)
-    count = run(LogReader(source), folder, wanted, image_url=image_url)
+    wanted = ExportSelection(model, since(days), most_uncertain, random)
+    count = run(LogReader(source), folder, wanted)
     emit(f"{folder}: {count} images to label")
 
 

@@ -53,10 +53,6 @@ _COLUMNS = (
 Values = NDArray[Any]
 
 
-class TooFewImages(LogUnavailable):
-    """The log has too few images to tell drift from chance."""
-
-
 @dataclass(frozen=True, slots=True)
 class WindowSample:
     """The known values of each property of some images: [images]."""
@@ -93,11 +89,11 @@ def sample_of(images: Sequence[Mapping[str, Any]], labels: Mapping[str, str] | N
 
 
 def compare(reference: WindowSample, window: WindowSample) -> list[Shift]:
-    """Compare each property that enough images of both sides have; raises TooFewImages if there is none."""
+    """Compare each property that enough images of both sides have; raises LogUnavailable if there is none."""
     known = {name: (reference.values[name], window.values[name]) for name in PROPERTIES}
     known = {name: sides for name, sides in known.items() if min(map(len, sides)) >= LEAST_IMAGES}
     if not known:
-        raise TooFewImages(
+        raise LogUnavailable(
             f"the reference has {reference.images} images and the window {window.images}, each of another request, and "
             f"each side needs {LEAST_IMAGES}: log a larger share ({variable('log_predictions_share')}), or compare "
             "more days"
@@ -144,13 +140,13 @@ def psi(reference: Values, window: Values) -> float:
 
 
 def version_in(log: "LogReader", model: str, since: datetime | None, until: datetime | None) -> str:
-    """The version that most random rows of a period have; raises TooFewImages if there are none."""
+    """The version that most random rows of a period have; raises LogUnavailable if there are none."""
     found: Counter[str] = Counter()
     for table in log.tables(model=model, since=since, until=until, columns=["version", "reasons", "error"]):
         found.update(row["version"] for row in table.to_pylist() if _is_random(row) and row["version"])
     if not found:
         hint = f"compare more days, or log a larger share ({variable('log_predictions_share')})"
-        raise TooFewImages(f"{log.url} has no random rows of {model} in this time: {hint}")
+        raise LogUnavailable(f"{log.url} has no random rows of {model} in this time: {hint}")
     return found.most_common(1)[0][0]
 
 

@@ -35,12 +35,10 @@ class LabelsUnusable(UserError):
 
 @dataclass(frozen=True, slots=True)
 class ExportSelection:
-    """Which results to export, each image once; at most one of `uncertain` and `drawn`."""
+    """Which results without feedback to export, each image once; at most one of `uncertain` and `drawn`."""
 
     model: str | None = None
     since: datetime | None = None
-    unlabelled: bool = False
-    """Only images without feedback."""
     uncertain: int | None = None
     """This many images whose two best scores differ least."""
     drawn: int | None = None
@@ -57,7 +55,7 @@ def choose(log: LogReader, wanted: ExportSelection) -> list[Row]:
     elif wanted.uncertain is not None:
         # A result with one class has no margin, and is certain.
         rows.sort(key=lambda row: 1.0 if row["margin"] is None else row["margin"])
-    known = log.labels() if wanted.unlabelled or wanted.drawn is not None else {}
+    known = log.labels()
     labelled = {
         row["sha256"] for row in rows if (given := known.get(key_of(row))) and (wanted.drawn is None or given["drawn"])
     }
@@ -69,11 +67,8 @@ def choose(log: LogReader, wanted: ExportSelection) -> list[Row]:
     return [{**row, "drawn": wanted.drawn is not None} for row in list(once.values())[:count]]
 
 
-def export(log: LogReader, folder: Path, wanted: ExportSelection, *, image_url: str | None = None) -> int:
-    """Write the folder, which must be missing or empty; returns the number of images. Raises LabelsUnusable.
-
-    With `image_url` the images stay in the log, and are named by that URL and their path in the log.
-    """
+def export(log: LogReader, folder: Path, wanted: ExportSelection) -> int:
+    """Write the folder, which must be missing or empty; returns the number of images. Raises LabelsUnusable."""
     rows = choose(log, wanted)
     if not rows:
         raise LabelsUnusable(
@@ -83,12 +78,7 @@ def export(log: LogReader, folder: Path, wanted: ExportSelection, *, image_url: 
     if folder.exists() and any(folder.iterdir()):
         raise LabelsUnusable(f"{folder} is not empty: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    if image_url is None:
-        copied = (_copy_image(log, row, folder) for row in rows)
-        urls = [path and f"{LOCAL_FILES}{path}" for path in copied]
-    else:
-        urls = [row["image"] and f"{image_url.rstrip('/')}/{row['image']}" for row in rows]
-    tasks = [_task(row, url) for row, url in zip(rows, urls, strict=True)]
+    tasks = [_task(row, _copy_image(log, row, folder)) for row in rows]
     (folder / TASKS).write_text(json.dumps(tasks, indent=1), encoding="utf-8")
     labels = sorted({label for row in rows for label in row["labels"]})
     (folder / INTERFACE).write_text(interface(labels), encoding="utf-8")
@@ -118,7 +108,7 @@ def _copy_image(log: LogReader, row: Row, folder: Path) -> str | None:
     return path
 
 
-def _task(row: Row, url: str | None) -> dict[str, object]:
+def _task(row: Row, image: str | None) -> dict[str, object]:
     result = {
         "id": row["sha256"][:10],
         "from_name": CHOICE,
@@ -128,7 +118,7 @@ def _task(row: Row, url: str | None) -> dict[str, object]:
     }
     return {
         "data": {
-            "image": url or "",
+            "image": f"{LOCAL_FILES}{image}" if image else "",
             **{name: row[name] for name in ("request_id", "index", "model", "sha256", "drawn")},
         },
         "predictions": [

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from gateway.values.safe_path import UnsafePath
@@ -18,6 +19,7 @@ from gateway_models.predictions.store import LogUnavailable, Store
 Row = dict[str, Any]
 MAX_ROWS = 1_000_000
 """Limit of the rows of one file, and of all results in memory, which take some 2 GB."""
+REQUIRED = frozenset({"time", "request_id", "index", "model", "reasons", "sha256"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,7 @@ class LogReader:
             if 1 <= version <= SCHEMA_VERSION:
                 _check_count(file.count_rows())
                 table = file.to_table(schema=schema, columns=columns and list(columns), filter=times)
-                table.validate(full=True)  # also whether texts are UTF-8
+                _check(table)
                 return table
         except FileNotFoundError:
             raise
@@ -175,6 +177,19 @@ class LogReader:
 def _check_count(rows: int) -> None:
     if rows > MAX_ROWS:
         raise ValueError(f"has more than {MAX_ROWS:,} rows")
+
+
+def _check(table: pa.Table) -> None:
+    """Raise ValueError if a row lacks a required column, or has no valid time or text."""
+    table.validate(full=True)  # also whether texts are UTF-8
+    if missing := [name for name in table.column_names if name in REQUIRED and table[name].null_count]:
+        raise ValueError(f"a row has no {missing[0]}")
+    if "time" in table.column_names:
+        pc.min_max(table["time"]).as_py()  # Python's datetime ends with the year 9999
+    answers = [table[name] for name in ("labels", "class_ids", "scores") if name in table.column_names]
+    sizes = [pc.fill_null(pc.list_value_length(column), 0) for column in answers]
+    if any(size != sizes[0] for size in sizes) or any(pc.list_flatten(column).null_count for column in answers):
+        raise ValueError("a row has not one label, class and score for each of its best classes")
 
 
 def key_of(row: Row) -> tuple[str, int, str]:

@@ -62,11 +62,6 @@ class Comparison:
         """The largest difference of a probability."""
         return _largest(self.served - self.expected)
 
-    @property
-    def mean(self) -> float:
-        """The mean absolute difference of all probabilities."""
-        return float(np.abs(self.served - self.expected).mean())
-
     def from_stage(self, stage: str) -> float:
         """The largest difference of a probability that comes from one stage."""
         return _largest(self.stages[stage])
@@ -90,11 +85,6 @@ class Parity:
     def largest(self) -> float:
         """The largest difference of a probability in any image; 0 if there are no images."""
         return max((each.largest for each in self.comparisons), default=0.0)
-
-    @property
-    def mean(self) -> float:
-        """The mean of the images' means."""
-        return sum(each.mean for each in self.comparisons) / max(1, len(self.comparisons))
 
     @property
     def embeddings(self) -> Sequence[tuple[Probabilities, Probabilities]]:

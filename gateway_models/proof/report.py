@@ -34,13 +34,12 @@ def parity_report(parity: Parity, labels: Sequence[str], tolerance: float) -> Re
         expected = "the same" if each.same_top1 else _top(each.expected, labels)
         stages = [f"{each.from_stage(stage):.1e}" for stage in STAGES]
         served = _top(each.served, labels)
-        rows.append((_name(each.path), served, expected, f"{each.largest:.1e}", f"{each.mean:.1e}", *stages))
+        rows.append((_name(each.path), served, expected, f"{each.largest:.1e}", *stages))
     facts = {
         "reference": reference(),
         "images": str(len(parity.comparisons)),
         "same top-1": f"{100 * parity.top1_agreement:.4g} %",
         "max difference": f"{parity.largest:.1e} of a probability, {tolerance:g} allowed",
-        "mean difference": f"{parity.mean:.1e}",
     }
     facts["from"] = ", ".join(f"{stage} {parity.from_stage(stage):.1e}" for stage in STAGES)
     if parity.embeddings:
@@ -49,7 +48,7 @@ def parity_report(parity: Parity, labels: Sequence[str], tolerance: float) -> Re
         facts["embeddings"] = f"{size} numbers, cosine {cosine:.7f} at least, max difference {most:.1e}"
     if parity.on_gpu:
         facts["on a GPU"] = TF32
-    columns = ("image", "served", "expected", "max", "mean", *STAGES)
+    columns = ("image", "served", "expected", "max", *STAGES)
     return Report(columns, rows, reasons(parity.refused), facts, _cause(parity, tolerance), parity.holds(tolerance))
 
 

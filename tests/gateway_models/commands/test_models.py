@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from gateway.command_line.main import app, main
+from gateway.command_line.main import main
 from gateway.command_line.terminal import print_status
 from gateway.errors import UserError
-from gateway.triton.configs import ModelConfig, read_model_config
+from gateway.triton.configs import ModelConfig, ModelInstanceGroup, read_model_config
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway_models.blocking_triton import TritonRefused
 from gateway_models.commands.group import explain_how_to_load
@@ -58,6 +58,8 @@ def test_options_reach_the_configuration_files(add, tmp_path):
     sizes = [32, 64, 128, 256, 512, 1024]
     add(
         "--instances=3",
+        "--gpus=0,1",
+        "--no-cache",
         f"--preferred={','.join(map(str, sizes))}",
         "--max-batch-size=4096",
         "--queue-delay-us=100",
@@ -67,7 +69,11 @@ def test_options_reach_the_configuration_files(add, tmp_path):
     preprocessor = config_of(tmp_path / "models", "head_preprocessor")
     assert preprocessor.parameters["resize_library"].string_value == entry.preprocessing.resize_library == "torch"
     config = config_of(tmp_path / "models", "head_classifier")
-    assert config.instance_group[0].count == 3
+    (group,) = config.instance_group
+    assert (group.kind, group.count, list(group.gpus)) == (ModelInstanceGroup.KIND_GPU, 3, [0, 1])
+    assert not config_of(tmp_path / "models", "head").response_cache.enable
+    # A warmup of 1,024 images would hold up every start.
+    assert [warmup.batch_size for warmup in config.model_warmup] == [1, 32]
     assert config.max_batch_size == 4096
     assert list(config.dynamic_batching.preferred_batch_size) == sizes
     assert config.dynamic_batching.max_queue_delay_microseconds == 100
@@ -225,20 +231,6 @@ def test_failed_version_leaves_the_model_unchanged(own_head, tmp_path, monkeypat
     gateway("model", "add", second, "--name=head", "--version=2", f"--model-repository={own_head}", code=130)
     assert files() == before
     assert sorted(path.name for path in own_head.iterdir()) == ["head", "head_classifier", "head_preprocessor"]
-
-
-def test_shell_completion_lists_models_and_versions(own_head):
-    def completed(words: str) -> list[str]:
-        variables = {
-            "_GATEWAY_COMPLETE": "complete_bash",
-            "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(len(words.split(" ")) - 1),
-        }
-        return CliRunner().invoke(app, [], prog_name="gateway", env=variables).output.split()
-
-    assert completed(f"gateway model show --model-repository {own_head} he") == ["head"]
-    assert completed(f"gateway model verify --model-repository {own_head} ta") == []
 
 
 def test_help_has_twelve_options_and_help_all_the_others():

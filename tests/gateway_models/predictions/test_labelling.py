@@ -48,9 +48,9 @@ def test_most_uncertain_come_first_and_each_image_once(tmp_path):
     again = a_row(1, 0.2, request_id="again")
     alone = {**a_row(7), "margin": None, "labels": ["cat"], "class_ids": [0], "scores": [0.4]}
     log = log_of(tmp_path, [alone, again, *known], [label_of(3)])
-    assert chosen(log, uncertain=3) == [1, 3, 5]
-    assert chosen(log, uncertain=9, unlabelled=True) == [1, 5, 9, 7]
-    assert sorted(chosen(log)) == [1, 3, 5, 7, 9]
+    assert chosen(log, uncertain=3) == [1, 5, 9]
+    assert chosen(log, uncertain=9) == [1, 5, 9, 7]
+    assert sorted(chosen(log)) == [1, 5, 7, 9]
 
 
 def test_random_images_have_no_preference(tmp_path):
@@ -121,7 +121,7 @@ def test_circle_of_export_import_and_evaluation(circle):
     """The most uncertain images are exported, labelled, sent back, and evaluated."""
     client, log, folder = circle
     out = folder / "out"
-    options = ("--log", log, "--unlabelled", "--most-uncertain")
+    options = ("--log", log, "--most-uncertain")
     assert "2 images to label" in gateway("predictions", "export", out, *options, 2).output
     tasks = json.loads((out / "label-studio.json").read_text())
     labels = {"r1": "class 0", "r5": "class 1"}
@@ -139,6 +139,7 @@ def test_circle_of_export_import_and_evaluation(circle):
     assert "50.0 % (9.5 to 90.5)" in printed
     gateway("model", "evaluate", "ensemble_model", "--log", log, "--version", 7, code=1)
     gateway("model", "evaluate", "ensemble_model", "--log", log, folder, code=2)
+    gateway("predictions", "export", folder / "x", "--log", log, "--random", 1, "--most-uncertain", 1, code=2)
     other, digest = rows(log)[1:], rows(log)[0]["sha256"]
     printed = gateway("predictions", "forget", digest.upper(), "--log", log).output
     assert "1 rows, 0 feedbacks, 1 image files" in printed
@@ -201,18 +202,6 @@ def test_label_studio_gets_tasks_and_its_export_comes_back(circle):
     assert "and labelled at random  2: " in gateway("model", "evaluate", "ensemble_model", "--log", log).output
 
 
-def test_images_stay_in_a_log_that_label_studio_reads(circle):
-    _, log, folder = circle
-    options = ("--log", log, "--image-url", "s3://bucket/log/")
-    gateway("predictions", "export", folder / "out", *options)
-    tasks = json.loads((folder / "out" / "label-studio.json").read_text())
-    images = {task["data"]["image"].removeprefix("s3://bucket/log/") for task in tasks}
-    assert len(images) == 5
-    assert all((log / image).is_file() for image in images)
-    assert not (folder / "out" / "images").exists()
-    gateway("predictions", "export", folder / "x", "--log", log, "--random", 1, "--unlabelled", code=2)
-
-
 TASK = {
     "annotations": [{"result": [{"from_name": "choice", "value": {"choices": ["zebra"]}}]}],
     "data": {"request_id": "r1", "index": 0, "model": "ensemble_model"},
@@ -256,6 +245,22 @@ def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
     with pytest.raises(LogUnavailable, match="whose image is not one of the log's"):
         export(log, tmp_path / "out", ExportSelection())
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ({"sha256": None}, "a row has no sha256"),
+        *(({"labels": labels}, "has not one label, class and score") for labels in (None, [None, None], ["cat"])),
+        ({"time": 2**60}, "date value out of range"),
+    ],
+    ids=repr,
+)
+def test_damaged_row_is_refused_with_its_file(tmp_path, members, reason):
+    log = log_of(tmp_path / "log", [a_row(1, **members)])
+    with pytest.raises(LogUnavailable, match=rf"\.parquet cannot be read: .*{reason}"):
+        export(log, tmp_path / "out", ExportSelection())
+    assert not (tmp_path / "out").exists()
 
 
 def test_results_beyond_the_memory_are_refused(tmp_path, monkeypatch):

@@ -14,7 +14,6 @@ from gateway_models.predictions.live_drift import (
     bin_names,
     read_reference,
 )
-from gateway_models.predictions.store import LogUnavailable
 from tests.doubles.backend import PNG
 from tests.gateway_models.predictions.logged import logging_service, scores_backend, send
 
@@ -54,15 +53,6 @@ def test_reference_survives_its_text():
     # Classes that share a label are counted separately.
     reference = reference_of(answered(labels={"0": "crane", "1": "crane"}))
     assert [label for label, _ in reference.classes.values()] == ["crane (0)", "crane (1)"]
-
-
-@pytest.mark.parametrize("count", [STORED_IMAGES - 1, STORED_IMAGES])
-def test_reference_needs_images(count):
-    if count < STORED_IMAGES:
-        with pytest.raises(LogUnavailable, match=f"from {STORED_IMAGES} images at least, and there are {count}"):
-            reference_of(answered(count))
-    else:
-        assert reference_of(answered(count)).images == count
 
 
 SHORT = '{"images": 1, "score": [1], "entropy": [1], "class": {}}'

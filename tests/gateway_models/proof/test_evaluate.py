@@ -120,6 +120,6 @@ def test_options_that_would_have_no_effect_are_refused(options):
     assert re.search("(is|are) for (--log|DATA)", usage_error("model", "evaluate", "head", *options))
 
 
-@pytest.mark.parametrize(("classes", "shown"), [(1, (1,)), (3, (1,)), (5, (1,)), (6, (1, 5)), (1000, (1, 5))])
+@pytest.mark.parametrize(("classes", "shown"), [(5, (1,)), (6, (1, 5))])
 def test_rank_that_is_always_hit_is_not_shown(classes, shown):
     assert ranks(classes) == shown

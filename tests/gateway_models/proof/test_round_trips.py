@@ -329,7 +329,7 @@ def test_parity_names_the_stage_that_was_changed(server, repository, serves, pho
         config.write_text(config.read_text().replace('"bicubic"', '"nearest"'))
         served.triton.load(served.entry.preprocessor)
         wrong = gateway("model", "verify", served.name, tmp_path, *options, code=1).output
-    assert "same top-1       100 %" in right
+    assert "same top-1      100 %" in right
     assert "the served answers are the original's" in right
     assert "most comes from resize" in wrong
 

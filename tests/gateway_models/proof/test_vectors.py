@@ -95,7 +95,7 @@ def test_served_embeddings_equal_the_eager_networks(name, client, repository, ne
 def test_parity_compares_embeddings_with_the_original(server, repository, photos):
     options = ("--triton", server.url, "--model-repository", repository)
     output = gateway("model", "verify", EAGER, photos, *options).output
-    assert "embeddings       1024 numbers, cosine 1.0000000 at least" in output
+    assert "embeddings      1024 numbers, cosine 1.0000000 at least" in output
 
 
 def hits(name: str, server: EmbeddedTriton) -> int:

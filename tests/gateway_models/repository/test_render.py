@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from gateway.triton.configs import parameters
 from gateway.triton.contract import (
@@ -56,20 +56,18 @@ def test_ensemble_has_parameters_for_the_gateway():
     ]
 
 
-def test_description_is_a_parameter_of_its_version():
-    one = entry(description='A "head" \\ é').versions[1]
-    texts = render(Entry("head", {1: one, 2: entry().versions[1]}, rollout=Rollout({"2": 100})))
-    written = {name: parameters(config(text)).get(DESCRIPTION_PARAMETER) for name, text in texts.items()}
-    assert {name: text for name, text in written.items() if text} == {"head.v1": 'A "head" \\ é'}
-
-
-def test_reference_of_drift_is_a_parameter_of_its_version():
+def test_description_and_reference_of_drift_are_parameters_of_their_version():
     """Also with characters that Triton's text format escapes."""
-    one = entry().versions[1]
+    one = entry(description='A "head" \\ é').versions[1]
     text = json.dumps({"class": {"0": ['a "cat"\\ é $model %s', 0.5]}})
-    texts = render(Entry("head", {1: one, 2: replace(one, drift_reference=text)}, rollout=Rollout({"2": 100})))
-    written = {name: parameters(config(texts[name])).get(DRIFT_REFERENCE_PARAMETER) for name in texts}
-    assert {name: given for name, given in written.items() if given is not None} == {"head": text, "head.v2": text}
+    versions = {1: one, 2: replace(entry().versions[1], drift_reference=text)}
+    texts = render(Entry("head", versions, rollout=Rollout({"2": 100})))
+    for parameter, expected in (
+        (DESCRIPTION_PARAMETER, {"head.v1": 'A "head" \\ é'}),
+        (DRIFT_REFERENCE_PARAMETER, {"head": text, "head.v2": text}),
+    ):
+        written = {name: parameters(config(texts[name])).get(parameter) for name in texts}
+        assert {name: given for name, given in written.items() if given} == expected
 
 
 def test_numbers_that_were_not_chosen_are_not_written():
@@ -80,23 +78,6 @@ def test_numbers_that_were_not_chosen_are_not_written():
     assert not list(classifier.dynamic_batching.preferred_batch_size)
     assert not classifier.dynamic_batching.max_queue_delay_microseconds
     assert [group.count for group in preprocessor.instance_group] == [0]
-
-
-def test_options_of_serving_reach_the_configuration():
-    serving = Serving(
-        max_batch_size=4096, preferred=(32, 1024), queue_delay_us=100, instances=3, gpus=(0, 1), cache=False
-    )
-    texts = render(entry(serving=serving))
-    classifier, ensemble = config(texts["head_classifier"]), config(texts["head"])
-    (group,) = classifier.instance_group
-    assert (group.kind, group.count, list(group.gpus)) == (ModelInstanceGroup.KIND_GPU, 3, [0, 1])
-    assert classifier.max_batch_size == ensemble.max_batch_size == 4096
-    assert list(classifier.dynamic_batching.preferred_batch_size) == [32, 1024]
-    assert classifier.dynamic_batching.max_queue_delay_microseconds == 100
-    assert not config(render(entry())["head_classifier"]).dynamic_batching.max_queue_delay_microseconds
-    assert not ensemble.response_cache.enable
-    # A warmup of 1,024 images would hold up every start.
-    assert [warmup.batch_size for warmup in classifier.model_warmup] == [1, 32]
 
 
 def test_gpus_are_numbers_from_0():
