@@ -1,10 +1,6 @@
 """Shares of a number of images, with the intervals in which they lie."""
 
-import math
 from dataclasses import dataclass
-
-Z_95 = 1.959963984540054
-"""The quantile of the normal distribution for intervals of 95 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +29,7 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
     """
     if not count:
         return 0.0, 1.0
-    share, squared = hits / count, Z_95 * Z_95
-    middle = (share + squared / (2 * count)) / (1 + squared / count)
-    half = Z_95 * math.sqrt(share * (1 - share) / count + squared / (4 * count * count)) / (1 + squared / count)
-    # At the ends the formula gives 0 and 1 but for rounding.
-    return (0.0 if hits == 0 else max(0.0, middle - half)), (1.0 if hits == count else min(1.0, middle + half))
+    from scipy.stats import binomtest
+
+    interval = binomtest(hits, count).proportion_ci(method="wilson")
+    return float(interval.low), float(interval.high)

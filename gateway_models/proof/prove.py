@@ -25,7 +25,6 @@ from gateway.server.serve import bound
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.configs import ModelConfig
 from gateway_local.api_process import ApiProcess
-from gateway_local.devices import choose_devices
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_plan import machine_plan, sized_configs
@@ -37,6 +36,7 @@ from gateway_local.up import api_plan
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.proof.image_files import image_files
 from gateway_models.proof.parity import Parity, compare_served, runs_on_gpu
+from gateway_models.proof.serving import measured_triton
 from gateway_models.repository.manage import entry_with_version
 
 WARM_UP_SECONDS = 2.0
@@ -121,17 +121,7 @@ def prove(
     ports = {"port": free_port(), **{port.setting: 0 for port in hooks(settings).ports(settings)}}
     settings = settings.model_copy(update={**settings.unset(sizes.settings()), **ports})
     configs = sized_configs(repository, sizes)
-    devices = choose_devices(configs, display.say, images_in_flight=sizes.all_images_in_flight, gpus=lambda: gpus)
-    triton = EmbeddedTriton(
-        runtime,
-        repository,
-        on_log=display.log,
-        cache_bytes=0,
-        load_models=(settings.model,),
-        extra_arguments=devices.arguments,
-        environment=devices.environment,
-        sizes=sizes,
-    )
+    triton = measured_triton(runtime, repository, (settings.model,), sizes, gpus, display.say, display.log)
     started = time.monotonic()
     with triton, ExitStack() as stack:
         with display.waiting("starting Triton"):

@@ -5,10 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.environment import load_settings
-from gateway.machine.gpus import find_gpus
+from gateway.machine.capacity import Plan
+from gateway.machine.gpus import Gpus, find_gpus
 from gateway_local.devices import choose_devices
 from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.paths import default_cache_dir
+from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.wheel import ensure_runtime
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
@@ -20,8 +22,29 @@ from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
 from gateway_models.repository.summary import progress
 
-IMAGES_IN_FLIGHT = 256
-"""More than any command sends concurrently."""
+
+def measured_triton(
+    runtime: TritonRuntime,
+    repository: Path,
+    models: tuple[str, ...],
+    sizes: Plan,
+    gpus: Gpus,
+    report: Report,
+    on_log: Report,
+) -> EmbeddedTriton:
+    """A Triton of this machine with `models` and no cache."""
+    configs = sized_configs(repository, sizes)
+    devices = choose_devices(configs, report, images_in_flight=sizes.all_images_in_flight, gpus=lambda: gpus)
+    return EmbeddedTriton(
+        runtime,
+        repository,
+        on_log=on_log,
+        load_models=models,
+        cache_bytes=0,
+        extra_arguments=devices.arguments,
+        environment=devices.environment,
+        sizes=sizes,
+    )
 
 
 @contextmanager
@@ -37,18 +60,8 @@ def serving(
     report(f"starting Triton with {', '.join(models) or 'no model'}")
     gpus = find_gpus()
     sizes = machine_plan(load_settings(), repository, gpus=gpus.usable)
-    configs = sized_configs(repository, sizes)
-    devices = choose_devices(configs, report, images_in_flight=IMAGES_IN_FLIGHT, gpus=lambda: gpus)
-    with EmbeddedTriton(
-        runtime,
-        repository,
-        on_log=lambda _: None,  # a failed start shows its last lines
-        load_models=models,
-        cache_bytes=0,
-        extra_arguments=devices.arguments,
-        environment=devices.environment,
-        sizes=sizes,
-    ) as server:
+    # A failed start shows the last lines of the log.
+    with measured_triton(runtime, repository, models, sizes, gpus, report, lambda _: None) as server:
         server.wait_ready(600)
         with BlockingTriton(server.url) as triton:
             yield triton

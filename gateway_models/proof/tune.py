@@ -153,8 +153,6 @@ class Tuner:
 
     def measure(self, variant: Variant) -> Measured:
         """A variant's answers and its results under load; without figures if it could not be served."""
-        if reason := variant.missing():
-            return Measured(variant, reason=reason)
         try:
             network = self._network(variant)
             if variant.has_cpu_form and network.versions[1].outcome.cpu_runtime is not CpuRuntime.ONNXRUNTIME:
@@ -233,10 +231,7 @@ def report(measured: Sequence[Measured], chosen: Measured | None, tolerance: flo
     rows = []
     for each in sorted(measured, key=lambda each: each.images_per_second, reverse=True):
         if each.reason:
-            # Errors are shortened, but not the command that installs missing packages: it has to be copied.
-            whole = each.variant.missing() == each.reason
-            reason = each.reason if whole else shorten(each.reason, REASON_WIDTH, placeholder=" …")
-            rows.append((each.variant.described(), *"---", reason))
+            rows.append((each.variant.described(), *"---", shorten(each.reason, REASON_WIDTH, placeholder=" …")))
             continue
         note = "" if each.fits(tolerance) else "beyond the tolerance"
         figures = f"{each.images_per_second:.1f}", f"{each.difference:.1e}"

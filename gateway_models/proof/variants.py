@@ -1,29 +1,15 @@
 """The ways to run a network that `gateway model tune` measures."""
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from importlib.util import find_spec
 
 from gateway.errors import UserError
 from gateway.machine.gpus import gpu_count
-from gateway.values.extras import install
 from gateway_local.cpu_features import has_bf16
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.networks.model_source import framework_of, source_kind
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Format, OpenVino, Precision, Serving
-
-
-class NetworkRuntime(StrEnum):
-    """The library that runs a network. OpenVINO runs ONNX."""
-
-    TORCHSCRIPT = Format.TORCHSCRIPT.value
-    ONNX = Format.ONNX.value
-    OPENVINO = "openvino"
-
-
-PACKAGES = {NetworkRuntime.ONNX: ("onnx", "onnxruntime"), NetworkRuntime.OPENVINO: ("onnx", "onnxruntime", "openvino")}
-"""More packages that a runtime needs to write a network and to run it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +31,17 @@ class Variant:
             and not gpu_count()
         )
 
-    @property
-    def runtime(self) -> NetworkRuntime:
-        """The runtime of the network."""
-        if self.serving.openvino:
-            return NetworkRuntime.OPENVINO
-        return NetworkRuntime.ONNX if self.has_cpu_form else NetworkRuntime(self.format.value)
-
-    def missing(self) -> str:
-        """How to install the packages that this variant lacks; empty if nothing is missing."""
-        lacking = [package for package in PACKAGES.get(self.runtime, ()) if find_spec(package) is None]
-        if not lacking:
-            return ""
-        extra = "openvino" if self.runtime is NetworkRuntime.OPENVINO else "local"
-        return f"needs {' and '.join(lacking)}: {install(extra)}"
-
     def described(self) -> str:
         """A line for tables."""
         in_bf16 = self.serving.openvino is OpenVino.BF16
-        runtime = "torchscript by onnxruntime" if self.has_cpu_form else self.runtime.value
+        runtime = "openvino" if self.serving.openvino else self.format.value
+        if self.has_cpu_form:
+            runtime = "torchscript by onnxruntime"
         return f"{runtime} {(Precision.BF16 if in_bf16 else self.precision).value}"
 
 
 def variants_of(entry: Entry) -> list[Variant]:
-    """The variants of a model's network, the present one first; raises UserError if there is no choice."""
+    """The installed variants of a model's network, the present one first; raises UserError if there is no choice."""
     serving, several = entry.serving, len(entry.versions) > 1
     if entry.format is Format.FUNCTION or serving.tensorrt:
         raise UserError(f"{entry.name} runs by {'TensorRT' if serving.tensorrt else entry.format.value} alone")
@@ -84,10 +57,10 @@ def variants_of(entry: Entry) -> list[Variant]:
     else:
         # On a CPU, TorchScript in fp32 has a form for ONNX Runtime: ONNX as the format would be as fast.
         ways += [(Format.ONNX, fp32, None)] if entry.format is Format.ONNX else []
-        ways += [(Format.ONNX, fp32, OpenVino.FP32)]
-        # Only probabilities are compared, and with bf16 embeddings would differ from the ones that users have stored.
-        if has_bf16() and not entry.embedding_size and find_spec("openvino") is not None:
-            ways += [(Format.ONNX, fp32, OpenVino.BF16)]
+        if find_spec("openvino") is not None:
+            ways += [(Format.ONNX, fp32, OpenVino.FP32)]
+            # Only probabilities are compared, and with bf16 embeddings would differ from those that users have stored.
+            ways += [(Format.ONNX, fp32, OpenVino.BF16)] if has_bf16() and not entry.embedding_size else []
         # Versions share this setting, and only the one in use is written again.
         ways += [] if several else [(Format.TORCHSCRIPT, fp32, CpuRuntime.TORCHSCRIPT)]
     source = entry.spec.source

@@ -19,7 +19,6 @@ from gateway_models.predictions.accuracy import accuracy
 from gateway_models.predictions.labels import ExportSelection, choose, export
 from gateway_models.predictions.reader import Labelled, LogReader
 from gateway_models.predictions.schema import FEEDBACK
-from gateway_models.predictions.shares import wilson
 from gateway_models.predictions.store import LogUnavailable
 from tests.asking import encode
 from tests.commands import gateway, refusal
@@ -64,15 +63,6 @@ def test_random_images_have_no_preference(tmp_path):
     assert all(row["drawn"] for row in choose(log, ExportSelection(drawn=5)))
 
 
-@pytest.mark.parametrize(
-    ("hits", "count", "low", "high"),
-    [(0, 0, 0, 1), (0, 10, 0, 0.2775), (5, 10, 0.2366, 0.7634), (10, 10, 0.7225, 1), (81, 263, 0.2553, 0.3662)],
-)
-def test_wilson_interval(hits, count, low, high):
-    """The last one is the example of Newcombe 1998, method 3."""
-    assert wilson(hits, count) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
-
-
 def test_accuracy_by_day_version_and_class():
     known = [
         Labelled(a_row(1), "cat", 0),
@@ -84,6 +74,7 @@ def test_accuracy_by_day_version_and_class():
     assert (found.all.hits, found.all.count) == (2, 4)
     assert (found.sampled.hits, found.sampled.count) == (2, 3)
     assert (found.drawn.hits, found.drawn.count) == (0, 0)
+    assert str(found.all) == "50.0 % (15.0 to 85.0)"
     assert {day: (each.hits, each.count) for day, each in found.by_day.items()} == {
         "2026-01-01": (1, 3),
         "2026-01-02": (1, 1),

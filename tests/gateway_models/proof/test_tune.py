@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.errors import UserError
-from gateway.values.extras import install
 from gateway_local import cpu_network
 from gateway_models.proof import variants
-from gateway_models.proof.tune import Measured, Tuner, report
-from gateway_models.proof.variants import NetworkRuntime, Variant, variants_of
+from gateway_models.proof.tune import Measured, Tuner
+from gateway_models.proof.variants import Variant, variants_of
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.spec import Format, OpenVino, Precision, Serving
 from gateway_models.repository.writing import rewrite
@@ -95,18 +94,14 @@ def test_runtimes_that_are_tried(on_cpu, monkeypatch, made, gpus, bf16, tried):
     assert ways(made) == tried
 
 
+def test_only_installed_runtimes_are_tried(on_cpu, monkeypatch):
+    monkeypatch.setattr(variants, "find_spec", lambda name: None)
+    assert ways(ONE) == [way for way in EVERY if "openvino" not in way]
+
+
 def test_model_with_one_runtime_is_refused(on_cpu):
     with pytest.raises(UserError, match="head runs by TensorRT alone"):
         variants_of(with_serving(in_onnx(ONE), tensorrt=True))
-
-
-def test_missing_library_is_listed_with_its_command(on_cpu, monkeypatch, capsys):
-    monkeypatch.setattr(variants, "find_spec", lambda name: None if name == "openvino" else object())
-    lacking = [each for each in variants_of(ONE) if each.missing()]
-    assert [each.runtime for each in lacking] == [NetworkRuntime.OPENVINO]
-    report([Measured(each, reason=each.missing()) for each in lacking], None, 0.001)
-    # Whole, however long the checkout's path is; lines may end anywhere.
-    assert "".join(f"needs openvino: {install('openvino')}".split()) in "".join(capsys.readouterr().out.split())
 
 
 def played(slower: float = 1.0, failing: str = "") -> Any:
@@ -142,18 +137,18 @@ def test_failed_variant_is_reported_once(on_cpu):
     assert [each.reason for each in found].count("it crashed") == 1
     assert len(found) == len(tuner.measured) == 5
     assert tuner.order.count("openvino fp32") == 1
-    assert tuner.best(1e-3).variant.runtime is not NetworkRuntime.OPENVINO
+    assert not tuner.best(1e-3).variant.serving.openvino
 
 
 @pytest.mark.triton
 @pytest.mark.long
-@pytest.mark.parametrize("runtime", [None, NetworkRuntime.OPENVINO])
-def test_fastest_variant_is_written_and_served(added_head, photos, tmp_path, monkeypatch, runtime):
+@pytest.mark.parametrize("by_openvino", [False, True])
+def test_fastest_variant_is_written_and_served(added_head, photos, tmp_path, monkeypatch, by_openvino):
     repository = Path(shutil.copytree(added_head[0], tmp_path / "models"))
     # Each instance is a process that takes seconds to start.
     rewrite(with_serving(added_head[1], instances=1, preprocessor_instances=1), repository)
-    if runtime is not None:
-        tried = [each for each in variants_of(added_head[1]) if each.runtime is runtime]
+    if by_openvino:
+        tried = [each for each in variants_of(added_head[1]) if each.serving.openvino]
         monkeypatch.setattr("gateway_models.proof.tune.variants_of", lambda _: tried)
     where = f"--model-repository={repository}"
     output = gateway("model", "tune", "head", photos / "cat.jpg", "--seconds=0.3", where).stdout
@@ -163,7 +158,7 @@ def test_fastest_variant_is_written_and_served(added_head, photos, tmp_path, mon
     # Fastest first: only variants beyond the tolerance are above it.
     assert all("beyond the tolerance" in line for line in rows[: rows.index(chosen)])
     entry = read_entry(repository, "head")
-    assert runtime is None or entry.serving.openvino
+    assert entry.serving.openvino or not by_openvino
     assert f"head is now served as {chosen.split('  ')[0].strip()}" in output
     files = {path.name for path in (repository / "head_classifier" / "1").iterdir()}
     # TorchScript keeps the form in which it runs on a CPU.
