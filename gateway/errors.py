@@ -1,50 +1,7 @@
 """The errors that the gateway returns; plug-ins add others, see gateway.hooks.Plugin.errors.
 
-    GatewayError
-    ├── ImageError                one file of a request; the other files keep their results
-    │   ├── EmptyFile             422 empty_file
-    │   ├── FileTooLarge          413 file_too_large
-    │   ├── UnsupportedFormat     415 unsupported_format
-    │   ├── TruncatedImage        422 truncated_image
-    │   ├── InvalidImage          422 invalid_image
-    │   ├── ImageTooLarge         422 image_too_large
-    │   ├── UndecodableImage      422 undecodable_image
-    │   ├── DamagedImage          422 damaged_image
-    │   ├── TooCostly             422 too_costly
-    │   ├── TooManyFrames         422 too_many_frames
-    │   └── ImageCrashedModel      422 image_crashed_model
-    ├── RequestError              the whole request; the client can correct it
-    │   ├── InvalidRequest        400 invalid_request
-    │   ├── Unauthorized          401 unauthorized
-    │   ├── InvalidMultipart      400 invalid_multipart
-    │   ├── InvalidBody           400 invalid_body
-    │   ├── UnknownField          400 unknown_field
-    │   ├── NoFiles               400 no_files
-    │   ├── InvalidParameter      422 invalid_parameter
-    │   ├── AnswerTooLarge        422 answer_too_large
-    │   ├── TooManyFiles          413 too_many_files
-    │   ├── RequestTooLarge       413 request_too_large
-    │   ├── HeadersTooLarge       431 headers_too_large
-    │   ├── UploadTimeout         408 upload_timeout
-    │   ├── StreamIdle            408 stream_idle
-    │   ├── UnsupportedMediaType  415 unsupported_media_type
-    │   ├── NotFound              404 not_found
-    │   ├── MethodNotAllowed      405 method_not_allowed
-    │   ├── ModelNotFound         404 model_not_found
-    │   ├── NoFeatures            422 no_features
-    │   ├── Forbidden             403 forbidden
-    │   ├── ModelInUse            409 model_in_use
-    │   └── SequenceUnknown       409 sequence_unknown
-    └── ServiceError              the service; a retry may help
-        ├── Overloaded            503 overloaded
-        │   └── RateLimited       429 rate_limited
-        ├── ModelUnavailable      503 model_unavailable
-        ├── ContractBroken        503 contract_broken
-        ├── TritonUnreachable     503 triton_unreachable
-        ├── DeadlineExceeded      504 deadline_exceeded
-        ├── InferenceFailed       502 inference_failed
-        ├── LoadFailed            502 load_failed
-        └── InternalError         500 internal_error
+An ImageError is the result of one file, and the other files of the request keep theirs. A RequestError is the
+client's to correct, and after a ServiceError a retry may help. docs/reference/errors.md has the table of all.
 
 The message is public: it states what is wrong and what to do, without internal details. Details for operators go into
 the exception's cause (`raise … from exc`), which is logged.
