@@ -30,8 +30,6 @@ log = structlog.get_logger("gateway")
 Connect = Callable[[str], TritonEndpoint]
 """Makes the endpoint of host:port."""
 LOOKUP_SECONDS = 5.0
-MISSES = 2
-"""Successful lookups in a row without an address after which it is dropped: DNS answers may be incomplete or flap."""
 
 Lookup = Callable[[str, int], Awaitable[list[str]]]
 """From a name and a port to host:port of each address; raises OSError."""
@@ -53,8 +51,8 @@ class Addresses:
     def __init__(self, urls: Iterable[str], lookup: Lookup = look_up) -> None:
         self._urls = tuple(urls)
         self._lookup = lookup
-        self._found: dict[str, dict[str, int]] = {}
-        """For each url its addresses, and how many lookups in a row have missed each."""
+        self._found: dict[str, list[str]] = {}
+        """For each url the addresses of its last lookup that succeeded."""
         self._failing: set[str] = set()
 
     async def current(self) -> list[str]:
@@ -66,24 +64,20 @@ class Addresses:
         host, _, port = url.rpartition(":")
         if is_address(host.strip("[]")):
             return [url]
-        before = self._found.get(url, {})
         try:
             found = await self._lookup(host, int(port))
             if not found:
                 raise OSError("the name has no addresses")  # noqa: TRY301  # handled like the resolver's own error
         except OSError as exc:  # TimeoutError is one
             metrics.DNS_FAILURES.inc()
+            kept = self._found.get(url, [])
             if url not in self._failing:
                 self._failing.add(url)
-                log.warning("dns_failed", name=host, cause=str(exc) or type(exc).__name__, kept=sorted(before))
-            return list(before) or [url]
-        if url in self._failing:
-            self._failing.discard(url)
-            log.info("dns_answers", name=host)
-        missed = {address: misses + 1 for address, misses in before.items() if address not in found}
-        kept = {address: misses for address, misses in missed.items() if misses < MISSES}
-        self._found[url] = {**dict.fromkeys(found, 0), **kept}
-        return list(self._found[url])
+                log.warning("dns_failed", name=host, cause=str(exc) or type(exc).__name__, kept=kept)
+            return kept or [url]
+        self._failing.discard(url)
+        self._found[url] = found
+        return found
 
 
 def replica_maker(
