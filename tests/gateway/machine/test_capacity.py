@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 
 from gateway.machine.capacity import (
     CALL_IMAGES,
-    DEFAULT_PINNED_POOL_BYTES,
     MAX_INSTANCES,
     MAX_WORKERS,
     SPARE_INSTANCES,
     Costs,
     fitting_plan,
-    pinned_pool_bytes,
     plan,
 )
 from tests.processes import PROJECT
@@ -59,11 +57,6 @@ def test_triton_alone_has_all_cores():
     assert not any(line.startswith("gateway") for line in found.explained())
     assert found.machine == "12 cores, 1 GPU for Triton alone"
     assert plan(12, 1).preprocessors == 7
-
-
-def test_pinned_pool_holds_the_images_in_flight():
-    assert pinned_pool_bytes(256) == DEFAULT_PINNED_POOL_BYTES
-    assert pinned_pool_bytes(512) == 2 * DEFAULT_PINNED_POOL_BYTES
 
 
 TIMES = st.floats(0.1, 50)

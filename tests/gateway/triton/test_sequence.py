@@ -1,7 +1,6 @@
 """A stream's sequence stays on one Triton, restarts when its state is lost, and mixes with no other."""
 
 import asyncio
-import multiprocessing
 import random
 from types import SimpleNamespace
 
@@ -11,7 +10,7 @@ import pytest
 from gateway.timing import Deadline
 from gateway.triton.client import StubDied, TritonEndpoint
 from gateway.triton.pool import TritonLoad
-from gateway.triton.sequence import ID_BITS, TritonSequence
+from gateway.triton.sequence import TritonSequence
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
 SCORES = np.array([0.25, 0.75], np.float32)
@@ -137,21 +136,3 @@ async def test_frames_of_two_gateways_stay_in_their_sequences(light_triton):
         await sequence.close()
     for gateway in gateways:
         await gateway.endpoint.close()
-
-
-def ids_of_a_worker(count: int) -> set[int]:
-    async def begin() -> set[int]:
-        gateway = FakeReplica(FakeEndpoint("10.0.0.1:8001"))
-        for _ in range(count):
-            await add(gateway.sequence())
-        return set(gateway.triton.sequences)
-
-    return asyncio.run(begin())
-
-
-def test_forked_workers_draw_different_ids():
-    """The chance that two of 10,000 sequences at once share one of 2 ** 62 ids is 1 in 90 billion."""
-    with multiprocessing.get_context("fork").Pool(2) as workers:
-        first, second = workers.map(ids_of_a_worker, [200, 200], chunksize=1)
-    assert len(first | second) == 400
-    assert all(0 < number < 2**ID_BITS for number in first | second)

@@ -14,7 +14,6 @@ from gateway.plugins.tensors.settings import ModelFileError, read_models
 from gateway.plugins.tensors.tensor_codec import MOST_IMAGES, TensorModel
 from gateway.timing import Deadline
 from gateway.triton.wire import Codecs
-from tests.settings import Settings
 
 TENSOR = TensorInput(Resize((4,), "bilinear"), (2, 4), (0.5,) * 3, (0.5,) * 3)
 PIXELS = TensorInput(Resize((4,), "bilinear"), (2, 4), (0.0,) * 3, (1.0,) * 3, "uint8", "nhwc")
@@ -136,16 +135,6 @@ async def test_other_answers_fail(response):
         await codec.read(response, rows=2, class_count=1, embeddings=False)
 
 
-@pytest.mark.parametrize("tensor", [TENSOR, PIXELS])
-def test_probe_is_a_tensor_of_random_pixels(tensor):
-    layout = INPUT if tensor is TENSOR else INPUT.replace("3, 2, 4", "2, 4, 3").replace("FP32", "UINT8")
-    codec = TensorModel(tensor).codec(config(layout, OUTPUT))
-    one, other = codec.probe(), codec.probe()
-    assert one != other
-    assert len(one) == tensor.nbytes
-    assert np.isfinite(np.frombuffer(one, np.float32 if tensor is TENSOR else np.uint8)).all()
-
-
 def test_forgeable_cache_is_a_limitation():
     codec = TensorModel(TENSOR, labels=("a", "b", "c")).codec(config(INPUT, OUTPUT, "response_cache { enable: true }"))
     (cache,) = codec.limitations(config(INPUT, OUTPUT))
@@ -214,11 +203,3 @@ def test_wrong_file_stops_the_start(tmp_path, monkeypatch):
     monkeypatch.setenv("GATEWAY_DECODE", "never")
     with pytest.raises(SettingsError, match="GATEWAY_DECODE=never contradicts GATEWAY_TENSOR_MODELS_FILE"):
         load_settings()
-
-
-def test_settings_declare_the_models(tmp_path):
-    settings = Settings(_env_file=None, tensor_models_file=written(tmp_path, VALID))
-    codecs = Codecs.of_settings(settings)
-    assert codecs.tensor_input("net").crop == (224, 224)
-    assert codecs.tensor_input("others") is None
-    assert Codecs.of_settings(Settings(_env_file=None)).tensor_input("net") is None
