@@ -289,7 +289,7 @@ class Overloaded(ServiceError):
 
 
 class RateLimited(Overloaded):
-    """The API key has sent the images of its rate."""
+    """The API key has sent the images of its rate, day or month."""
 
     status = HTTPStatus.TOO_MANY_REQUESTS
     code, summary = "rate_limited", "The key's limit of images is reached"

@@ -11,7 +11,7 @@ from tests.processes import PROJECT
 
 OPTIONAL = (
     *("gateway.plugins.oip.grpc_api", "gateway.plugins.urls.fetcher", "gateway.plugins.otlp.exporter"),
-    *("gateway_models.predictions.service_log", "httpcore2", "pyarrow"),
+    *("grpc_reflection.", "gateway_models.predictions.service_log", "httpcore2", "pyarrow"),
     *("opentelemetry.sdk", "opentelemetry.instrumentation"),
     *("gateway.decoder", "exact_resize", "cv2", "PIL", "pillow_heif", "torch"),
 )

@@ -15,7 +15,7 @@ KEY_IMAGES_IN_FLIGHT = Gauge(
 )
 KEY_REFUSALS = Counter(
     "gateway_key_refusals_total",
-    "Requests and images refused by their API key's quota: rate (429), forbidden (a model or route, 403).",
+    "Requests and images refused by their API key's quota: rate, period (429), forbidden (a model or route, 403).",
     ["key", "reason"],
 )
 RATE_STORE_UP = Gauge(

@@ -2,15 +2,15 @@
 
 A rate has a sliding window. Each key has two counts: of the images in this window, and in the one before, which counts
 in proportion to its overlap with the window that ends now. So N images may come in a burst, and N in each window over a
-longer time.
+longer time. A day or a month of UTC has one count.
 """
 
 import asyncio
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 from limits import RateLimitItemPerSecond
@@ -18,7 +18,7 @@ from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from gateway.plugins.keys import metrics
-from gateway.plugins.keys.quota import Rate
+from gateway.plugins.keys.quota import Period, Rate, Window
 from gateway.plugins.keys.settings import STORE_CLIENT
 from gateway.settings import variable
 from gateway.values.extras import require
@@ -32,6 +32,10 @@ RETRY_SECONDS = 1.0
 CONNECTIONS = 16
 """Connections of one process, and so concurrent requests; the others wait within TIMEOUT_SECONDS."""
 PREFIX = "triton-image-gateway"
+KEPT_SECONDS = 3_600
+"""A count stays this long after its period, for machines whose clocks are behind."""
+
+T = TypeVar("T")
 
 
 class Grant(NamedTuple):
@@ -66,6 +70,11 @@ class Counter:
         # The previous window's images free one by one; this window's begin to when it ends.
         next_seconds = before_seconds - free * rate.seconds / before if free > 0 else now_seconds - rate.seconds
         return Grant(admitted, 0, max(next_seconds, 0.0))
+
+    async def count(self, name: str, period: Period, window: Window) -> int:
+        """Add an image of a key to a day or month; returns how many it has then."""
+        key = f"{name}/{period}/{window.begins:%Y-%m-%d}"
+        return await self._storage.incr(key, window.left_seconds + KEPT_SECONDS)
 
 
 class Store(Counter):
@@ -118,25 +127,32 @@ class Rates:
 
     async def take(self, name: str, rate: Rate) -> Grant:
         """Take an image of a key's rate, if it may pass now; never raises."""
+        return await self._ask(name, lambda counter: counter.take(name, rate))
+
+    async def count(self, name: str, period: Period, window: Window) -> int:
+        """See Counter; never raises."""
+        return await self._ask(name, lambda counter: counter.count(name, period, window))
+
+    async def _ask(self, name: str, ask: Callable[[Counter], Awaitable[T]]) -> T:
         if self._store is None or (self._lost and self._now() < self._retry_at):
-            return await self._local[name].take(name, rate)
+            return await ask(self._local[name])
         # While the store is away, one request a second tries it.
         self._retry_at = self._now() + RETRY_SECONDS
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                grant = await self._store.take(name, rate)
+                answer = await ask(self._store)
         except self._store.failures as error:
             self._retry_at = self._now() + RETRY_SECONDS
             if not self._lost:
                 self._lost = True
                 metrics.RATE_STORE_UP.set(0)
                 log.warning("rate_store_lost", reason=str(error) or type(error).__name__)
-            return await self._local[name].take(name, rate)
+            return await ask(self._local[name])
         if self._lost:
             self._lost = False
             metrics.RATE_STORE_UP.set(1)
             log.info("rate_store_back")
-        return grant
+        return answer
 
     async def close(self) -> None:
         """Close the connections."""

@@ -10,7 +10,7 @@ from gateway.limits.caller import Caller, Stages
 from gateway.limits.pools import Bound
 from gateway.metrics import series
 from gateway.plugins.keys import metrics
-from gateway.plugins.keys.quota import Priority, Quota, Rate
+from gateway.plugins.keys.quota import Period, Priority, Quota, Rate, Window
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Tenant(Caller):
 
     def __init__(self, name: str, quota: Quota, settings: Settings, rates: "Rates") -> None:
         self.name, self.quota = name, quota
-        self.has_rate = quota.rate is not None
+        self.has_rate = quota.rate is not None or bool(quota.periods)
         share = quota.share or 1.0
         most = max(1, int(share * settings.max_images_in_flight))
         self._images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))
@@ -43,12 +43,14 @@ class Tenant(Caller):
         """The bytes of uploads that may wait, if the key has a share: at least one file."""
         self._rates = rates
         self._rate_state: Grant | None = None
+        self._used: dict[Period, tuple[Window, int]] = {}
+        """The images of each day or month with a limit, as of the last count."""
         self._waiting = 0
         """Images that wait for the rate."""
         self._turns = asyncio.Semaphore(TURNS)
         for outcome in ("ok", "failed"):
             metrics.KEY_IMAGES.labels(name, outcome)
-        for reason in ("rate", "forbidden"):
+        for reason in ("rate", "period", "forbidden"):
             metrics.KEY_REFUSALS.labels(name, reason)
 
     def check_route(self, path: str, *, takes_images: bool) -> None:  # noqa: ARG002  # see Caller
@@ -66,10 +68,32 @@ class Tenant(Caller):
             raise self._forbidden(f"the model {name[:64]!r}: its quota allows {', '.join(self.quota.models)}")
 
     async def charge(self, most_seconds: float, stages: Stages) -> None:
-        """Count an image against the rate; waits for up to `most_seconds`, else raises RateLimited."""
-        if self.quota.rate is not None:
-            with stages["wait"]:
+        """Count an image against rate, day and month; waits for up to `most_seconds`, else raises RateLimited."""
+        if not self.has_rate:
+            return
+        for period, (window, used) in self._used.items():
+            if used >= self.quota.periods[period] and window == Window.now(period):
+                raise self._exhausted(period, window)
+        with stages["wait"]:
+            if self.quota.rate is not None:
                 await self._take(self.quota.rate, most_seconds)
+            for period, images in self.quota.periods.items():
+                window = Window.now(period)
+                used = await self._rates.count(self.name, period, window)
+                self._used[period] = window, used
+                if used > images:
+                    raise self._exhausted(period, window)
+
+    def _exhausted(self, period: Period, window: Window) -> RateLimited:
+        series(metrics.KEY_REFUSALS, self.name, "period").inc()
+        images, resets_at = self.quota.periods[period], f"{window.ends:%Y-%m-%dT%H:%M:%SZ}"
+        return RateLimited(
+            f"This key may send images at {images}/{period}; it may send more from {resets_at}.",
+            retry_after_seconds=window.left_seconds,
+            limit=f"per-{period}",
+            value=images,
+            resets_at=resets_at,
+        )
 
     async def _take(self, rate: Rate, most_seconds: float) -> None:
         clock = asyncio.get_running_loop().time
@@ -110,15 +134,21 @@ class Tenant(Caller):
         series(metrics.KEY_IMAGES, self.name, "ok" if error is None else "failed").inc()
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """The headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11); none without a rate.
+        """The headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers-11); none without limits.
 
         The unit is the image, for which the draft has no name, so the policy of the rate is named after it.
         """
-        if (rate := self.quota.rate) is None or (grant := self._rate_state) is None:
+        policies, states = [], []
+        if (rate := self.quota.rate) is not None and (grant := self._rate_state) is not None:
+            policies.append(f'"{POLICY}";q={rate.images};w={rate.seconds}')
+            states.append(f'"{POLICY}";r={grant.remaining};t={math.ceil(grant.next_seconds)}')
+        for period, (window, used) in self._used.items():
+            images = self.quota.periods[period]
+            policies.append(f'"{period}";q={images};w={round((window.ends - window.begins).total_seconds())}')
+            states.append(f'"{period}";r={max(images - used, 0)};t={window.left_seconds}')
+        if not policies:
             return []
-        policy = f'"{POLICY}";q={rate.images};w={rate.seconds}'
-        state = f'"{POLICY}";r={grant.remaining};t={math.ceil(grant.next_seconds)}'
-        return [(b"ratelimit-policy", policy.encode()), (b"ratelimit", state.encode())]
+        return [(b"ratelimit-policy", ", ".join(policies).encode()), (b"ratelimit", ", ".join(states).encode())]
 
     def _forbidden(self, what: str) -> Forbidden:
         series(metrics.KEY_REFUSALS, self.name, "forbidden").inc()

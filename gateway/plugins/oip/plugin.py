@@ -13,7 +13,7 @@ from gateway.values.extras import require
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-PACKAGES = ("google.rpc", "grpc_health")
+PACKAGES = ("google.rpc", "grpc_health", "grpc_reflection")
 """Packages for the gRPC port in addition to the gateway's."""
 
 

@@ -105,8 +105,8 @@ def test_outputs_have_the_requested_order_and_encoding(client):
     ("options", "status", "words"),
     [
         *(
-            ({"content": b"{}", "headers": {LENGTH: length}}, 400, f"{LENGTH} must be the length of the JSON in bytes.")
-            for length in ("", "-1", "1.5", "x", "9" * 40)
+            ({"content": b"{}", "headers": {LENGTH: length}}, 400, f"{LENGTH} must be the length of the JSON in bytes;")
+            for length in ("", "0", "-1", "1.5", "x", "9" * 40)
         ),
         (
             {"content": b"x", "headers": {"Content-Encoding": "gzip"}},

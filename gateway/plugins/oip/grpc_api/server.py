@@ -17,8 +17,8 @@ from gateway.errors import UserError
 from gateway.hooks import Runtime
 from gateway.limits.pools import Bound
 from gateway.plugins.oip.grpc_api.call import Call, ClientGone
-from gateway.plugins.oip.grpc_api.service import HEALTH_CHECK, SERVICE, Handler, InferenceApi
-from gateway.plugins.oip.grpc_api.status import Failure, failed
+from gateway.plugins.oip.grpc_api.service import CHECK, SERVICE, WATCH, Handler, InferenceApi
+from gateway.plugins.oip.grpc_api.status import Failure, failed, failure_of
 from gateway.plugins.oip.settings import MAX_CALLS, ProtocolSettings
 from gateway.server.http import MAX_HEADER_BYTES
 from gateway.settings import Settings, variable
@@ -28,7 +28,9 @@ log = structlog.get_logger("gateway")
 
 MAX_PROBES = 16
 """Calls of the methods that probes use, beyond MAX_CALLS. They need no key, and a message may have megabytes."""
-PROBES = frozenset({HEALTH_CHECK, f"/{SERVICE}/ServerLive"})
+PROBES = frozenset({CHECK, f"/{SERVICE}/ServerLive"})
+MAX_WATCHES = 16
+"""Calls that may watch the health, beyond MAX_CALLS. They need no key, and have no end."""
 MAX_UNFINISHED_CALLS = 2_048
 """Calls that grpc keeps, including calls whose client does not read: their status cannot be sent, and grpc.aio cannot
 reset them, so they end with their connection."""
@@ -73,7 +75,10 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         self._uploads, self._responses = runtime.state["uploads"], runtime.state["responses"]
         self._upload_bound = runtime.upload_bound
         self._methods = methods
-        self._open, self._probes = (Bound("grpc_max_calls", most) for most in (MAX_CALLS, MAX_PROBES))
+        self._open = Bound("grpc_max_calls", MAX_CALLS)
+        self._slots = dict.fromkeys(PROBES, Bound("grpc_max_calls", MAX_PROBES))
+        """The limits of calls that are not in `_open`."""
+        self._slots[WATCH] = Bound("grpc_max_calls", MAX_WATCHES)
         self._ending: set[asyncio.Task[None]] = set()
         self._servers: list[Any] = []
         """The listening server comes last. A call has ended the others' listening; they still have calls."""
@@ -137,7 +142,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
 
     async def _serve(self, path: str, context: Any) -> None:  # noqa: ANN401
         call = Call(context, self._settings, self._uploads, self._responses)
-        slots = self._probes if path in PROBES else self._open
+        slots = self._slots.get(path, self._open)
         slots.add(1)
         try:
             _check(slots)
@@ -188,4 +193,5 @@ async def serving(runtime: Runtime) -> AsyncIterator[None]:
 
 def _check(slots: Bound) -> None:
     if slots.free < 0:
-        raise slots.full("Too many calls are open: the limit grpc_max_calls is {}; retry later.")
+        full = slots.full("Too many calls are open: the limit grpc_max_calls is {}; retry later.")
+        raise failure_of(full, grpc.StatusCode.RESOURCE_EXHAUSTED)

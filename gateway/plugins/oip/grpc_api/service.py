@@ -6,7 +6,7 @@ https://github.com/kserve/open-inference-protocol/blob/main/specification/protoc
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -16,6 +16,8 @@ import grpc
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection as grpc_reflection
+from grpc_reflection.v1alpha import reflection_pb2
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import (
@@ -39,13 +41,19 @@ from gateway.settings import STREAM_IDLE_SECONDS, Settings
 from gateway.values.quantities import size
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
-HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 """https://grpc.io/docs/guides/health-checking/."""
-HEALTH_SECONDS = 2.0
-"""How long a client may take to send a request for the health, which needs no API key."""
+CHECK, WATCH = f"/{HEALTH}/Check", f"/{HEALTH}/Watch"
+REFLECTIONS = (grpc_reflection.SERVICE_NAME, "grpc.reflection.v1.ServerReflection")
+"""Both versions have the same messages."""
+SMALL_SECONDS = 2.0
+"""How long a client may take to send a request for the health, which needs no API key, or for reflection."""
+WATCH_SECONDS = 1.0
+"""Interval in which a watched status is checked."""
 NOT_READY = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.SERVICE_UNAVAILABLE})
 """The statuses of `/v2/models/{name}/ready` and `/v2/health/ready` that say no."""
 
+STOPPING = "The server is stopping; call again."
 ERROR_CODE = "error_code"
 """Parameter of a failed request's response in a stream: the gateway's error code."""
 
@@ -102,10 +110,15 @@ class InferenceApi:
         }
         handlers |= {name: partial(self._read, read) for name, read in READS.items()}
         handlers |= {name: partial(self._ready, read) for name, read in STATES.items()}
-        return {HEALTH_CHECK: self._health, **{f"/{SERVICE}/{name}": handler for name, handler in handlers.items()}}
+        return {
+            **{f"/{SERVICE}/{name}": handler for name, handler in handlers.items()},
+            **{f"/{name}/ServerReflectionInfo": self._reflect for name in REFLECTIONS},
+            CHECK: self._health_check,
+            WATCH: self._health_watch,
+        }
 
     def stop(self) -> None:
-        """End the streams, after the responses to the requests in progress."""
+        """End the streams and watches, after the responses to the requests in progress."""
         self._stopping.set_result(None)
 
     async def _check_key(self, call: Call) -> None:
@@ -113,15 +126,42 @@ class InferenceApi:
         if not self._knows_key(call.headers):
             _expect_ok(await self._send(call, "GET", "/v2"))
 
-    async def _health(self, call: Call) -> Metadata:
-        """The gateway's readiness, for the server ("") and for the inference service."""
-        request = await receive(call, health_pb2.HealthCheckRequest, HEALTH_SECONDS)
-        if request.service not in {"", SERVICE}:
+    async def _health_check(self, call: Call) -> Metadata:
+        request = await receive(call, health_pb2.HealthCheckRequest, SMALL_SECONDS)
+        status = self._health(request.service)
+        if status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
             message = f"Health is known for {SERVICE} and for an empty name."
             raise Failure(grpc.StatusCode.NOT_FOUND, message, "", ())
+        await call.send(health_pb2.HealthCheckResponse(status=status).SerializeToString())
+        return ()
+
+    async def _health_watch(self, call: Call) -> Metadata:
+        request, sent = await receive(call, health_pb2.HealthCheckRequest, SMALL_SECONDS), None
+        while not self._stopping.done():
+            if (status := self._health(request.service)) != sent:
+                await call.send(health_pb2.HealthCheckResponse(status=status).SerializeToString())
+                sent = status
+            await asyncio.wait({self._stopping}, timeout=WATCH_SECONDS)
+        raise Overloaded(STOPPING)
+
+    def _health(self, service: str) -> int:
+        """The gateway's readiness, for the server ("") and for the inference service."""
+        if service not in {"", SERVICE}:
+            return int(health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
         response = health_pb2.HealthCheckResponse
-        status = response.SERVING if self._is_ready() else response.NOT_SERVING
-        await call.send(response(status=status).SerializeToString())
+        return int(response.SERVING if self._is_ready() else response.NOT_SERVING)
+
+    async def _reflect(self, call: Call) -> Metadata:
+        await self._check_key(call)
+
+        async def requests() -> AsyncIterator[Any]:
+            while (raw := await call.receive_next(SMALL_SECONDS)) is not None:
+                call.release(len(raw))
+                yield parsed(reflection_pb2.ServerReflectionRequest, raw)
+
+        servicer = grpc_reflection.aio.ReflectionServicer((SERVICE, HEALTH, *REFLECTIONS))
+        async for response in servicer.ServerReflectionInfo(requests(), None):
+            await call.send(response.SerializeToString())
         return ()
 
     async def _server_live(self, call: Call) -> Metadata:
@@ -181,7 +221,7 @@ class InferenceApi:
             except UploadTimeout:
                 pass
         if self._stopping.done():
-            raise Overloaded("The server is stopping; call again.")
+            raise Overloaded(STOPPING)
         STREAMS_STOPPED.labels("idle").inc()
         limit = "stream_idle_seconds"
         raise StreamIdle(f"No request came for {STREAM_IDLE_SECONDS:g} s.", limit=limit, value=STREAM_IDLE_SECONDS)
@@ -233,6 +273,11 @@ async def receive(call: Call, kind: Any, seconds: float | None = None) -> Any:  
     """The small message of a call; raises RequestTooLarge, InvalidBody, and what Call.receive raises."""
     raw = await call.receive(seconds)
     call.release(len(raw))
+    return parsed(kind, raw)
+
+
+def parsed(kind: Any, raw: bytes) -> Any:  # noqa: ANN401  # protobuf's classes
+    """A small message; raises RequestTooLarge and InvalidBody."""
     if len(raw) > MAX_HEADER_BYTES:
         message = f"The message may have {size(MAX_HEADER_BYTES)}."
         raise RequestTooLarge(message, limit="max_header_bytes", value=MAX_HEADER_BYTES)

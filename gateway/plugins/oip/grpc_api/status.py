@@ -54,10 +54,10 @@ class Failure(Exception):
         self.trailing = trailing
 
 
-def failure_of(error: GatewayError) -> Failure:
-    """The failure for an error that did not pass through the application."""
+def failure_of(error: GatewayError, code: grpc.StatusCode | None = None) -> Failure:
+    """The failure for an error that did not pass through the application; by default with the code of its status."""
     seconds = error.retry_after_seconds if isinstance(error, ServiceError) else None
-    return _failure(int(error.status), problem_document(error, ""), seconds, ())
+    return _failure(int(error.status), problem_document(error, ""), seconds, (), code)
 
 
 def failed(error: Exception) -> Failure:
@@ -95,9 +95,10 @@ def _failure(
     document: Mapping[str, object],
     retry_after_seconds: int | None,
     trailing: Metadata,
+    code: grpc.StatusCode | None = None,
 ) -> Failure:
     is_clients = status < HTTPStatus.INTERNAL_SERVER_ERROR
-    code = CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if is_clients else grpc.StatusCode.INTERNAL)
+    code = code or CODES.get(status, grpc.StatusCode.INVALID_ARGUMENT if is_clients else grpc.StatusCode.INTERNAL)
     message = str(document.get("detail") or document.get("error") or InternalError.summary)
     reason = str(document.get("code") or "")
     rich = Status(code=code.value[0], message=message)

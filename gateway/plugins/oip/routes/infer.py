@@ -25,7 +25,7 @@ from gateway.plugins.oip.routes.models import ModelName, ModelVersion
 from gateway.plugins.oip.sequences import OpenSequences
 
 NO_IMAGES = "The request has no images: the input IMAGE has no elements."
-_LENGTH = re.compile(r"[0-9]{1,18}")
+_LENGTH = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def infer_routes(sequences: OpenSequences) -> APIRouter:
@@ -104,7 +104,7 @@ def _header_length(request: Request) -> int | None:
     if given is None:
         return None
     if not _LENGTH.fullmatch(given):
-        raise InvalidBody(f"{HEADER_LENGTH} must be the length of the JSON in bytes.")
+        raise InvalidBody(f"{HEADER_LENGTH} must be the length of the JSON in bytes; POST /predict takes a raw image.")
     return int(given)
 
 

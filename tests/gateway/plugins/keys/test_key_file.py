@@ -124,7 +124,15 @@ def test_damaged_file_keeps_the_old_keys_and_is_logged_once(path, damage, capfd)
 
 
 def test_command_adds_a_key_with_its_quota(path, tmp_path, monkeypatch):
-    quota = ["rate=90/min", "share=0.5", "priority=bulk", "models=a,b", "routes=/predict"]
+    quota = [
+        "rate=90/min",
+        "per-day=500",
+        "per-month=9000",
+        "share=0.5",
+        "priority=bulk",
+        "models=a,b",
+        "routes=/predict",
+    ]
     plain = gateway("key", "add", "mobile", GATEWAY_API_KEYS_FILE=str(path))
     limited = gateway("key", "add", "team", *quota, "--file", path)
     keys = read_keys(path)
@@ -133,6 +141,7 @@ def test_command_adds_a_key_with_its_quota(path, tmp_path, monkeypatch):
         assert made.stdout.strip() not in made.stderr
     (team,) = keys.quotas.values()
     assert (team.rate, team.share, team.priority) == (Rate(90, "min"), 0.5, Priority.BULK)
+    assert team.periods == {"day": 500, "month": 9000}
     assert (team.models, team.routes) == (("a", "b"), ("/predict",))
     monkeypatch.delenv("GATEWAY_API_KEYS_FILE", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -177,6 +186,9 @@ def test_doctor_notes_missing_keys():
 
 UNREADABLE = {
     "rate": ["tig_pasted", "100", "0/s", "-1/s", "1e9/s", "1.5/s", "²/s", "1/day", "1000000000/s", "9" * 5_000 + "/s"],
+    "per-day": ["0", "1000000000"],
+    "per_day": ["1"],
+    "per-month": ["tig_pasted", "1.5"],
     "share": ["0", "1.01", "nan", "tig_pasted"],
     "priority": ["tig_pasted"],
     "models": ["", "a,,b", "m" * (MAX_NAME_CHARACTERS + 1), ",".join(f"m{n}" for n in range(MAX_NAMES + 1))],

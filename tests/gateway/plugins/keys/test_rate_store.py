@@ -10,8 +10,8 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from gateway.plugins.keys import metrics, rates
-from gateway.plugins.keys.quota import Rate
-from gateway.plugins.keys.rates import CONNECTIONS, RETRY_SECONDS, Rates
+from gateway.plugins.keys.quota import Period, Rate, Window
+from gateway.plugins.keys.rates import CONNECTIONS, KEPT_SECONDS, RETRY_SECONDS, Rates
 from tests.doubles.backend import PNG
 from tests.gateway.plugins.keys.stores import Store, needs_store
 from tests.keys import key_of
@@ -43,9 +43,10 @@ async def taken(stored: Rates, count: int = 20) -> int:
     return sum([(await stored.take("a", SLOW)).admitted for _ in range(count)])
 
 
-def test_applications_share_the_images_of_a_key(store, path):
+@pytest.mark.parametrize("quota", [{"rate": "3/h"}, {"per-day": "3"}], ids=str)
+def test_applications_share_the_images_of_a_key(store, path, quota):
     """Another key has other images."""
-    key, other = (key_of(path, name, rate="3/h") for name in ("app", "other"))
+    key, other = (key_of(path, name, **quota) for name in ("app", "other"))
     settings = {"api_keys_file": path, "rate_store_url": store.url, "max_wait_seconds": 0.001}
     statuses = []
     for keys in ((key, key), (key, key, other)):
@@ -138,6 +139,10 @@ async def test_state_in_the_store_expires_and_another_format_counts_as_a_failed_
     with redis.Redis.from_url(store.url) as client:
         (key,) = client.keys("*")
         assert 0 < client.ttl(key) <= 2 * SLOW.seconds
+        day = Window.now(Period.DAY)
+        assert await stored.count("a", Period.DAY, day) == 1
+        (other,) = set(client.keys("*")) - {key}
+        assert day.left_seconds < client.ttl(other) <= day.left_seconds + 2 * KEPT_SECONDS
         client.set(key, "text")
     assert (await stored.take("a", SLOW)).admitted
     assert REGISTRY.get_sample_value("gateway_rate_store_up") == 0

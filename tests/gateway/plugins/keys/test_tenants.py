@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -62,6 +63,40 @@ def test_each_file_is_charged(path):
         answer = predict(client, key, files=4).json()
     assert [result["status"] for result in answer["results"]] == ["ok", "ok", "error", "error"]
     assert answer["results"][3]["error"]["code"] == "rate_limited"
+
+
+def test_days_and_months_begin_anew_in_utc(path, monkeypatch):
+    """The last image passes, and the next one is refused with the time of the reset."""
+    now = datetime(2026, 11, 29, 23, 59, 30, tzinfo=UTC)
+    monkeypatch.setattr("gateway.plugins.keys.quota.utc_now", lambda: now)
+    key = key_of(path, **{"per-day": "3", "per-month": "4"})
+
+    with limited(path) as client:
+        assert predict(client, key, files=2).status_code == 200
+        last, refused = predict(client, key), predict(client, key)
+        assert (last.status_code, refused.status_code) == (200, 429)
+        assert last.headers["ratelimit-policy"] == '"day";q=3;w=86400, "month";q=4;w=2592000'
+        assert last.headers["ratelimit"] == '"day";r=0;t=30, "month";r=1;t=86430'
+        problem = refused.json()
+        assert (problem["code"], problem["limit"], problem["value"]) == ("rate_limited", "per-day", 3)
+        assert (problem["resets_at"], refused.headers["retry-after"]) == ("2026-11-30T00:00:00Z", "30")
+        now += timedelta(seconds=30)
+        assert predict(client, key, files=3).json()["summary"] == {"ok": 1, "failed": 2}
+        refused = predict(client, key)
+        assert (refused.status_code, refused.json()["limit"]) == (429, "per-month")
+        assert refused.headers["retry-after"] == "86400"
+        assert metric(client, 'gateway_key_refusals_total{key="app",reason="period"}') >= 4
+        now += timedelta(days=1)
+        assert predict(client, key, files=3).json()["summary"] == {"ok": 3, "failed": 0}
+
+
+def test_image_beyond_the_rate_is_not_counted_for_the_day(path):
+    """A changed limit keeps the count, since it is the day's."""
+    key = key_of(path, rate="2/h", **{"per-day": "3"})
+    with limited(path) as client:
+        assert [predict(client, key).status_code for _ in range(3)] == [200, 200, 429]
+        path.write_text(path.read_text().replace("rate=2/h ", ""))
+        assert [predict(client, key).status_code for _ in range(2)] == [200, 429]
 
 
 def test_images_of_a_begun_request_wait_for_the_rate(path):
@@ -155,6 +190,7 @@ def test_usage_of_each_key_is_counted(path):
     ("workers", "option", "url", "count"),
     [
         (2, "rate", None, 1),
+        (2, "per-month", None, 1),
         (1, "rate", None, 0),
         (2, "rate", "redis://127.0.0.1:1/0", 0),
         (2, "share", None, 0),

@@ -1,4 +1,4 @@
-"""The gRPC port: GRPCInferenceService, as tritonclient.grpc and KServe's clients call it, and health."""
+"""The gRPC port: GRPCInferenceService, as tritonclient.grpc and KServe's clients call it, health and reflection."""
 
 import asyncio
 import socket
@@ -7,6 +7,7 @@ import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import REGISTRY
 from tritonclient.grpc import InferRequestedOutput, service_pb2
 from tritonclient.grpc.aio import InferenceServerClient
@@ -188,14 +189,18 @@ async def test_message_of_the_largest_image_is_read_and_a_larger_one_is_not():
 
 
 @pytest.mark.parametrize(
-    ("limit", "ask"),
+    ("limit", "code", "ask"),
     [
-        ("grpc_max_calls", lambda channel: stub(channel).ServerMetadata(service_pb2.ServerMetadataRequest())),
-        ("max_streams", lambda channel: exchange(channel, [request(PNG)])),
+        (
+            "grpc_max_calls",
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            lambda channel: stub(channel).ServerMetadata(service_pb2.ServerMetadataRequest()),
+        ),
+        ("max_streams", grpc.StatusCode.UNAVAILABLE, lambda channel: exchange(channel, [request(PNG)])),
     ],
     ids=["call", "stream"],
 )
-async def test_calls_and_streams_beyond_their_limit_are_refused(monkeypatch, limit, ask):
+async def test_calls_and_streams_beyond_their_limit_are_refused(monkeypatch, limit, code, ask):
     if limit == "grpc_max_calls":
         monkeypatch.setattr(server, "MAX_CALLS", 1)
     settings = {"max_streams": 1 if limit == "max_streams" else 64}
@@ -204,7 +209,7 @@ async def test_calls_and_streams_beyond_their_limit_are_refused(monkeypatch, lim
         await stream.write(request(PNG).SerializeToString())
         await stream.read()
         error = await failure(ask(other))
-        assert (error.code(), details(error)[0].metadata["limit"]) == (grpc.StatusCode.UNAVAILABLE, limit)
+        assert (error.code(), details(error)[0].metadata["limit"]) == (code, limit)
         assert (await stub(other).ServerLive(service_pb2.ServerLiveRequest())).live
         await stream.done_writing()
         assert await stream.code() is grpc.StatusCode.OK
@@ -303,12 +308,14 @@ async def test_idle_stream_ends(monkeypatch):
 
 
 async def test_stop_answers_what_is_in_progress_and_ends_the_rest_at_once():
-    """A call and a request of a stream are answered before; a stream without a request ends at once."""
+    """A call and a request of a stream are answered before; a stream without a request and a watch end at once."""
     backend = scorer()
     async with asyncio.timeout(20):
         async with serving(backend, shutdown_grace_seconds=60) as address:
             channel = grpc.aio.insecure_channel(address)
             idle, busy = (channel.stream_stream(f"{METHODS}/ModelStreamInfer")() for _ in range(2))
+            watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == SERVING
             await idle.write(request(PNG).SerializeToString())
             await idle.read()
             backend.gate.clear()
@@ -337,8 +344,33 @@ async def test_health_is_that_of_the_gateway():
     async with connected(backend) as channel:
         assert [await check(channel, name) for name in ("", SERVICE)] == [SERVING, SERVING]
         assert (await failure(check(channel, "other"))).code() is grpc.StatusCode.NOT_FOUND
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == SERVING
         backend.ready = False
+        assert (await watch.read()).status == NOT_SERVING
         assert await check(channel) == NOT_SERVING
+
+
+async def test_watches_are_limited(monkeypatch):
+    monkeypatch.setattr(server, "MAX_WATCHES", 2)
+    async with connected() as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(2)]
+        assert [(await watch.read()).status for watch in watches] == [SERVING] * 2
+        error = await failure(stub.Watch(health_pb2.HealthCheckRequest()).read())
+        assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await check(channel) == SERVING
+
+
+async def test_reflection_lists_and_describes_the_services():
+    request = reflection_pb2.ServerReflectionRequest
+    async with connected() as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        asked = iter([request(list_services=""), request(file_containing_symbol=SERVICE)])
+        listed, described = [response async for response in stub.ServerReflectionInfo(asked)]
+    names = {service.name for service in listed.list_services_response.service}
+    assert names >= {SERVICE, "grpc.health.v1.Health"}
+    assert described.file_descriptor_response.file_descriptor_proto
 
 
 def test_port_that_cannot_be_used_is_named():
