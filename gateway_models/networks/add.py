@@ -171,7 +171,8 @@ def _described(spec: ModelSpec) -> tuple[object, ...]:
 def completed(source: Source, old: Entry | None) -> ModelSpec:
     """The spec of a source, completed from the source, existing versions and defaults; raises UserError."""
     spec = with_shared(source.spec, old) if old else source.spec
-    becomes_onnx = source.framework or (spec.features and source.kind != "function")
+    converted = source.file is not None and bool(source.file.opener)
+    becomes_onnx = converted or (spec.features and source.kind != "function")
     own = Format.ONNX if becomes_onnx else OWN_FORMATS.get(source.kind, Format.TORCHSCRIPT)
     written_as = spec.format or own
     check_written(own, written_as, spec)
@@ -199,8 +200,7 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         description=spec.description or (old.spec.description if old else "") or source.sentence,
         tensor=spec.tensor or default_tensor(written_as),
         format=written_as,
-        trust=spec.trust
-        and (source.kind in RUNS_CODE or source.framework is not None or isinstance(spec.after, FunctionStep)),
+        trust=spec.trust and (source.kind in RUNS_CODE or converted or isinstance(spec.after, FunctionStep)),
     )
     spec.check_gray()
     return spec
@@ -263,7 +263,7 @@ def _on_top_of(below: AfterStep | None, step: AfterStep, version: str) -> AfterS
 
 def with_labels(source: Source, repository: Path, report: Report) -> Source:
     """The source with the labels of its file, which may have to be loaded for them."""
-    if not source.framework or not source.framework.has_labels:
+    if not source.file or not source.file.has_labels:
         return source
     job = Job(source.spec, source.kind, 0, repository, Task.LABELS)
     labels = work(job, report, TypeAdapter(tuple[str, ...]))

@@ -6,7 +6,6 @@ from pathlib import Path
 from gateway.machine.gpus import gpu_count
 from gateway_local.paths import at
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM
 from gateway_models.networks.model_source import Source, network_labels
 from gateway_models.repository.after import AfterStep, FunctionStep
 from gateway_models.repository.entry import Entry, EntryError, classifier_of, entry_names, preprocessor_of, read_entry
@@ -25,14 +24,8 @@ def check_trust(source: Source) -> None:
         return
     if source.function:
         raise _is_code(source.function.path.name)
-    if source.kind == "exported":
-        raise ModelError(f"{source.spec.source}: {UNTRUSTED_PROGRAM}")
-    if source.framework and source.framework.runs_code:
-        path = Path(source.spec.source)
-        raise ModelError(
-            f"{path} is {source.framework.content}: loading it can run any code. If its author may run code here, with "
-            f"your rights, add --trust. Or {source.framework.by_hand(path)}"
-        )
+    if source.file and source.file.runs_code:
+        raise source.file.untrusted(Path(source.spec.source))
 
 
 def check_zero_shot(source: Source) -> None:

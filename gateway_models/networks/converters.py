@@ -1,6 +1,6 @@
 """Opens models of other libraries and converts them to ONNX by the library's own converter.
 
-Only child processes call these functions: opening a file may run its code, which needs --trust where `frameworks` says
+Only child processes call these functions: opening a file may run its code, which needs --trust where `file_kinds` says
 so. A converted network is compared with the answers of its library.
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import chosen
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.frameworks import Framework
+from gateway_models.networks.file_kinds import FileKind
 from gateway_models.networks.job_checks import report
 from gateway_models.repository.spec import ModelSpec
 
@@ -39,10 +39,10 @@ class Network:
     labels: tuple[str, ...] = ()
 
 
-def open_network(framework: Framework, spec: ModelSpec) -> Network:
-    """Load the model of a spec by its framework; raises ModelError."""
+def open_network(kind: FileKind, spec: ModelSpec) -> Network:
+    """Load the model of a spec by its library; raises ModelError."""
     openers = {each.__name__: each for each in (keras_model, sklearn_pickle, skops_pipeline)}
-    return openers[framework.opener](spec, f" Or {framework.by_hand(Path(spec.source))}")
+    return openers[kind.opener](spec, f" Or {kind.advice(Path(spec.source))}")
 
 
 def keras_model(spec: ModelSpec, elsewhere: str) -> Network:

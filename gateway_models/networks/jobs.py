@@ -22,7 +22,7 @@ from gateway_models.networks.adapted import arranged, known_form
 from gateway_models.networks.after import do_step, load_step
 from gateway_models.networks.converters import open_network
 from gateway_models.networks.cpu_form import do_cpu_form
-from gateway_models.networks.frameworks import framework_named
+from gateway_models.networks.file_kinds import library_kind
 from gateway_models.networks.function_job import do_function
 from gateway_models.networks.functions import load_staged
 from gateway_models.networks.hub import HUGGING_FACE, weights_in
@@ -82,8 +82,8 @@ def do(job: Job) -> Outcome:
 
         report("comparing its preprocessing with the library's own")
         check_processor(job.spec)
-    if framework := framework_named(job.kind):
-        return do_framework(job, framework)
+    if kind := library_kind(job.kind):
+        return do_framework(job, kind)
     return {"onnx": do_onnx, "function": do_function}.get(job.kind, do_torch)(job)
 
 
@@ -101,17 +101,17 @@ def _original(job: Job) -> Callable[[Tensor], Tensor]:
     if job.kind == "function":
         scores: Callable[[Tensor], Tensor] = load_staged(job.folder)[0].scores
         return scores
-    framework = framework_named(job.kind)
-    assert framework is not None
-    network, form = open_network(framework, job.spec), known_form(job.spec)
+    kind = library_kind(job.kind)
+    assert kind is not None
+    network, form = open_network(kind, job.spec), known_form(job.spec)
     return lambda images: network.run(arranged(images, form))
 
 
 def read_labels(job: Job) -> tuple[str, ...]:
-    """The labels in a file of another framework."""
-    framework = framework_named(job.kind)
-    assert framework is not None
-    return open_network(framework, job.spec).labels
+    """The labels in a file of another library."""
+    kind = library_kind(job.kind)
+    assert kind is not None
+    return open_network(kind, job.spec).labels
 
 
 TASKS: dict[Task, Callable[[Job], object]] = {

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from gateway.values.labels import LabelsError, label_text, read_labels
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.file_kinds import FileKind, alone, kind_of, refuse
-from gateway_models.networks.frameworks import Framework, recognised
+from gateway_models.networks.file_kinds import ONNX, PICKLE, SAFETENSORS, STATE_DICT, UNKNOWN, FileKind, alone, kind_of
 from gateway_models.networks.functions import FunctionSource, find_function, is_function
 from gateway_models.networks.hub import (
     HUGGING_FACE,
@@ -25,12 +24,6 @@ from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
 from gateway_models.repository.spec import ModelSpec
 
-KINDS = {
-    FileKind.TORCHSCRIPT: "torchscript",
-    FileKind.ONNX: "onnx",
-    FileKind.EXPORTED_PROGRAM: "exported",
-}
-"""Files that are complete models, and their `kind` in Source."""
 TORCHVISION = "torchvision:"
 RECIPE = "recipe:"
 """Prefix of a model that gateway_models.networks.export builds, such as the default one."""
@@ -40,8 +33,8 @@ RECIPE = "recipe:"
 class Source:
     """A model's source, inspected: `spec` has its absolute path, its weights' path, and the SHA-256 of these files.
 
-    `kind` is torchscript, onnx, exported, torchvision, timm, huggingface, recipe, function or the key of a
-    framework; `like` names the torchvision weights whose preprocessing it was trained with. `labels` and
+    `kind` is torchvision, timm, huggingface, recipe, function or the key of the `file`'s
+    kind; `like` names the torchvision weights whose preprocessing it was trained with. `labels` and
     `preprocessing` come from the source, as does `sentence`, the first one of its description.
     """
 
@@ -51,7 +44,7 @@ class Source:
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
     function: FunctionSource | None = None
-    framework: Framework | None = None
+    file: FileKind | None = None
     sentence: str = ""
 
 
@@ -85,49 +78,31 @@ def find_source(spec: ModelSpec) -> Source:
             folder = fetch_folder(name, offline=spec.offline, zero_shot=spec.zero_shot is not None)
         return _folder(spec, folder)
     path = Path(text).expanduser().absolute()
-    if framework := framework_of(path):
-        return _framework(spec, path, framework)
-    if path.is_dir():
-        return _folder(spec, path)
-    if not path.is_file():
+    if not path.is_file() and not path.is_dir():
         raise ModelError(
             f"there is no file {path}; SOURCE must be a file, a folder of Hugging Face, "
             "torchvision:ARCH, timm:ARCH, huggingface:OWNER/NAME, or FILE.py:NAME"
         )
     kind = kind_of(path)
-    if kind not in KINDS:
-        raise refuse(path, kind)
-    found = described(path) if kind is FileKind.ONNX else Described()
+    if path.is_dir() and (kind is UNKNOWN or kind.opener):
+        return _folder(spec, path)
+    kind.check(path)
+    found = described(path) if kind is ONNX else Described()
     return Source(
         replace(spec, source=str(path), sha256=digest(path)),
-        KINDS[kind],
+        kind.key,
         spec.like or "",
         labels=found.labels,
         preprocessing=None if spec.like else found.preprocessing,
+        file=kind,
         sentence=found.sentence,
     )
 
 
-def source_kind(source: str) -> str:
-    """The `kind` in Source of a file that is a complete model; "" for other sources."""
+def file_kind(source: str) -> FileKind:
+    """The kind of the file that is a source; UNKNOWN for other sources."""
     path = Path(source)
-    kind = kind_of(path) if path.is_file() else None
-    return KINDS.get(kind, "") if isinstance(kind, FileKind) else ""
-
-
-def framework_of(source: str | Path) -> Framework | None:
-    """The framework, other than torch, of a file or a folder; None for other sources."""
-    path = Path(source)
-    if path.is_dir():
-        return recognised(members=(each.name for each in path.iterdir()))
-    kind = kind_of(path) if path.is_file() else None
-    return kind if isinstance(kind, Framework) else None
-
-
-def _framework(spec: ModelSpec, path: Path, framework: Framework) -> Source:
-    framework.check(path)
-    spec = replace(spec, source=str(path), sha256=digest(path))
-    return Source(spec, framework.key, spec.like or "", framework=framework)
+    return kind_of(path) if path.is_file() else UNKNOWN
 
 
 def _torchvision(spec: ModelSpec) -> Source:
@@ -188,11 +163,10 @@ def _weights(text: str) -> Path:
             f"there is no file {path}; --weights takes a file; --like takes the name of torchvision weights"
         )
     kind = kind_of(path)
-    if kind not in {FileKind.STATE_DICT, FileKind.SAFETENSORS}:
-        advice = f". If you trust it, {alone(path)}" if kind is FileKind.PICKLE else ""
+    if kind not in {STATE_DICT, SAFETENSORS}:
+        advice = f". If you trust it, {alone(path)}" if kind is PICKLE else ""
         raise ModelError(
-            f"{path} is {kind.value}, but --weights takes a state dict, a checkpoint that contains one, or safetensors"
-            f"{advice}"
+            f"{path} is {kind.content}, but --weights takes a state dict, a checkpoint with one, or safetensors{advice}"
         )
     return path
 

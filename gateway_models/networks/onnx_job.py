@@ -13,7 +13,7 @@ from gateway_models.networks.adapted import Form, arranged, known_form
 from gateway_models.networks.converters import open_network
 from gateway_models.networks.embeddings import add_embedding, inner_tensor, pair_runner
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.frameworks import Framework
+from gateway_models.networks.file_kinds import FileKind
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
     EmbeddingTensor,
@@ -37,11 +37,11 @@ def do_onnx(job: Job) -> Outcome:
     return serve_onnx(job, Path(job.spec.source))
 
 
-def do_framework(job: Job, framework: Framework) -> Outcome:
+def do_framework(job: Job, kind: FileKind) -> Outcome:
     """Convert a model of another framework to ONNX, and compare the answers with the framework's own."""
     import_onnx()
-    report(f"loading {job.spec.source}, {framework.content}")
-    network = open_network(framework, job.spec)
+    report(f"loading {job.spec.source}, {kind.content}")
+    network = open_network(kind, job.spec)
     report("converting it to ONNX")
     with tempfile.TemporaryDirectory(prefix="converted-") as folder:
         file = Path(folder) / "model.onnx"

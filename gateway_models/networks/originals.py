@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
 from gateway_models.networks.after import outputs_of, write_step
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.file_kinds import UNTRUSTED_PROGRAM, FileKind, kind_of
+from gateway_models.networks.file_kinds import PROGRAM, kind_of
 from gateway_models.networks.functions import FunctionConfig, find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder
 from gateway_models.networks.isolation import IMAGES, SCORES, Job, NetworkProcess, Task
-from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest, framework_of
+from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest, file_kind
 from gateway_models.networks.probe import Ending, activation
 from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.networks.weights import load_into, read_tensors
@@ -55,9 +55,9 @@ def original_module(spec: ModelSpec, classes: int | None) -> nn.Module:
 
 def load_written(path: Path, *, trust: bool = False) -> nn.Module:
     """Load the network of a TorchScript or torch.export file, in eval mode; raises UserError."""
-    if kind_of(path) is FileKind.EXPORTED_PROGRAM:
+    if kind_of(path) is PROGRAM:
         if not trust:
-            raise ModelError(f"{path}: {UNTRUSTED_PROGRAM}")
+            raise PROGRAM.untrusted(path)
         from gateway_models.networks.programs import load_program
 
         return load_program(path)
@@ -124,8 +124,9 @@ def network_answers(version: Version) -> Answers:
     else:
         file = _unchanged(spec)
         form = replace(known_form(spec), input=outcome.input or PLAIN)
-        if framework := framework_of(spec.source):
-            run = OriginalProcess(replace(spec, input=form.input), framework.key)
+        kind = file_kind(spec.source)
+        if kind.opener:
+            run = OriginalProcess(replace(spec, input=form.input), kind.key)
         elif file.suffix == ".onnx":
             run = _onnx(file, form, spec)
         else:

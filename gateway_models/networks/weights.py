@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.file_kinds import FileKind, alone, kind_of
+from gateway_models.networks.file_kinds import SAFETENSORS, alone, kind_of
 
 REASON_CHARACTERS = 300
 MAX_DEPTH = 8
@@ -20,7 +20,7 @@ COUNTER = "num_batches_tracked"
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors in safetensors, a state dict or a checkpoint, such as state_dict.fc.weight; raises ModelError."""
-    values = _safetensors(path) if kind_of(path) is FileKind.SAFETENSORS else _torch(path)
+    values = _safetensors(path) if kind_of(path) is SAFETENSORS else _torch(path)
     found = dict(_flattened(values, ""))
     if not found:
         raise ModelError(f"{path} contains no weights")

@@ -7,7 +7,8 @@ from gateway.errors import UserError
 from gateway.machine.gpus import gpu_count
 from gateway_local.cpu_features import has_bf16
 from gateway_local.cpu_network import CpuRuntime
-from gateway_models.networks.model_source import framework_of, source_kind
+from gateway_models.networks.file_kinds import ONNX
+from gateway_models.networks.model_source import file_kind
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Format, OpenVino, Precision, Serving
 
@@ -63,8 +64,8 @@ def variants_of(entry: Entry) -> list[Variant]:
             ways += [(Format.ONNX, fp32, OpenVino.BF16)] if has_bf16() and not entry.embedding_size else []
         # Versions share this setting, and only the one in use is written again.
         ways += [] if several else [(Format.TORCHSCRIPT, fp32, CpuRuntime.TORCHSCRIPT)]
-    source = entry.spec.source
-    if entry.embedding_size or source_kind(source) == "onnx" or framework_of(source):
+    kind = file_kind(entry.spec.source)
+    if entry.embedding_size or kind is ONNX or kind.opener:
         ways = [way for way in ways if way[0] is Format.ONNX]
     if several:
         # The versions share one configuration, which names one runtime.

@@ -17,7 +17,15 @@ import torch
 from torch import nn
 
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.file_kinds import MAX_PICKLE_BYTES, FileKind, kind_of
+from gateway_models.networks.file_kinds import (
+    MAX_PICKLE_BYTES,
+    ONNX,
+    PICKLE,
+    SAFETENSORS,
+    STATE_DICT,
+    TORCHSCRIPT,
+    kind_of,
+)
 from gateway_models.networks.jobs import stored_bytes
 from gateway_models.networks.model_source import find_labels, find_preprocessing, find_source
 from gateway_models.networks.weights import load_into, read_tensors
@@ -38,11 +46,11 @@ WITH_WEIGHTS = r"torchvision:ARCH --weights \S+model\.pt"
 @pytest.mark.parametrize(
     ("value", "kind", "advice"),
     [
-        (Head().state_dict(), FileKind.STATE_DICT, WITH_WEIGHTS),
-        ({"epoch": 3, "state_dict": Head().state_dict(), "optimizer": {}}, FileKind.STATE_DICT, WITH_WEIGHTS),
-        ({"state_dict": Head().state_dict(), "args": Namespace(lr=0.1)}, FileKind.STATE_DICT, WITH_WEIGHTS),
-        (nn.Linear(2, 2), FileKind.PICKLE, "is a pickle: unpickling can run any code"),
-        (Head(), FileKind.PICKLE, "is a pickle: unpickling can run any code"),
+        (Head().state_dict(), STATE_DICT, WITH_WEIGHTS),
+        ({"epoch": 3, "state_dict": Head().state_dict(), "optimizer": {}}, STATE_DICT, WITH_WEIGHTS),
+        ({"state_dict": Head().state_dict(), "args": Namespace(lr=0.1)}, STATE_DICT, WITH_WEIGHTS),
+        (nn.Linear(2, 2), PICKLE, "is a pickle: unpickling can run any code"),
+        (Head(), PICKLE, "is a pickle: unpickling can run any code"),
     ],
     ids=["state dict", "checkpoint", "checkpoint with its options", "module of torch", "module of one's own"],
 )
@@ -54,10 +62,10 @@ def test_torch_save_files_are_refused_without_loading(tmp_path, value, kind, adv
 
 
 def test_files_are_recognised_by_content(tmp_path):
-    assert kind_of(save_torchscript(Head(), tmp_path / "weights.bin")) is FileKind.TORCHSCRIPT
-    assert kind_of(save_onnx(Head(), tmp_path / "model.pt")) is FileKind.ONNX
+    assert kind_of(save_torchscript(Head(), tmp_path / "weights.bin")) is TORCHSCRIPT
+    assert kind_of(save_onnx(Head(), tmp_path / "model.pt")) is ONNX
     (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b'{"a": 1}')
-    assert kind_of(tmp_path / "model.safetensors") is FileKind.SAFETENSORS
+    assert kind_of(tmp_path / "model.safetensors") is SAFETENSORS
     with pytest.raises(ModelError, match="cannot read"):
         kind_of(tmp_path / "absent.pt")
 
@@ -190,7 +198,7 @@ def test_pickle_bomb_is_classified_by_its_first_megabytes(tmp_path):
     assert path.stat().st_size < 2**20
     tracemalloc.start()
     try:
-        assert kind_of(path) is FileKind.PICKLE
+        assert kind_of(path) is PICKLE
         assert tracemalloc.get_traced_memory()[1] < 4 * MAX_PICKLE_BYTES
     finally:
         tracemalloc.stop()

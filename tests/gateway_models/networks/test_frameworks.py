@@ -23,9 +23,8 @@ from gateway.errors import UserError
 from gateway_models.networks import converters
 from gateway_models.networks.add import add
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.file_kinds import kind_of
-from gateway_models.networks.frameworks import FRAMEWORKS, framework_named
-from gateway_models.networks.model_source import find_source, framework_of
+from gateway_models.networks.file_kinds import OF_LIBRARIES, kind_of, library_kind
+from gateway_models.networks.model_source import find_source
 from gateway_models.networks.onnx_runner import runner
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.repository.entry import Entry, EntryError
@@ -74,14 +73,14 @@ def answers(name: str) -> Tensor:
 
 
 def needs(name: str) -> None:
-    missing = framework_named(KINDS[name]).missing()
+    missing = library_kind(KINDS[name]).missing()
     if missing:
         pytest.skip(f"{' and '.join(missing)} is not installed")
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS.items())
 def test_files_are_recognised_by_content(tmp_path, name, kind):
-    assert framework_of(copied(name, tmp_path / "model.bin")) is framework_named(kind)
+    assert kind_of(copied(name, tmp_path / "model.bin")) is library_kind(kind)
 
 
 def test_truncated_and_empty_files_are_no_models(tmp_path):
@@ -94,14 +93,14 @@ def test_truncated_and_empty_files_are_no_models(tmp_path):
 
 def test_uninstalled_framework_names_both_commands():
     """The one that installs it here, and the one that converts the file elsewhere."""
-    for framework in FRAMEWORKS:
+    for kind in OF_LIBRARIES:
         path = Path("digits.model")
         with pytest.raises(ModelError, match=r"digits\.model is ") as refused:
-            replace(framework, needs=("no_such_framework",)).check(path)
+            replace(kind, needs=("no_such_framework",)).check(path)
         assert "{" not in str(refused.value).replace("{path}", "")
-        assert ("no_such_framework must be installed" in str(refused.value)) is bool(framework.opener)
-        assert ("pip install" in str(refused.value)) is bool(framework.opener)
-        assert not framework.opener or callable(getattr(converters, framework.opener))
+        assert ("no_such_framework must be installed" in str(refused.value)) is bool(kind.opener)
+        assert ("pip install" in str(refused.value)) is bool(kind.opener)
+        assert not kind.opener or callable(getattr(converters, kind.opener))
 
 
 @pytest.mark.parametrize("name", CONVERTED)
