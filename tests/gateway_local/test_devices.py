@@ -17,8 +17,6 @@ from gateway_local.devices import (
     pool_bytes,
 )
 from gateway_local.memory_plan import sized_configs
-from gateway_local.runtime.base import TritonRuntime
-from gateway_local.server import EmbeddedTriton
 from tests.shipped import copy_models
 
 
@@ -60,19 +58,6 @@ def test_gpu_that_torch_cannot_use_is_hidden_from_triton(repository):
     assert devices.environment == HIDE
     assert "models run on the CPU" in said[0]
     assert "torch.cuda.init()" in said[0]
-
-
-def test_hidden_gpu_is_hidden_from_the_server_process(repository, tmp_path):
-    program = tmp_path / "tritonserver"
-    program.write_text('#!/bin/sh\necho "sees ${CUDA_VISIBLE_DEVICES-all}"\n')
-    program.chmod(0o755)
-    lines = []
-    runtime = TritonRuntime(program, tmp_path, tmp_path, ())
-    server = EmbeddedTriton(runtime, repository, on_log=lines.append, environment=HIDE)
-    server.start()
-    server.wait(20)
-    server.stop()
-    assert lines == ["triton | sees -1"]
 
 
 IMAGE_BYTES = 3 * 224 * 224 * 4 + 4

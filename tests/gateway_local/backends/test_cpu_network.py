@@ -166,13 +166,6 @@ def test_other_outputs_than_configured_are_an_error_and_no_answer(load):
     assert "the model has 1 outputs, config.pbtxt has 2" in str(response.error)
 
 
-@pytest.mark.parametrize(("nbytes", "runtime"), [(2**16, CpuRuntime.ONNXRUNTIME), (2**16 + 1, CpuRuntime.TORCHSCRIPT)])
-def test_record_up_to_its_limit_is_read(version, nbytes, runtime):
-    path = version / RECORD
-    path.write_bytes(path.read_bytes().ljust(nbytes))
-    assert cpu_network.choice(version / "model.pt")[0] is runtime
-
-
 def test_process_of_onnxruntime_does_not_import_torch(version):
     program = """
 import json, sys, types

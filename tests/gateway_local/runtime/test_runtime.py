@@ -11,10 +11,8 @@ import pytest
 from gateway_local.paths import DEFAULT_BACKENDS, default_cache_dir
 from gateway_local.runtime import base
 from gateway_local.runtime.base import (
-    KEEP_FREED_MEMORY,
     LibpythonMissing,
     RuntimeFetchFailed,
-    TritonRuntime,
     TritonRuntimeError,
     find_libpython,
 )
@@ -155,12 +153,3 @@ def test_cache_folder_follows_xdg_and_ignores_relative_paths(monkeypatch, tmp_pa
     assert default_cache_dir() == Path.home() / ".cache" / "triton-image-gateway"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert default_cache_dir() == Path.home() / ".cache" / "triton-image-gateway"
-
-
-def test_malloc_settings_yield_to_the_environment(monkeypatch, tmp_path):
-    runtime = TritonRuntime(tmp_path, tmp_path, tmp_path, ())
-    for name in KEEP_FREED_MEMORY:
-        monkeypatch.delenv(name, raising=False)
-    assert runtime.environment().items() >= KEEP_FREED_MEMORY.items()
-    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
-    assert runtime.environment()["MALLOC_TRIM_THRESHOLD_"] == "131072"
