@@ -1,4 +1,4 @@
-"""Decoding by Pillow: images that OpenCV cannot decode or decodes wrongly, and animations."""
+"""Decoding by Pillow: all that is not JPEG or PNG, those that OpenCV cannot decode, and animations."""
 
 import io
 import os

@@ -229,7 +229,7 @@ class _Form:
 
     def _begin(self, headerlist: list[tuple[str, str]]) -> None:
         """Check the headers of a part; their names are in title case."""
-        if sum(len(name) + len(value) + len(": \r\n") for name, value in headerlist) > MAX_PART_HEADER_BYTES:
+        if len("".join(map("%s: %s\r\n".__mod__, headerlist))) > MAX_PART_HEADER_BYTES:
             raise self._headers_too_large()
         self._name, self._filename = names_of(headerlist)
         self._in_part = True

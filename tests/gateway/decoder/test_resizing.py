@@ -8,20 +8,16 @@ from types import ModuleType
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from gateway.decoder import resampling
 from gateway.decoder.decoding import decode
 from gateway.decoder.in_process import inspect_whole
-from gateway.decoder.resampling import resample
 from gateway.decoder.tensors import to_tensor
 from gateway.ingest.image_formats import peak_bytes, reduction, shrunk_bytes
 from gateway.ingest.inspection import DecodePolicy, encoded, needs_decoding
 from gateway.ingest.resizing import Resize, TensorInput, resize_of
 from gateway.ingest.upload import Upload
-from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.repository.writing import PREPROCESSOR_CODE
 from tests.asking import encode
 from tests.gateway.ingest.reading import LIMITS
@@ -29,8 +25,6 @@ from tests.native.pictures import noise
 from tests.photos import PHOTOS, photo
 from tests.samples import samples
 from tests.settings import Settings
-
-SIDES = st.integers(1, 260)
 
 
 def photograph(height: int = 1_200, width: int = 1_600) -> bytes:
@@ -40,30 +34,6 @@ def photograph(height: int = 1_200, width: int = 1_600) -> bytes:
 
 def pixels_of(image: bytes) -> np.ndarray:
     return cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR_RGB)
-
-
-@settings(deadline=None)
-@pytest.mark.slow
-@given(
-    SIDES,
-    SIDES,
-    st.sampled_from([(48,), (48, 48), (50, 60)]),
-    st.sampled_from(["nearest", "bilinear", "bicubic", "lanczos"]),
-)
-def test_resized_image_gives_the_same_preprocessor_output(height, width, size, interpolation):
-    from bench.limit import pillow_resize, preprocessor  # with torch, which is slow to import
-
-    preprocess = pillow_resize(DEFAULT_MODEL_REPOSITORY, list(size), [48, 48], interpolation)
-    without_ends = preprocessor(DEFAULT_MODEL_REPOSITORY, "resizing").without_ends
-    parameters = {"resize_size": ",".join(map(str, size)), "interpolation": interpolation, "resize_library": "pillow"}
-    resize = resize_of(parameters, fast=False)
-    picture = noise(height, width)
-    before = resample(picture, resize)
-
-    cut = without_ends if len(size) == 1 else np.asarray
-    assert np.array_equal(preprocess(cut(before)), preprocess(cut(picture)))
-    assert before.shape[:2] == resize.size_of(height, width)
-    assert before.size <= picture.size
 
 
 def test_large_image_is_decoded_in_full_and_resized_like_pillow():
