@@ -8,6 +8,7 @@ import typer
 
 from gateway.command_line.addresses import Triton
 from gateway.command_line.terminal import Repository, print_status
+from gateway.errors import UserError
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.commands.group import Name, model_app
 from gateway_models.commands.proof import DecodeAs
@@ -78,14 +79,13 @@ def compare(
 def _local(name: str, versions: tuple[int, int], repository: Path) -> "tuple[Entry, Sequence[str]]":
     """A model with both versions, and the labels that they must have in common."""
     from gateway_models.networks.model_source import labels_of
-    from gateway_models.proof.compare import NotComparable
     from gateway_models.repository.manage import entry_with_version
 
     for version in versions:
         entry = entry_with_version(repository, name, version)
     labels, others = (labels_of(entry, repository, version) for version in versions)
     if labels != others:
-        raise NotComparable(
+        raise UserError(
             f"versions {versions[0]} and {versions[1]} have different classes: compare versions with the same ones"
         )
     return entry, labels

@@ -26,11 +26,7 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None) 
         (each.label, str(each.recall.count), str(each.recall), str(each.precision.count), str(each.precision))
         for each in found.classes
     ]
-    shares = {
-        "all labelled results": found.all,
-        "logged at random": found.sampled,
-        "and labelled at random": found.drawn,
-    }
+    shares = {"all labelled results": found.all, "logged and labelled at random": found.drawn}
     facts = {name: f"{share.count}: {share}" for name, share in shares.items()}
     Report(("class", "images", "recall (95 %)", "predicted", "precision (95 %)"), classes, facts=facts).print()
     emit(

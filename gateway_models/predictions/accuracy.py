@@ -20,15 +20,13 @@ class ClassAccuracy:
 
 @dataclass(frozen=True, slots=True)
 class LogAccuracy:
-    """The accuracy on three sets: all labelled results, results logged at random, and these also labelled at random.
+    """The accuracy on all labelled results, and on the ones that were logged and labelled at random.
 
-    Rules prefer uncertain results, so the accuracy on all of them is lower than the service's. Users report wrong
-    answers more often than right ones, so the accuracy on the results that were logged at random is too low as well.
-    `drawn` has no such preference: both the rows and the images to label were chosen at random.
+    Rules prefer uncertain results, and users report wrong answers more often than right ones, so the accuracy on all
+    of them is lower than the service's. `drawn` has no such preference.
     """
 
     all: Proportion
-    sampled: Proportion
     drawn: Proportion
     by_day: dict[str, Proportion]
     by_version: dict[str, Proportion]
@@ -44,7 +42,6 @@ def accuracy(results: Iterable[Labelled]) -> LogAccuracy:
     found = Counter(each.label for each in known if each.label is not None and each.is_correct)
     return LogAccuracy(
         _share(known),
-        _share([each for each in known if SAMPLE in each.row["reasons"]]),
         _share(drawn(known)),
         _grouped(known, lambda each: f"{each.row['time']:%Y-%m-%d}"),
         _grouped(known, lambda each: each.row["version"] or ""),

@@ -29,10 +29,6 @@ CHOICE = "choice"
 MAX_FILE_BYTES = 2**28
 
 
-class LabelsUnusable(UserError):
-    """Nothing can be exported, or a file of labels cannot be read; the message states the reason."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExportSelection:
     """Which results without feedback to export, each image once; at most one of `uncertain` and `drawn`."""
@@ -68,15 +64,15 @@ def choose(log: LogReader, wanted: ExportSelection) -> list[Row]:
 
 
 def export(log: LogReader, folder: Path, wanted: ExportSelection) -> int:
-    """Write the folder, which must be missing or empty; returns the number of images. Raises LabelsUnusable."""
+    """Write the folder, which must be missing or empty; returns the number of images. Raises UserError."""
     rows = choose(log, wanted)
     if not rows:
-        raise LabelsUnusable(
+        raise UserError(
             f"{log.url} has no such results: they may all be labelled, or none was logged; the last minute is "
             "written later"
         )
     if folder.exists() and any(folder.iterdir()):
-        raise LabelsUnusable(f"{folder} is not empty: name a new folder")
+        raise UserError(f"{folder} is not empty: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     tasks = [_task(row, _copy_image(log, row, folder)) for row in rows]
     (folder / TASKS).write_text(json.dumps(tasks, indent=1), encoding="utf-8")
@@ -128,15 +124,15 @@ def _task(row: Row, image: str | None) -> dict[str, object]:
 
 
 def read_labels(path: Path) -> list[dict[str, object]]:
-    """The bodies of POST /feedback for the images of a file that have a label; raises LabelsUnusable."""
+    """The bodies of POST /feedback for the images of a file that have a label; raises UserError."""
     try:
         text = read_text(path, max_bytes=MAX_FILE_BYTES)
     except OSError as exc:
-        raise LabelsUnusable(f"{path} cannot be read: {exc}") from exc
+        raise UserError(f"{path} cannot be read: {exc}") from exc
     try:
         return list(_from_tasks(json.loads(text)))
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as exc:
-        raise LabelsUnusable(
+        raise UserError(
             f"{path} is no JSON export of Label Studio (the format JSON, not JSON-MIN): {type(exc).__name__} {exc}"
         ) from exc
 

@@ -20,10 +20,6 @@ TEMPERATURES = (0.05, 20.0)
 Array = NDArray[np.float64]
 
 
-class NotCalibrated(UserError):
-    """A model cannot be calibrated with these images; the message says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class ScoredImages:
     """The network's scores of labelled images: fp64 [images, classes], and the true classes, int [images]."""
@@ -75,20 +71,20 @@ class Calibrated:
 
 
 def check_calibration(entry: Entry, version: int) -> None:
-    """Raise NotCalibrated if a version's scores are not for one class out of the network's."""
+    """Raise UserError if a version's scores are not for one class out of the network's."""
     if entry.multi_label:
-        raise NotCalibrated(f"{entry.name} is multi-label, and calibrate is for models with one class for each image")
+        raise UserError(f"{entry.name} is multi-label, and calibrate is for models with one class for each image")
     if step := entry.versions[version].spec.after:
-        raise NotCalibrated(
+        raise UserError(
             f"version {version} of {entry.name} has a step after its network ({step.described()}): calibrate a version "
             "without one (--version), and add the step to the calibrated version by `gateway model postprocess`"
         )
 
 
 def scored(answers: Sequence[SampleAnswer]) -> ScoredImages:
-    """The scores and the classes of images; raises NotCalibrated without any."""
+    """The scores and the classes of images; raises UserError without any."""
     if not answers:
-        raise NotCalibrated("none of the images could be classified")
+        raise UserError("none of the images could be classified")
     return ScoredImages(
         np.array([each.probabilities for each in answers], np.float64),
         np.array([next(iter(each.sample.classes)) for each in answers], np.intp),
@@ -96,10 +92,10 @@ def scored(answers: Sequence[SampleAnswer]) -> ScoredImages:
 
 
 def calibrate(images: ScoredImages) -> Calibrated:
-    """Fit on half of the images, and measure on the other half; raises NotCalibrated if there are too few."""
+    """Fit on half of the images, and measure on the other half; raises UserError if there are too few."""
     fitted, shown = split(images)
     if min(len(fitted), len(shown)) < LEAST_IMAGES:
-        raise NotCalibrated(
+        raise UserError(
             f"{len(fitted)} images to fit with and {len(shown)} held out are too few: at least {LEAST_IMAGES} of each, "
             "better some hundreds, none of them from training"
         )

@@ -7,7 +7,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.errors import UserError
 from gateway_models.predictions.shares import wilson
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import predicted
@@ -16,10 +15,6 @@ from gateway_models.proof.image_files import NotCompared
 Probabilities = NDArray[np.float32]
 CHANCE = 0.05
 """The significance level: a p-value below it counts as a real difference."""
-
-
-class NotComparable(UserError):
-    """The two versions have no classes in common."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,6 @@ MAX_TABLE_BYTES = 256 * 2**20
 """The size limit of a CSV: millions of rows."""
 
 
-class DatasetError(UserError):
-    """Images or labels cannot be used; the message names the file or the class."""
-
-
 @dataclass(frozen=True, slots=True)
 class Sample:
     """An image file and its true classes, by number; exactly one except for multi-label models."""
@@ -43,7 +39,7 @@ def read_dataset(source: Path, labels: Sequence[str], *, multi_label: bool = Fal
     if source.is_dir():
         folders = sorted(folder for folder in source.iterdir() if folder.is_dir() and not is_hidden(folder.name))
         if not folders:
-            raise DatasetError(f"{source} has no folders; there should be one for each class, named as the class")
+            raise UserError(f"{source} has no folders; there should be one for each class, named as the class")
         numbers = [_number(classes, folder.name, str(folder)) for folder in folders]
         return [
             Sample(path, frozenset({number}))
@@ -51,13 +47,13 @@ def read_dataset(source: Path, labels: Sequence[str], *, multi_label: bool = Fal
             for path in image_files([folder])
         ]
     if not source.is_file():
-        raise DatasetError(f"no folder or CSV file at {source}")
+        raise UserError(f"no folder or CSV file at {source}")
     samples = [_row(source, number, row, classes) for number, row in _rows(source)]
     if not samples:
-        raise DatasetError(f"{source} has no lines")
+        raise UserError(f"{source} has no lines")
     several = next((sample for sample in samples if len(sample.classes) != 1), None)
     if several is not None and not multi_label:
-        raise DatasetError(f"{several.path} has {len(several.classes)} labels, and the model gives one for each image")
+        raise UserError(f"{several.path} has {len(several.classes)} labels, and the model gives one for each image")
     return samples
 
 
@@ -80,7 +76,7 @@ def read_samples(source: Path, labels: Sequence[str], *, multi_label: bool = Fal
 def _number(classes: ClassNames, name: str, where: str) -> int:
     found = classes.find(name)
     if found is None:
-        raise DatasetError(f"{where}: the model has no class {name!r}; it has {classes.some}")
+        raise UserError(f"{where}: the model has no class {name!r}; it has {classes.some}")
     return found
 
 
@@ -89,16 +85,16 @@ def _rows(source: Path) -> list[tuple[int, list[str]]]:
         file = io.StringIO(read_text(source, max_bytes=MAX_TABLE_BYTES, newline=""), newline="")
         rows = [(number, row) for number, row in enumerate(csv.reader(file), 1) if row]
     except (OSError, csv.Error) as exc:
-        raise DatasetError(f"cannot read {source}: {exc}") from exc
+        raise UserError(f"cannot read {source}: {exc}") from exc
     return rows[1:] if rows and rows[0][1][0].strip().lower() in HEADERS else rows
 
 
 def _row(source: Path, number: int, row: list[str], classes: ClassNames) -> Sample:
     if len(row) < 2:
-        raise DatasetError(f"{source}, line {number}: a path and a label are expected")
+        raise UserError(f"{source}, line {number}: a path and a label are expected")
     path = source.parent / restored(row[0].strip())
     if not path.is_file():
         advice = "" if number > 1 or path.suffix else "; a header is path,label"
-        raise DatasetError(f"{source}, line {number}: there is no file {path}{advice}")
+        raise UserError(f"{source}, line {number}: there is no file {path}{advice}")
     names = [name for name in restored(row[1]).split(SEPARATOR) if name.strip()]
     return Sample(path, frozenset(_number(classes, name, f"{source}, line {number}") for name in names))

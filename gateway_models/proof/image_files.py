@@ -20,10 +20,6 @@ T = TypeVar("T")
 REFUSED_SHOWN = 20
 
 
-class NoImages(UserError):
-    """No images were found or could be read."""
-
-
 @dataclass(frozen=True, slots=True)
 class NotCompared:
     """An image that was not compared, and the reason."""
@@ -53,7 +49,7 @@ def reasons(refused: Sequence[NotCompared]) -> Iterator[str]:
 
 
 def image_files(sources: Iterable[Path]) -> list[Path]:
-    """The files given, and all images in the folders given and their subfolders, in order; raises NoImages."""
+    """The files given, and all images in the folders given and their subfolders, in order; raises UserError."""
     found: list[Path] = []
     for source in sources:
         if source.is_dir():
@@ -61,9 +57,9 @@ def image_files(sources: Iterable[Path]) -> list[Path]:
         elif source.is_file():
             found.append(source)
         else:
-            raise NoImages(f"there is no file or folder {source}")
+            raise UserError(f"there is no file or folder {source}")
     if not found:
-        raise NoImages("there are no images in " + ", ".join(map(str, sources)))
+        raise UserError("there are no images in " + ", ".join(map(str, sources)))
     return found
 
 

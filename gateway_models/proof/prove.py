@@ -54,10 +54,6 @@ TOLERANCE, TOLERANCE_ON_GPU = 1e-3, 1e-2
 API, TRITON = "the API", "Triton's server"
 
 
-class NotMeasured(UserError):
-    """The service could not be measured; the message has the reason."""
-
-
 @dataclass(frozen=True, slots=True)
 class Service:
     """A service that was started to be measured."""
@@ -109,11 +105,11 @@ def prove(
 ) -> Iterator[Finding]:
     """Run the service for the default model of `settings`, send a JPEG for some seconds, and check everything.
 
-    Raises NotMeasured, TritonRuntimeError or
+    Raises UserError, TritonRuntimeError or
     ApiFailed where the service does not even start.
     """
     if needs_key(settings):
-        raise NotMeasured("the run sends images without a key: unset GATEWAY_API_KEYS_FILE, or what else requires one")
+        raise UserError("the run sends images without a key: unset GATEWAY_API_KEYS_FILE, or what else requires one")
     os.environ[variable("log_level")] = LogLevel.ERROR.value  # of the API, a child process
     gpus = find_gpus()
     preprocessors, networks = steps_of(repository, settings.model)
@@ -162,7 +158,7 @@ def steps_of(repository: Path, model: str) -> tuple[list[str], list[str]]:
     preprocessors = [name for name, is_preprocessor in found.items() if is_preprocessor]
     networks = [name for name, is_preprocessor in found.items() if not is_preprocessor]
     if not preprocessors or not networks:
-        raise NotMeasured(f"{repository} has no ensemble {model!r} of a preprocessor and a network")
+        raise UserError(f"{repository} has no ensemble {model!r} of a preprocessor and a network")
     return preprocessors, networks
 
 
@@ -170,7 +166,7 @@ def batch_milliseconds(triton: BlockingTriton, name: str, config: ModelConfig, s
     """Milliseconds of one image in batches of up to `size` in a network, from Triton's own statistics.
 
     One call at a time, so that no other instance shares the GPU: its copies to the device, its computation and the
-    copies back. Raises NotMeasured or TritonRefused.
+    copies back. Raises UserError or TritonRefused.
     """
     size = min(size, config.max_batch_size) or 1
 
@@ -189,7 +185,7 @@ def batch_milliseconds(triton: BlockingTriton, name: str, config: ModelConfig, s
         after = spent_after(before[0] + sent)
     executions, nanoseconds = after[0] - before[0], after[1] - before[1]
     if executions < BATCHES:
-        raise NotMeasured(f"{name} ran {executions} of {BATCHES} batches of {size}")
+        raise UserError(f"{name} ran {executions} of {BATCHES} batches of {size}")
     return nanoseconds / executions / size / 1e6
 
 

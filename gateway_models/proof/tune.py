@@ -19,7 +19,7 @@ from gateway_models.networks.isolation import Report
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import BATCH, CALLERS, predict_each
-from gateway_models.proof.image_files import NoImages, parted, reader, resize_for
+from gateway_models.proof.image_files import parted, reader, resize_for
 from gateway_models.proof.parity import Probabilities, pil_image
 from gateway_models.proof.serving import serving
 from gateway_models.proof.variants import Variant, variants_of
@@ -80,7 +80,7 @@ class Tuner:
         read = reader(resize_for(entry))
         self.files = [file for file in files if isinstance(read(file), bytes)]
         if not self.files:
-            raise NoImages("none of the images can be read, so nothing can be measured")
+            raise UserError("none of the images can be read, so nothing can be measured")
         self.seconds = seconds
         self.measured: list[Measured] = []
         self._networks: dict[tuple[Format, Precision, CpuRuntime | None], Entry] = {}
@@ -217,7 +217,7 @@ class Tuner:
         results = predict_each((entry.name,), self._client.address, samples, resize_for(entry), batch=batch)
         answers, refused = parted(results)
         if refused:
-            raise NoImages(f"{refused[0].path}: {refused[0].reason}")
+            raise UserError(f"{refused[0].path}: {refused[0].reason}")
         return [answer.probabilities for (answer,) in answers]
 
 

@@ -24,10 +24,6 @@ _MAGIC = {b"\xff\xd8\xff": "jpg", b"\x89PNG\r\n\x1a\n": "png"}
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
-class CardError(UserError):
-    """A description or a picture cannot be used; the message states why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Picture:
     """A picture to try; `label` is what it shows, None if that is not known."""
@@ -38,9 +34,9 @@ class Picture:
 
 
 def read_description(text: str) -> str:
-    """Check the sentence that a user gave; raises CardError."""
+    """Check the sentence that a user gave; raises UserError."""
     if len(text) > MAX_CHARACTERS or not text.isprintable():
-        raise CardError(f"--description is one line of at most {MAX_CHARACTERS} characters")
+        raise UserError(f"--description is one line of at most {MAX_CHARACTERS} characters")
     return text.strip()
 
 
@@ -67,21 +63,21 @@ def readme_sentence(folder: Path) -> str:
 def read_pictures(paths: Sequence[Path], labels: Collection[str]) -> list[Picture]:
     """The pictures of files and folders, at most MAX_EXAMPLES; of a folder with a folder for each class, one of each.
 
-    The label is the name of the picture's folder, if the model has it. Raises CardError.
+    The label is the name of the picture's folder, if the model has it. Raises UserError.
     """
     files = [file for path in paths for file in ([path] if path.is_file() else _one_of_each(path))]
     if len(files) > MAX_EXAMPLES and all(path.is_file() for path in paths):
-        raise CardError(f"--example: {len(files)} pictures are more than {MAX_EXAMPLES}")
+        raise UserError(f"--example: {len(files)} pictures are more than {MAX_EXAMPLES}")
     pictures = []
     for file in files[:MAX_EXAMPLES]:
         try:
             with file.open("rb") as opened:
                 data = opened.read(MAX_EXAMPLE_BYTES + 1)
         except OSError as exc:
-            raise CardError(f"--example: cannot read {file}: {exc.strerror}") from exc
+            raise UserError(f"--example: cannot read {file}: {exc.strerror}") from exc
         suffix = next((suffix for magic, suffix in _MAGIC.items() if data.startswith(magic)), None)
         if suffix is None or len(data) > MAX_EXAMPLE_BYTES:
-            raise CardError(f"--example: {file} must be a JPEG or PNG of at most {MAX_EXAMPLE_BYTES >> 20} MiB")
+            raise UserError(f"--example: {file} must be a JPEG or PNG of at most {MAX_EXAMPLE_BYTES >> 20} MiB")
         name = file.absolute().parent.name
         pictures.append(Picture(data, suffix, name if name in labels else None))
     return pictures
@@ -94,7 +90,7 @@ def _one_of_each(folder: Path) -> list[Path]:
         if file.suffix.lower() in {".jpg", ".jpeg", ".png"}:
             by_folder.setdefault(file.parent, []).append(file)
     if not by_folder:
-        raise CardError(f"--example: {folder} has no JPEG or PNG")
+        raise UserError(f"--example: {folder} has no JPEG or PNG")
     return [file for file in chain(*zip_longest(*by_folder.values())) if file is not None]
 
 

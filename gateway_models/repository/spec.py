@@ -27,10 +27,6 @@ INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
 MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
 
 
-class SpecError(UserError):
-    """The description of a model is incomplete, or contradicts itself."""
-
-
 class Precision(StrEnum):
     """The type that the network computes in; its inputs and outputs stay fp32."""
 
@@ -82,21 +78,21 @@ def _integers(text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(part) for part in text.split(",") if part))
     except ValueError as exc:
-        raise SpecError(f"{text!r} must be whole numbers separated by commas") from exc
+        raise UserError(f"{text!r} must be whole numbers separated by commas") from exc
 
 
 def read_prompts(texts: list[str]) -> tuple[str, ...]:
-    """Templates of a zero-shot model's texts; raises SpecError."""
+    """Templates of a zero-shot model's texts; raises UserError."""
     if wrong := [text for text in texts if "{}" not in text]:
-        raise SpecError(f"{wrong[0]!r} is no prompt: it needs {{}} where the label belongs, such as {PROMPT!r}")
+        raise UserError(f"{wrong[0]!r} is no prompt: it needs {{}} where the label belongs, such as {PROMPT!r}")
     if len(texts) > MAX_PROMPTS:
-        raise SpecError(f"{len(texts)} prompts are more than {MAX_PROMPTS}")
+        raise UserError(f"{len(texts)} prompts are more than {MAX_PROMPTS}")
     return tuple(texts)
 
 
 def _input(text: str) -> str:
     if text not in INPUTS:
-        raise SpecError(f"{text!r} is not an input; use one of {', '.join(INPUTS)}")
+        raise UserError(f"{text!r} is not an input; use one of {', '.join(INPUTS)}")
     return text
 
 
@@ -162,12 +158,12 @@ class Serving:
             ("the queue delay in µs", self.queue_delay_us, 0, MAX_QUEUE_DELAY_US),
         ):
             if value is not None and not least <= value <= most:
-                raise SpecError(f"{what}: {value} is not between {least:,} and {most:,}")
+                raise UserError(f"{what}: {value} is not between {least:,} and {most:,}")
         wrong = [size for size in self.preferred or () if not 0 < size <= self.max_batch_size]
         if wrong:
-            raise SpecError(f"preferred batch size {wrong[0]} is not between 1 and the largest, {self.max_batch_size}")
+            raise UserError(f"preferred batch size {wrong[0]} is not between 1 and the largest, {self.max_batch_size}")
         if any(gpu < 0 for gpu in self.gpus):
-            raise SpecError("GPUs are numbers from 0, as nvidia-smi lists them")
+            raise UserError("GPUs are numbers from 0, as nvidia-smi lists them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,8 +304,8 @@ class ModelSpec:
         return self.preprocessing
 
     def check_gray(self) -> None:
-        """Raise SpecError where the channels of gray images would be normalised differently."""
+        """Raise UserError where the channels of gray images would be normalised differently."""
         if self.grayscale and not self.prepared.is_gray:
-            raise SpecError(
+            raise UserError(
                 "--grayscale is for one channel, so --mean and --std are one number each: --mean 0.5 --std 0.25"
             )

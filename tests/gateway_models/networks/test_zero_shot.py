@@ -21,7 +21,6 @@ from gateway_models.repository.spec import (
     Format,
     ModelSpec,
     Precision,
-    SpecError,
     read_prompts,
 )
 from tests.gateway_models.repository.entries import SMALL
@@ -139,6 +138,6 @@ def test_clip_without_labels_is_told_of_the_option(clip):
 
 @pytest.mark.parametrize("prompts", [["a photo"], ["{}"] * (MAX_PROMPTS + 1)], ids=["no place", "past the limit"])
 def test_wrong_prompts_are_refused(prompts):
-    with pytest.raises(SpecError, match=r"is no prompt|prompts are more than 100"):
+    with pytest.raises(UserError, match=r"is no prompt|prompts are more than 100"):
         read_prompts(prompts)
     assert len(read_prompts(["{}"] * MAX_PROMPTS)) == MAX_PROMPTS

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from gateway.errors import UserError
 from gateway_models.networks.add import add_step
 from gateway_models.proof.calibrate import (
     Calibrated,
-    NotCalibrated,
     ScoredImages,
     calibrate,
     check_calibration,
@@ -100,17 +100,17 @@ def test_scores_at_the_ends_have_a_bin():
 
 
 def test_too_few_images_are_refused(sure):
-    with pytest.raises(NotCalibrated, match="15 images to fit with and 15 held out are too few: at least 20"):
+    with pytest.raises(UserError, match="15 images to fit with and 15 held out are too few: at least 20"):
         calibrate(ScoredImages(np.full((30, 2), 0.5), np.arange(30) % 2))
-    with pytest.raises(NotCalibrated, match="none of the images"):
+    with pytest.raises(UserError, match="none of the images"):
         scored([])
 
 
 @pytest.mark.parametrize("step", [FunctionStep("/a/step.py:f"), DeclaredStep(threshold=0.5, other="unsure")])
 def test_versions_that_cannot_be_calibrated_are_refused(step):
-    with pytest.raises(NotCalibrated, match="head is multi-label"):
+    with pytest.raises(UserError, match="head is multi-label"):
         check_calibration(entry(multi_label=True), 1)
-    with pytest.raises(NotCalibrated, match=r"has a step after its network \(.*\): calibrate a version without one"):
+    with pytest.raises(UserError, match=r"has a step after its network \(.*\): calibrate a version without one"):
         check_calibration(entry(after=step), 1)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gateway.errors import UserError
 from gateway_models.proof.compare import Compared, Pair
-from gateway_models.proof.dataset import DatasetError, Sample, read_samples
+from gateway_models.proof.dataset import Sample, read_samples
 from gateway_models.proof.evaluate import SampleAnswer
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.proof.report import comparison_report, verdict
@@ -96,7 +97,7 @@ def test_only_a_folder_per_class_gives_known_classes(pictures):
     assert [sample.classes for sample in samples] == [frozenset(), frozenset()]
     assert read_samples(pictures, ["rose", "tulip"])[1] is False
     assert len(read_samples(pictures / "cat" / "dark.png", LABELS)[0]) == 1
-    with pytest.raises(DatasetError, match="no class 'dog <b>'"):
+    with pytest.raises(UserError, match="no class 'dog <b>'"):
         read_samples(pictures, ["cat", "fox"])
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gateway.errors import UserError
 from gateway_client.csv_cells import csv_line
-from gateway_models.proof.dataset import DatasetError, Sample, read_dataset
+from gateway_models.proof.dataset import Sample, read_dataset
 from gateway_models.proof.evaluate import ClassScore, Evaluation, SampleAnswer
-from gateway_models.proof.image_files import NoImages, NotCompared, image_files, reader
+from gateway_models.proof.image_files import NotCompared, image_files, reader
 from gateway_models.proof.plots import confusion_matrix
 from gateway_models.proof.report import ranks
 from tests.commands import usage_error
@@ -39,7 +40,7 @@ def test_csv_names_paths_and_labels(folder):
         assert [sorted(sample.classes) for sample in read_dataset(table, LABELS)] == [[0], [2]]
     table.write_text("cat/1.jpg,cat; fox\n3/4.jpg,\n")
     assert [sorted(s.classes) for s in read_dataset(table, LABELS, multi_label=True)] == [[0, 4], []]
-    with pytest.raises(DatasetError, match="has 2 labels, and the model gives one"):
+    with pytest.raises(UserError, match="has 2 labels, and the model gives one"):
         read_dataset(table, LABELS)
 
 
@@ -57,7 +58,7 @@ def test_csv_names_paths_and_labels(folder):
 )
 def test_invalid_line_is_named(folder, text, reason):
     (folder / "labels.csv").write_text(text)
-    with pytest.raises(DatasetError, match=reason):
+    with pytest.raises(UserError, match=reason):
         read_dataset(folder / "labels.csv", LABELS)
 
 
@@ -76,11 +77,11 @@ def test_neutralised_formulas_are_restored(tmp_path):
 
 def test_folders_of_unknown_classes_are_refused(folder, tmp_path):
     (folder / "dog").mkdir()
-    with pytest.raises(DatasetError, match="no class 'dog'"):
+    with pytest.raises(UserError, match="no class 'dog'"):
         read_dataset(folder, LABELS)
-    with pytest.raises(DatasetError, match="has no folders"):
+    with pytest.raises(UserError, match="has no folders"):
         read_dataset(folder / "great_dane", LABELS)
-    with pytest.raises(NoImages, match="there is no file or folder"):
+    with pytest.raises(UserError, match="there is no file or folder"):
         image_files([tmp_path / "absent"])
 
 

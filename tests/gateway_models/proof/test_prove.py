@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from gateway.errors import UserError
 from gateway.findings import Level
 from gateway.machine.capacity import GPU_BATCH, Costs
 from gateway.triton.configs import read_model_configs
 from gateway_local.display import Display
 from gateway_local.paths import SAMPLE, SHIPPED_EXAMPLES
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
-from gateway_models.proof.prove import BATCHES, WARM_UP_BATCHES, NotMeasured, batch_milliseconds, prove
+from gateway_models.proof.prove import BATCHES, WARM_UP_BATCHES, batch_milliseconds, prove
 from tests.settings import Settings
 
 CHECKS = ["cold start", "verify", "throughput", "costs"]
@@ -39,7 +40,7 @@ def test_what_cannot_be_run_is_refused(model_repository, runtime, fields, reason
     monkeypatch.chdir(tmp_path)
     Path("keys").touch()
     monkeypatch.setenv("GATEWAY_LOG_LEVEL", "error")
-    with pytest.raises(NotMeasured, match=reason):
+    with pytest.raises(UserError, match=reason):
         list(prove(Settings(_env_file=None, **fields), model_repository, runtime, PHOTO, Display()))
 
 

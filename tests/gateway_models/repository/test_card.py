@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.errors import UserError
 from gateway.plugins.page import model_examples
 from gateway_models.repository.card import (
     MAX_CHARACTERS,
     MAX_EXAMPLE_BYTES,
     MAX_EXAMPLES,
-    CardError,
     first_sentence,
     read_description,
     read_pictures,
@@ -41,7 +41,7 @@ def test_first_sentence_of_a_readme(text, sentence):
 
 @pytest.mark.parametrize("text", ["x" * (MAX_CHARACTERS + 1), "two\nlines", "\x1b[31mred"])
 def test_description_is_one_short_line(text):
-    with pytest.raises(CardError, match="--description"):
+    with pytest.raises(UserError, match="--description"):
         read_description(text)
 
 
@@ -84,14 +84,14 @@ def test_page_reads_the_pictures_that_were_written_last(tmp_path):
 def test_unusable_picture_is_refused_by_name(tmp_path, data):
     if data is not None:
         (tmp_path / "a.jpg").write_bytes(data)
-    with pytest.raises(CardError, match=r"--example: .*a\.jpg"):
+    with pytest.raises(UserError, match=r"--example: .*a\.jpg"):
         read_pictures([tmp_path / "a.jpg"], [])
 
 
 def test_too_many_files_and_a_folder_without_pictures_are_refused(tmp_path):
     (tmp_path / "a.png").write_bytes(PNG)
-    with pytest.raises(CardError, match="9 pictures"):
+    with pytest.raises(UserError, match="9 pictures"):
         read_pictures([tmp_path / "a.png"] * 9, [])
     (tmp_path / "none").mkdir()
-    with pytest.raises(CardError, match="no JPEG or PNG"):
+    with pytest.raises(UserError, match="no JPEG or PNG"):
         read_pictures([tmp_path / "none"], [])

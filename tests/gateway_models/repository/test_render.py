@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from gateway.errors import UserError
 from gateway.triton.configs import parameters
 from gateway.triton.contract import (
     DECODE_PARAMETER,
@@ -22,7 +23,7 @@ from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.render import render
-from gateway_models.repository.spec import Format, OpenVino, Precision, Serving, SpecError
+from gateway_models.repository.spec import Format, OpenVino, Precision, Serving
 from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.gateway_models.repository.entries import entry
 
@@ -81,7 +82,7 @@ def test_numbers_that_were_not_chosen_are_not_written():
 
 
 def test_gpus_are_numbers_from_0():
-    with pytest.raises(SpecError, match="numbers from 0"):
+    with pytest.raises(UserError, match="numbers from 0"):
         Serving(gpus=(-1,))
 
 
