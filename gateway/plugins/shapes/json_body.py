@@ -35,12 +35,23 @@ IMAGE_IN_BASE64: dict[str, Any] = {
         "filename": {"type": "string"},
     },
 }
+IMAGE_BY_URL: dict[str, Any] = {
+    "type": "object",
+    "required": ["url"],
+    "additionalProperties": False,
+    "properties": {
+        "url": {"type": "string", "format": "uri", "description": "Where the image is, if the service fetches images."},
+        "filename": {"type": "string"},
+    },
+}
 SCHEMA: dict[str, Any] = {
     "type": "object",
-    "description": "Images in base64.",
+    "description": "Images in base64 or by URL.",
     "required": ["images"],
     "additionalProperties": False,
-    "properties": {"images": {"type": "array", "minItems": 1, "items": IMAGE_IN_BASE64}},
+    "properties": {
+        "images": {"type": "array", "minItems": 1, "items": {"anyOf": [IMAGE_IN_BASE64, IMAGE_BY_URL]}},
+    },
 }
 """The schema of a body in the OpenAPI document."""
 

@@ -63,13 +63,7 @@ class UrlFetcher:
     An image that cannot be fetched is an upload with an error. Fetched bytes count for the upload buffer.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        uploads: Pool,
-        resolver: Resolver | None = None,
-        ssl_context: ssl.SSLContext | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, uploads: Pool) -> None:
         self._settings = settings
         urls = UrlSettings.of(settings)
         self._allowed = tuple(map(read_prefix, urls.fetch_urls))
@@ -79,9 +73,9 @@ class UrlFetcher:
         self._slots = RoundRobin(Bound("max_fetches", MAX_FETCHES, metrics.FETCHES, metrics.FETCHES_LIMIT))
         self._client_slots: WeakValueDictionary[str, RoundRobin] = WeakValueDictionary()
         """The slots of the clients whose requests have URLs at this moment."""
-        self._resolver = resolver or Resolver()
+        self._resolver = Resolver()
         # The system's certificates, or the file in SSL_CERT_FILE.
-        self._ssl_context = ssl_context or httpcore2.default_ssl_context()
+        self._ssl_context = httpcore2.default_ssl_context()
 
     async def __call__(self, images: UploadsOrUrls, *, key_bound: Bound | None, client: str) -> Uploads:
         """Yield the uploads of a request unchanged, and the images of URLs, each as soon as it is complete.

@@ -2,8 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gateway.hooks import Fetcher, Plugin, Runtime
 from gateway.plugins.urls.settings import UrlSettings
@@ -12,16 +11,6 @@ from gateway.settings import Settings
 if TYPE_CHECKING:
     from gateway.limits.pools import Pool
     from gateway.plugins.urls.fetcher import UrlFetcher
-
-IMAGE_BY_URL: dict[str, Any] = {
-    "type": "object",
-    "required": ["url"],
-    "additionalProperties": False,
-    "properties": {
-        "url": {"type": "string", "format": "uri", "description": "Where the image is; the service fetches it."},
-        "filename": {"type": "string"},
-    },
-}
 
 
 class Urls(Plugin):
@@ -35,18 +24,6 @@ class Urls(Plugin):
         self._fetcher: UrlFetcher | None = None
         self._settings = settings
         self._is_on = bool(UrlSettings.of(settings).fetch_urls)
-
-    def document(self, schema: dict[str, Any]) -> None:
-        """Bodies with images in base64 may have URLs instead."""
-        if not self._is_on:
-            return
-        for operations in schema["paths"].values():
-            operation = operations.get("post", {})
-            content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
-            if "images" in content.get("schema", {}).get("properties", {}):
-                operation["requestBody"] = body = deepcopy(operation["requestBody"])  # all applications share it
-                images = body["content"]["application/json"]["schema"]["properties"]["images"]
-                images["items"] = {"anyOf": [images["items"], IMAGE_BY_URL]}
 
     def lifespan(self, runtime: Runtime) -> AbstractAsyncContextManager[None]:
         """The fetcher's threads and connections."""
