@@ -12,9 +12,9 @@ from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocketDisconnect
 
 from gateway import metrics
-from gateway.api.parameters import reading, request_spec
+from gateway.api.parameters import query_parameters, request_spec
 from gateway.api.request_context import RequestContext, request_context
-from gateway.api.schemas import Problem
+from gateway.api.schemas import FAULTS, Problem
 from gateway.errors import GatewayError, InternalError, clear_frames
 from gateway.limits.pools import NEVER_EVICTED
 from gateway.plugins.streams.errors import UpgradeRequired
@@ -31,7 +31,6 @@ SUBPROTOCOL = "gateway-stream"
 """Accepted if the client offers it; browsers close a connection if the server accepts none of the offered ones."""
 OWN_CODES = 4000
 """First close code for applications (RFC 6455, section 7.4.2); an error's close code is this plus its HTTP status."""
-_LISTS = frozenset({"labels"})
 
 
 @router.get(
@@ -40,18 +39,7 @@ _LISTS = frozenset({"labels"})
     status_code=HTTPStatus.UPGRADE_REQUIRED,
     response_model=Problem,
     response_description="The request does not open a WebSocket.",
-    responses={
-        status: {"model": Problem, "description": description}
-        for status, description in {
-            403: "The API key may not use this model or path.",
-            404: "There is no such model.",
-            422: "A parameter is invalid.",
-            431: "The URL or the headers are too large.",
-            502: "The inference server failed.",
-            503: "Too many streams are open, or the model is not available; see Retry-After.",
-            504: "The deadline passed.",
-        }.items()
-    },
+    responses={status: FAULTS[status] for status in (403, 404, 422, 431, 502, 503, 504)},
 )
 async def stream_without_upgrade(
     request: Request,
@@ -91,10 +79,7 @@ async def stream(websocket: WebSocket) -> None:
 
 def _session(connection: HTTPConnection, context: RequestContext) -> StreamSession:
     settings = context.settings
-    query = connection.query_params
-    given = {name: query.getlist(name) if name in _LISTS else value for name, value in query.items()}
-    with reading(StreamParameters):
-        parameters = StreamParameters.model_validate(given)
+    parameters = query_parameters(StreamParameters, connection.scope["query_string"])
     spec = request_spec(
         connection,
         context,
