@@ -144,23 +144,6 @@ async def test_frames_are_charged_to_their_request():
         assert await works(pool)
 
 
-async def test_skipped_frames_are_charged():
-    async with decoders(request_cpu_seconds=0.05) as pool:
-        with pytest.raises(TooCostly, match="request_cpu_seconds"):
-            await read(pool, gif_of(2_000, width=1_500, height=1_500), "2")
-
-
-async def test_crashed_process_ends_only_its_animation(pool):
-    async with opened(pool, animated("GIF", range(3))) as reader:
-        await reader.next()
-        (worker,) = pool._busy
-        os.kill(worker.pid, signal.SIGSEGV)
-        with pytest.raises(UndecodableImage):
-            await reader.next()
-    assert await works(pool)
-    assert [frame.index for frame in await read(pool, animated("GIF", range(3)))] == [0, 1, 2]
-
-
 async def test_cancelled_frame_leaves_no_busy_process(pool):
     async with opened(pool, animated("GIF", range(3))) as reader:
         await reader.next()
@@ -188,17 +171,6 @@ async def test_file_that_waits_for_long_makes_room_and_goes_on(pool, monkeypatch
     assert [frame.index for frame in frames] == list(range(10))
     assert [level_of(frame.pixels) for frame in frames] == pytest.approx(levels, abs=6)
     assert [bound.free for bound in pool.slots_of("animation", 1).bounds] == [1, DECODE_LIMITS.memory_bytes]
-
-
-async def test_file_keeps_its_slot_while_none_needs_it(pool, monkeypatch):
-    monkeypatch.setattr(open_files, "KEEP_SECONDS", 0.0)
-    async with opened(pool, animated("GIF", range(3))) as reader:
-        await reader.next()
-        (worker,) = pool._busy
-        assert await works(pool)
-        await asyncio.sleep(0)
-        assert pool._busy == {worker}
-        assert len(await rest(reader)) == 2
 
 
 async def test_waiting_animation_does_not_delay_images(pool):

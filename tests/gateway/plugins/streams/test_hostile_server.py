@@ -1,7 +1,6 @@
 """`gateway stream` with a server that is not a gateway: one error message, and no endless wait."""
 
 import json
-import socket
 import threading
 from contextlib import contextmanager, suppress
 
@@ -54,21 +53,6 @@ def refusal(*messages):
     return str(refused.value)
 
 
-def test_messages_of_the_gateway_are_parsed():
-    def talk(connection):
-        for _ in range(2):  # frames; with the first one all three
-            connection.recv()
-        connection.send(json.dumps({"type": "parameters", "parameters": {}}))
-        connection.send(json.dumps(ANSWER))
-        connection.send(json.dumps({**ANSWER, "frame": 2, "dropped": 1, "error": {"code": "timeout", "message": "m"}}))
-        connection.close()
-
-    first, last = answers_of(talk, frames=3)
-    answer = {"label": "cat", "score": 0.5, "frame_label": "cat", "frame_score": 0.5}
-    assert first == answer | {"frame": 0, "seconds": 0.0, "status": "ok", "dropped": 0, "error": ""}
-    assert last == answer | {"frame": 2, "seconds": 0.2, "status": "error", "dropped": 1, "error": "timeout"}
-
-
 @pytest.mark.parametrize(
     "message",
     [
@@ -118,12 +102,3 @@ def test_other_protocols_are_reported(response, words):
         origin.answers["/stream"] = response
         with pytest.raises(StreamRefused, match=words):
             list(follow.follow(origin.url(""), FRAME, {}))
-
-
-def test_silent_server_has_a_deadline(monkeypatch):
-    monkeypatch.setattr(follow, "OPEN_SECONDS", 0.2)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        pytest.raises(StreamRefused, match="cannot be reached: timed out"),
-    ):
-        list(follow.follow(f"http://127.0.0.1:{listener.getsockname()[1]}", FRAME, {}))

@@ -1,7 +1,6 @@
 """Which addresses the service connects to."""
 
 import asyncio
-import ipaddress
 import threading
 
 import pytest
@@ -12,10 +11,8 @@ from gateway.plugins.urls.addresses import (
     LOOKUPS,
     LOOKUPS_PER_DOMAIN,
     METADATA,
-    NOT_PUBLIC,
     AddressRule,
     Resolver,
-    is_public,
 )
 from gateway.plugins.urls.settings import UrlSettings
 from tests.doubles.origin import made_up_names
@@ -71,14 +68,6 @@ def test_address_of_a_tunnel_is_refused(address):
 def test_network_that_leads_to_any_ipv4_address_is_refused(network):
     with pytest.raises(ValueError, match="name the IPv4 networks instead"):
         UrlSettings(fetch_urls=("https://a.example",), fetch_networks=(str(network),))
-
-
-def test_networks_that_are_not_public_have_no_public_address():
-    for network in NOT_PUBLIC:
-        assert not is_public(network[0])
-        assert not is_public(network[-1])
-    assert is_public(ipaddress.ip_address("9.255.255.255"))
-    assert is_public(ipaddress.ip_address("11.0.0.0"))
 
 
 async def test_names_that_never_resolve_delay_those_of_their_domain_alone(monkeypatch):

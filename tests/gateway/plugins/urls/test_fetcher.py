@@ -222,17 +222,6 @@ class TestAddresses:
         names.add("busy.test", socket.gaierror(socket.EAI_AGAIN, "try again"))
         assert fetch("http://busy.test/", networks=()) == ["fetch_failed"]
 
-    @pytest.mark.usefixtures("in_a_second")
-    def test_slow_resolver_delays_no_other_image(self, origin, names):
-        answered, slow = threading.Event(), 2 * FETCHES_PER_REQUEST
-        names.add("slow.test", answered)
-        try:
-            with client_of(**allow(origin.url(), "http://*")) as client:
-                answer = ask(client, *["http://slow.test/"] * slow, origin.url(host="localhost"), origin.url())
-        finally:
-            answered.set()
-        assert codes(answer) == ["fetch_timeout"] * slow + ["url_not_allowed", None]
-
     def test_port_that_nobody_listens_on_is_an_error(self, origin):
         origin.close()
         assert fetch(origin.url()) == ["fetch_failed"]
@@ -263,15 +252,6 @@ class TestTls:
         if not trusted:
             monkeypatch.setenv("SSL_CERT_FILE", str(Authority(tmp_path / "other").certificate))
         assert fetch(cats.url(host=name)) == [code]
-
-    @pytest.mark.parametrize("greeting", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"\x16\x03\x03\x40\x00"])
-    @pytest.mark.usefixtures("in_a_second")
-    def test_host_without_tls_is_an_error(self, origin, greeting):
-        """It sends something else than TLS, or begins it and sends no more."""
-        origin.on_connect = greeting
-        url = origin.url().replace("http://", "https://")
-        assert fetch(url) in (["fetch_failed"], ["fetch_timeout"])
-        origin.wait_for_open(0)
 
 
 class TestRedirects:
