@@ -60,7 +60,7 @@ class PredictParameters(BaseModel):
     threshold: Annotated[float | None, Field(ge=0, le=1, allow_inf_nan=False)] = None
     """Only classes with at least this score; default 0.5 for a multi-label model unless `top_k` is set."""
     labels: Annotated[list[str], Field(max_length=1_000)] = []
-    """Only classes with these labels, separated by commas or repeated."""
+    """Only classes with these labels; repeat the parameter for several."""
     model: ModelName = None
     """A model of `GET /models`; the default is a setting."""
     version: ModelVersion = None

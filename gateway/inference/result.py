@@ -80,9 +80,6 @@ class Predictions(Sequence[Prediction]):
     def __hash__(self) -> int:
         return hash(tuple(self))
 
-    def __repr__(self) -> str:
-        return f"Predictions.of({list(self)})"
-
 
 NO_PREDICTIONS = Predictions.of(())
 
@@ -175,9 +172,6 @@ class Result:
 LABELS_HINT = "GET /models/NAME lists the labels."
 MAX_TOP_K = 1_000
 """Largest `top_k` of a request."""
-MAX_LABEL_PARTS = 4_000
-"""Upper bound of requested labels, counted by commas: each image's classes are compared with all of them."""
-
 MULTI_LABEL_THRESHOLD = 0.5
 """Classes of a multi-label model are returned from this score on, unless the request specifies otherwise."""
 
@@ -198,20 +192,12 @@ class ClassParameters(Protocol):
         """The labels to return; all if empty."""
 
 
-def _bounded(labels: Iterable[str]) -> tuple[str, ...]:
-    """Each label once; raises InvalidParameter where there are too many, with commas between them or within them."""
-    different = tuple(dict.fromkeys(labels))
-    if sum(label.count(",") + 1 for label in different) > MAX_LABEL_PARTS:
-        raise InvalidParameter(f"'labels': at most {MAX_LABEL_PARTS:,}, counted by the commas between and within them.")
-    return different
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The best `top_k` of the classes in `labels` ((): all) whose score is at least `threshold`.
 
     By default a multi-label model returns every class from MULTI_LABEL_THRESHOLD on, and any other its `default_top_k`
-    best. `max_top_k` bounds all of it. Raises InvalidParameter for a `top_k` beyond that, or too many labels.
+    best. `max_top_k` bounds all of it. Raises InvalidParameter for a `top_k` beyond that.
     """
 
     top_k: int | None = None
@@ -224,8 +210,6 @@ class Selection:
         if self.top_k is not None and self.top_k > self.max_top_k:
             most = self.max_top_k
             raise InvalidParameter(f"'top_k': must be at most {most:,}.", limit="max_top_k", value=most)
-        if self.labels:
-            object.__setattr__(self, "labels", _bounded(self.labels))
 
     @staticmethod
     def of(parameters: ClassParameters, settings: "Settings") -> "Selection":
@@ -254,23 +238,16 @@ class Selection:
             return known[:most]
         positions: Sequence[int] = range(len(known))
         if self.labels:
-            wanted = self._wanted(set(known.labels))
+            wanted = set(self.labels)
+            for label in sorted(wanted.difference(known.labels)):
+                raise InvalidParameter(
+                    f"'labels': the model has no label {label[:NAME_CHARACTERS]!r}; {LABELS_HINT} For several, repeat "
+                    "the parameter."
+                )
             positions = [position for position in positions if known.labels[position] in wanted]
         if threshold is not None:
             positions = [position for position in positions if known.scores[position] >= threshold]
         return known.take(positions[:most])
-
-    def _wanted(self, known: set[str]) -> set[str]:
-        wanted = set()
-        for given in self.labels:
-            # Labels may hold commas themselves: "crane, bird".
-            for label in (given,) if given in known else map(str.strip, given.split(",")):
-                if label not in known:
-                    raise InvalidParameter(
-                        f"'labels': the model has no label {label[:NAME_CHARACTERS]!r}; {LABELS_HINT}"
-                    )
-                wanted.add(label)
-        return wanted
 
 
 @lru_cache(256)

@@ -57,12 +57,6 @@ def _parts(target: Target, part: bytes) -> str:
     return target.post("/predict", part * min(900, target.nbytes // len(part)) + END, MULTIPART)
 
 
-def _labels_of_commas(target: Target) -> str:
-    field = b'Content-Disposition: form-data; name="labels"\r\n\r\nclass 1' + b"," * 2_000 + b"\r\n"
-    image = FILE + b"\r\n" + PNG + b"\r\n"
-    return target.post("/predict", (DELIMITER + field) * 99 + (DELIMITER + image) * 300 + END, MULTIPART)
-
-
 def _in_chunks(begin: bytes, unit: bytes):
     """A chunked body that repeats `unit`, as it is."""
     begin = head("POST /predict", "Content-Type: image/jpeg", CLOSE, "Transfer-Encoding: chunked") + begin
@@ -81,7 +75,6 @@ ATTACKS = {
     "requests that do not wait for answers": lambda target: target.raw([head("GET /nowhere") * 10_000]),
     "parts with as many headers as fit": _headers_of_a_part,
     "spaces after a boundary and before a header's value": _blanks_of_a_part,
-    "three hundred images and 200,000 labels, all but one of them empty": _labels_of_commas,
     "JSON of nothing but spaces": lambda target: target.post("/predict", b" " * target.nbytes, JSON),
     "spaces in the middle of a request of the Open Inference Protocol": lambda target: target.post(
         INFER, b'{"inputs": [' + b"\n" * target.nbytes + b"]}", JSON
@@ -97,7 +90,7 @@ ATTACKS = {
     "a thousand small images with a thousand predictions each": lambda target: target.post_files(
         [PNG] * 1_000, "?top_k=1000&timeout=100"
     ),
-    "two hundred images and an unknown label, which is answered with suggestions": lambda target: target.post_files(
+    "two hundred images and an unknown label": lambda target: target.post_files(
         [PNG] * 200, "?labels=Egyptain%20cat" + "x" * 10_000
     ),
     "headers that are as expensive to read as any may be": lambda target: target.post_files(

@@ -109,7 +109,7 @@ REQUESTS = [
     _post("/predict", JSON, f'{{"inputs": "{IMAGE}", "parameters": {{"top_k": 1}}}}'),
     _post("/embed?encoding_format=base64", JSON, f'{{"images": [{{"b64": "{IMAGE}"}}]}}'),
     _post("/explain?masks=9&class_id=0", "image/png", "x"),
-    _post("/predict?timeout=1.5&labels=a,b&threshold=0.1&frames=2&version=1&model=m", "image/png", "x"),
+    _post("/predict?timeout=1.5&labels=a&labels=b&threshold=0.1&frames=2&version=1&model=m", "image/png", "x"),
     _post(
         "/predict",
         "application/json; charset=utf-8",

@@ -271,12 +271,6 @@ def test_query_has_a_maximum_of_parameters(client):
     assert str(MAX_QUERY_PARAMETERS) in more.json()["detail"]
 
 
-@pytest.mark.parametrize(("labels", "status"), [("cat" + "," * 3_999, 200), ("cat" + "," * 4_000, 422)])
-def test_number_of_labels_is_limited(client, labels, status):
-    answer = client.post("/predict", files=[("f", ("x.png", PNG))], data={"labels": labels})
-    assert answer.status_code == status
-
-
 # Early load shedding: while the queue is full, requests with images are refused before any other work.
 WITH_IMAGES = [route.path for route in ROUTES if route.traits.takes_images]
 

@@ -37,9 +37,7 @@ def told(*, multi_label: bool = False, **wishes) -> list[str]:
         ({"labels": ("mouse", "cat"), "multi_label": True}, ["cat", "mouse"]),
         ({"labels": ("mouse", "cat"), "top_k": 1}, ["cat"]),
         ({"labels": ("mouse", "cat"), "threshold": 0.2}, ["cat"]),
-        ({"labels": ("dog,cat",)}, ["cat", "dog"]),
         ({"labels": ("crane, bird",)}, ["crane, bird"]),
-        ({"labels": ("bird, crane",)}, ["crane", "bird"]),
     ],
     ids=str,
 )
@@ -47,7 +45,7 @@ def test_classes_are_selected(wishes, expected):
     assert told(**wishes) == expected
 
 
-@pytest.mark.parametrize("label", ["bat", "Bird", ""])
+@pytest.mark.parametrize("label", ["bat", "Bird", "", "bird, crane"])
 def test_unknown_label_is_refused(label):
     with pytest.raises(InvalidParameter, match=f"no label {label!r}"):
         told(labels=(label,))
