@@ -10,7 +10,6 @@ from tritonclient.http import InferRequestedOutput
 from gateway import __version__
 from gateway.errors import InferenceFailed, InternalError, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Embeddings
-from gateway.plugins.keys.key_file import add_key
 from gateway.plugins.oip.routes.models import MAX_INDEX_BYTES
 from gateway.values.rollout import Rollout
 from tests.doubles.backend import PNG, VECTOR, StubBackend, scored
@@ -168,9 +167,6 @@ def test_split_sends_a_share_to_a_version_and_clients_keep_theirs():
         versions = {name: version(name) for name in map(str, range(20))}
         assert set(versions.values()) == {"1", "2"}
         assert {name: version(name) for name in versions} == versions
-        for name, expected in versions.items():
-            answer = client.post("/predict?model=flowers", files={"f": PNG}, headers={"X-Client-ID": name})
-            assert answer.json()["model"]["version"] == expected
         # A request for a version gets it, and other models are not split.
         assert {version(name, "/v2/models/flowers/versions/1/infer") for name in versions} == {"1"}
         assert {version(name, "/v2/models/ensemble_model/infer") for name in versions} == {"1"}
@@ -203,16 +199,6 @@ def test_upload_limits_apply(in_binary):
         assert client.post(INFER, json=in_json(large, PNG)).json()["outputs"][1]["data"] == ["file_too_large", "ok"]
 
 
-def test_missing_key_uses_the_protocols_format(tmp_path):
-    key = add_key(tmp_path / "keys", "someone")
-    with client_of(scorer(), api_keys_file=tmp_path / "keys") as client:
-        answer = ask(client, PNG)
-        assert refusal(answer)[0] == 401
-        assert answer.headers["WWW-Authenticate"] == "Bearer"
-        assert ask(client, PNG, headers={"X-API-Key": key}).status_code == 200
-        assert refusal(client.get("/v2"))[0] == 401
-
-
 def test_model_that_changes_its_classes_fails_only_later_images():
     """Another one with more classes takes its place in the middle of a request."""
     answers = (
@@ -234,12 +220,6 @@ def test_embeddings_are_a_tensor_with_nan_for_failed_images():
     assert np.isnan(read.as_numpy("FEATURES")[1]).all()
     assert {call.embeddings for call in backend.calls} == {Embeddings.IF_ANY}
     assert alone == [{"name": "FEATURES", "datatype": "FP32", "shape": [1, 4], "data": VECTOR.tolist()}]
-
-
-def test_client_may_ask_for_problem_documents(client):
-    answer = client.post(INFER, json=in_json(TEXT), headers={"Accept": "application/problem+json, application/json"})
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_format")
 
 
 MODEL = "/v2/models/ensemble_model"

@@ -222,16 +222,6 @@ async def test_model_that_cannot_be_loaded_is_not_tried_again_at_once():
         assert await classify(gateway, "m1") == "m1"
 
 
-async def test_model_that_has_shrunk_is_loaded_for_an_administrator():
-    """A failure holds for a while, unless an administrator loads the model, such as after removing a version."""
-    async with gateways_of(room=3, model_bytes={"m0": 201}) as (gateway,):
-        with pytest.raises(LoadFailed, match="models_memory_bytes"):
-            await gateway.wait_for("m0")
-        gateway.descriptions.model_bytes["m0"] = 200
-        await gateway.backend.load("m0")
-        assert await classify(gateway, "m0") == "m0"
-
-
 async def test_model_that_takes_more_than_expected_makes_others_go():
     """The memory of a model that a remote Triton has never loaded is unknown before."""
     async with gateways_of(room=3, model_bytes={"m1": 200}, readable=False) as (gateway,):
@@ -288,14 +278,6 @@ async def test_only_triton_that_is_away_is_reported():
         gateway.triton.away = True
         with pytest.raises(TritonUnreachable):
             await classify(gateway, "m0")
-
-
-async def test_models_are_loaded_by_requests_after_a_restart():
-    async with gateways_of() as (gateway,):
-        await classify(gateway, "m0")
-        gateway.triton.never_loaded |= {"m0", *gateway.triton.ensembles["m0"]}
-        assert await classify(gateway, "m0") == "m0"
-        assert loads(gateway) == ["m0", "m0"]
 
 
 async def test_one_client_cannot_take_all_waits():

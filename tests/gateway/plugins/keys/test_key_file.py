@@ -177,13 +177,6 @@ def test_doctor_checks_key_files(path, text, mode, level, words):
         assert words in finding.text + finding.advice
 
 
-def test_doctor_notes_missing_keys():
-    finding = doctor.key_file(None)
-    assert finding.level is Level.OK
-    assert finding.text.startswith("off: GATEWAY_API_KEYS_FILE")
-    assert doctor.key_file(None, admin=True).text == "off: models cannot be loaded or unloaded over HTTP"
-
-
 UNREADABLE = {
     "rate": ["tig_pasted", "100", "0/s", "-1/s", "1e9/s", "1.5/s", "²/s", "1/day", "1000000000/s", "9" * 5_000 + "/s"],
     "per-day": ["0", "1000000000"],

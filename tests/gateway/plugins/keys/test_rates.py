@@ -32,21 +32,6 @@ async def test_images_of_the_rate_pass_at_once_and_the_next_one_does_not(wall):
     assert (await rates.take("b", Rate(5, "s"))).admitted
 
 
-async def test_rate_is_restored_with_time(wall):
-    """Image by image in the next window, and all at once after a pause, however many were refused meanwhile."""
-    rates, rate = Rates(None), Rate(5, "s")
-    for _ in range(100):
-        await rates.take("a", rate)
-    wall.seconds += 1.01
-    grants = [await rates.take("a", rate) for _ in range(2)]
-    assert [grant.admitted for grant in grants] == [True, False]
-    assert grants[1].next_seconds == pytest.approx(0.19)
-    wall.seconds += grants[1].next_seconds + 1e-6
-    assert (await rates.take("a", rate)).admitted
-    wall.seconds += 1_000
-    assert [(await rates.take("a", rate)).admitted for _ in range(6)] == [True] * 5 + [False]
-
-
 @settings(deadline=None)
 @given(pauses=st.lists(st.floats(0, 0.6), min_size=1, max_size=100), images=st.integers(1, 20))
 def test_no_time_span_has_more_images_than_promised(pauses, images):

@@ -8,7 +8,6 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from tritonclient.grpc.model_config_pb2 import DataType
-from tritonclient.utils import InferenceServerException
 
 from gateway.plugins.oip.routes.models import as_document
 from gateway_local.server import EmbeddedTriton
@@ -113,10 +112,3 @@ def test_key_sees_the_index_of_its_models(clients, headers, keys):
     (model,) = over_grpc.get_model_repository_index(headers=headers).models
     assert (model.name, model.version, model.state) == (MODEL, "1", "READY")
     assert not over_grpc.get_model_repository_index(headers=dict(others)).models
-
-
-def test_missing_model_is_not_found_over_grpc(clients, headers):
-    for read in (clients[1].get_model_config, clients[1].get_inference_statistics):
-        with pytest.raises(InferenceServerException) as error:
-            read("nothing", headers=headers)
-        assert error.value.status() == "StatusCode.NOT_FOUND"

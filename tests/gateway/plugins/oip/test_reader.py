@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
+from tritonclient.http import InferenceServerClient, InferInput
 
 from gateway.errors import (
     GatewayError,
@@ -132,25 +132,6 @@ async def test_image_is_yielded_once_complete():
     assert reader.request.parameters.binary_data_output, "what stands in the header is known by then"
 
 
-def test_outputs_are_those_of_tritonclient():
-    asked = [InferRequestedOutput("PREDICTION", class_count=3), InferRequestedOutput("STATUS", binary_data=False)]
-    body, header = written([b"x"], outputs=asked, request_id="r", timeout=7)
-    _, error, reader = read(body, header)
-    assert error is None
-    assert (reader.request.id, reader.request.parameters.timeout) == ("r", 7)
-    outputs = [(each.name, each.class_count, reader.request.is_binary(each)) for each in reader.request.outputs]
-    assert outputs == [("PREDICTION", 3, True), ("STATUS", 0, False)]
-    _, _, reader = read(*written([b"x"]))
-    assert reader.request.parameters.binary_data_output
-
-
-@pytest.mark.parametrize("outputs", [None, []])
-def test_all_outputs_are_json_by_default(outputs):
-    _, error, reader = read({**asking(), "outputs": outputs, "parameters": None})
-    assert error is None
-    assert reader.request == InferenceRequest()
-
-
 @pytest.mark.parametrize(
     ("sent", "error", "words"),
     [
@@ -220,14 +201,6 @@ def test_invalid_base64_fails_alone():
 def test_more_images_than_max_files_are_refused_as_soon_as_they_are_announced():
     body, header = binary((1, b"x"), shape=[3])
     assert isinstance(refusal(body[:header], header, limits(max_files=2)), TooManyFiles)
-
-
-@pytest.mark.parametrize("owner", ["", '"parameters": ', '"outputs": [{"name": "STATUS", "parameters": '])
-def test_unknown_members_are_ignored(owner):
-    odd = '{"\\u0000": 1}'
-    more = f"{owner}{odd}{'}]' if 'outputs' in owner else ''}" if owner else odd[1:-1]
-    uploads, error, _ = read(f"{{{more}, {json.dumps(asking())[1:]}".encode())
-    assert (len(uploads), error) == (1, None)
 
 
 async def test_images_are_not_buffered_together():

@@ -1,12 +1,9 @@
 """The sequences that one process counts for each client."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
-from gateway.errors import Overloaded, SequenceUnknown
-from gateway.inference.backend import SequenceScores
+from gateway.errors import Overloaded
 from gateway.inference.request_spec import RequestSpec
 from gateway.plugins.oip.members import InferenceParameters
 from gateway.plugins.oip.sequences import FORGET_SECONDS, OpenSequences
@@ -36,29 +33,6 @@ async def test_sequence_counts_until_it_ends_or_its_state_is_gone(clock, backend
     await add(sequences, backend, 2, start=True)
     await add(sequences, backend, 2, end=True)
     await add(sequences, backend, 3, start=True)
-
-
-async def test_client_that_is_dropped_during_its_request(clock, backend):
-    """One of two requests of an unknown sequence ends it; another client's request then drops this client."""
-    first, second = asyncio.Event(), asyncio.Event()
-    waits = iter([first, second])
-
-    class Unknown:
-        async def add_to_sequence(self, *_: object) -> SequenceScores:
-            await next(waits).wait()
-            raise SequenceUnknown
-
-    sequences = OpenSequences(2, clock)
-    requests = [asyncio.create_task(add(sequences, Unknown(), 1)) for _ in range(2)]
-    await asyncio.sleep(0)
-    first.set()
-    with pytest.raises(SequenceUnknown):
-        await requests[0]
-    await add(sequences, backend, 1, "b", start=True)
-    second.set()
-    with pytest.raises(SequenceUnknown):
-        await requests[1]
-    assert list(sequences._counts) == ["address b"]
 
 
 async def test_nothing_is_kept_of_clients_that_are_gone(clock, backend):

@@ -13,7 +13,6 @@ from tritonclient.grpc import InferRequestedOutput, service_pb2
 from tritonclient.grpc.aio import InferenceServerClient
 
 from gateway import __version__
-from gateway.app import create_app
 from gateway.errors import (
     DeadlineExceeded,
     Forbidden,
@@ -29,7 +28,6 @@ from gateway.plugins.oip.grpc_api.server import MAX_OVERHEAD_BYTES, KeysRequired
 from gateway.plugins.oip.routes.models import EXTENSIONS
 from gateway.server.serve import AddressUnusable, check_address
 from gateway.settings import MIB
-from gateway.values.extras import ExtraMissing
 from tests.doubles.backend import PNG
 from tests.gateway.api.tensors import SCORES, TEXT, scorer
 from tests.gateway.plugins.oip.grpc_api.serving import (
@@ -287,18 +285,6 @@ async def test_failed_request_does_not_end_the_stream():
     assert (good.error_message, good.infer_response.id) == ("", "good")
 
 
-async def test_requests_of_a_sequence_are_added_in_their_order():
-    messages = [request(PNG) for _ in range(6)]
-    for number, message in enumerate(messages):
-        message.parameters["sequence_id"].int64_param = 7
-        message.parameters["sequence_start"].bool_param = number == 0
-        message.parameters["sequence_end"].bool_param = number == 5
-    async with connected() as channel:
-        responses = await exchange(channel, messages)
-    frames = [int.from_bytes(each.infer_response.raw_output_contents[3], "little") for each in responses]
-    assert frames == [1, 2, 3, 4, 5, 6]
-
-
 async def test_idle_stream_ends(monkeypatch):
     monkeypatch.setattr("gateway.plugins.oip.grpc_api.service.STREAM_IDLE_SECONDS", 0.05)
     async with connected() as channel:
@@ -389,9 +375,3 @@ async def test_port_for_other_machines_needs_keys(tmp_path):
     add_key(tmp_path / "keys", "app")
     async with serving(host="::", api_keys_file=tmp_path / "keys") as address, channel_to(address) as channel:
         assert (await stub(channel).ServerLive(service_pb2.ServerLiveRequest())).live
-
-
-def test_missing_packages_are_named(monkeypatch):
-    monkeypatch.setattr("gateway.plugins.oip.plugin.PACKAGES", ("nothing_of_this_name",))
-    with pytest.raises(ExtraMissing, match=r"nothing_of_this_name.*\[grpc\]"):
-        create_app(Settings(_env_file=None, grpc_port=free_port()), scorer())
