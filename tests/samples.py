@@ -35,7 +35,7 @@ STORED_TURNED = {
 }
 """How a camera stores an upright image for each EXIF orientation."""
 
-FIRST_IMAGE_MAY_BE_WHOLE = frozenset({"TIFF pages", "TIFF tiles", "HEIC of several pictures"})
+FIRST_IMAGE_MAY_BE_WHOLE = frozenset({"GIF animated", "TIFF pages", "TIFF tiles", "HEIC of several pictures"})
 """Samples with more images, or parts of tiles, behind the first image, which is answered if only those are cut off."""
 QUICK_HEVC = {"enc_params": {"preset": "ultrafast"}}
 """Takes a seventh of the encoder's usual time; the pixels are as close to the original."""

@@ -6,7 +6,7 @@ from typing import Any
 from PIL import ExifTags
 
 from gateway.decoder import pillow
-from gateway.errors import ImageError, TruncatedImage, UnsupportedFormat
+from gateway.errors import ImageError, UnsupportedFormat
 from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 _BITS, _PHOTOMETRIC, _PLANAR, _SAMPLE_FORMAT = 258, 262, 284, 339
@@ -27,13 +27,10 @@ def read_header(data: bytes, image_format: ImageFormat) -> Header:
 
 
 def _read(data: bytes, image_format: ImageFormat) -> Header:
-    is_gif = image_format is ImageFormat.GIF
-    # Some writers pad with zeros or end with a line break, and some leave the trailer out.
-    if is_gif and (len(data) < 14 or not (data.rstrip(b"\0\r\n").endswith(b";") or pillow.has_whole_gif_frames(data))):
-        raise TruncatedImage("The GIF is cut off: it has no trailer.")
     image: Any = pillow.opened(data, image_format)
     if image_format is ImageFormat.TIFF:
         _check_tiff(image.tag_v2, image.mode)
+    is_gif = image_format is ImageFormat.GIF
     # EXIF, or XMP; Pillow writes an AVIF's boxes irot and imir into EXIF.
     orientation = 1 if image_format in _TURNED_BY_PILLOW else image.getexif().get(ExifTags.Base.Orientation, 1)
     orientation = orientation if orientation in range(1, 9) else 1

@@ -162,20 +162,6 @@ def count_gif_frames(data: bytes, most: int) -> int:
     return count
 
 
-def has_whole_gif_frames(data: bytes) -> bool:
-    """Whether a GIF without a trailer ends with a whole frame, and nothing but zeros and line breaks behind it."""
-    position, count = 13 + _palette_bytes(data[10]), 0
-    while position < len(data) and data[position] in b"\x21\x2c":
-        if data[position] == 0x21:
-            position = _after_blocks(data, position + 2)
-        elif position + 10 < len(data):
-            count += 1
-            position = _after_blocks(data, position + 11 + _palette_bytes(data[position + 9]))
-        else:
-            return False
-    return count > 0 and position <= len(data) and not data[position:].strip(b"\0\r\n;")
-
-
 def _palette_bytes(flags: int) -> int:
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 

@@ -190,7 +190,7 @@ BROKEN = {
         lambda: small("JPEG").replace(b"\xff\xe0", b"\xff\xe1\0\0", 1),
     ),
     "JPEG's name on a script": ("truncated_image", lambda: b"\xff\xd8\xff\xe0" + SCRIPT),
-    "GIF that is a script": ("truncated_image", lambda: b"GIF89a=1;" + SCRIPT),
+    "GIF that is a script": ("undecodable_image", lambda: b"GIF89a=1;" + SCRIPT),
     "PDF and JPEG": ("unsupported_format", lambda: b"%PDF-1.7\n" + small("JPEG")),
     "nothing": ("empty_file", lambda: b""),
 }
