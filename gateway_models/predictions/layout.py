@@ -17,8 +17,8 @@ ROWS, FEEDBACK, IMAGES = "rows", "feedback", "images"
 NO_MODEL = "unknown"
 SAMPLE = "sample"
 """A row that was logged at random, by the model's share."""
-LOW_SCORE, LOW_MARGIN, DISAGREEMENT, ERROR = "score", "margin", "disagreement", "error"
-"""Rows by a rule: a low best score, two similar best scores, a shadow version with another class, an error."""
+LOW_SCORE, DISAGREEMENT, ERROR = "score", "disagreement", "error"
+"""Rows by a rule: a low best score, a shadow version with another class, an error."""
 _DAY = re.compile(r"day=(\d{4}-\d\d-\d\d)")
 
 

@@ -14,12 +14,10 @@ from gateway.inference.result import Predictions, Row
 from gateway.inference.service import Observer, Observers, ShadowClass
 from gateway.inference.tools import Tools
 from gateway.settings import Settings
-from gateway.values.setting_values import ALL_MODELS
 from gateway_models.predictions.layout import (
     DISAGREEMENT,
     ERROR,
     FEEDBACK,
-    LOW_MARGIN,
     LOW_SCORE,
     NO_MODEL,
     SAMPLE,
@@ -67,23 +65,19 @@ class ServiceLog(Observer):
         if row.error is None:
             self._models.add(model_name)
             self._count(model_name, row)
-        share = self._share(model_name)
-        reasons = [SAMPLE] if 100 * self._chance() < share else []
+        reasons = [SAMPLE] if 100 * self._chance() < self._settings.log_predictions_share else []
         if row.error is not None:
             reasons += [ERROR] if ERROR in self._rules else []
-        elif LOW_SCORE in self._rules or LOW_MARGIN in self._rules:
+        elif LOW_SCORE in self._rules:
             scores = _best(row).scores
-            if scores and scores[0] < self._rules.get(LOW_SCORE, 0):
-                reasons.append(LOW_SCORE)
-            if len(scores) > 1 and scores[0] - scores[1] < self._rules.get(LOW_MARGIN, 0):
-                reasons.append(LOW_MARGIN)
+            reasons += [LOW_SCORE] if scores and scores[0] < self._rules[LOW_SCORE] else []
         if reasons:
-            self._add(image, row, reasons, share)
+            self._add(image, row, reasons)
 
     def disagreed(self, image: Image, row: Row, shadow: ShadowClass) -> None:
         """Log a result that a shadow version contradicts, in addition to the row with the answer."""
         if DISAGREEMENT in self._rules:
-            self._add(image, row, [DISAGREEMENT], self._share(image.spec.model_name), shadow)
+            self._add(image, row, [DISAGREEMENT], shadow)
 
     def add_feedback(self, feedback: Mapping[str, object]) -> bool:
         """Log a client's feedback, the columns of `schema.FEEDBACK` but the time; False if the queue is full."""
@@ -100,16 +94,13 @@ class ServiceLog(Observer):
                 entropy_nats = entropy(scores, multi_label=row.multi_label)
                 self._live.count(model_name, version, number, scores[0], entropy_nats)
 
-    def _share(self, model_name: str) -> float:
-        shares = self._settings.log_predictions_share
-        return shares.get(model_name, shares.get(ALL_MODELS, 0.0))
-
-    def _add(self, image: Image, row: Row, reasons: list[str], share: float, shadow: ShadowClass | None = None) -> None:
+    def _add(self, image: Image, row: Row, reasons: list[str], shadow: ShadowClass | None = None) -> None:
         """Queue a row, which keeps the file and nothing else of the image."""
         if self._writer is None:
             return
         name, data = image.spec.model_name, image.upload.data
         model = name if name in self._models else NO_MODEL
+        share = self._settings.log_predictions_share
         known = {**_of_image(image), "model": model, "reasons": reasons, "share": share}
         if shadow is not None:
             known |= {f"shadow_{name}": getattr(shadow, name) for name in ("version", "class_id", "score")}

@@ -7,8 +7,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 from gateway.settings import GIB, MIB, Allowed, Section
-from gateway.values.setting_values import ALL_MODELS, if_text, listed, unless_none
-from gateway_models.predictions.layout import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE
+from gateway.values.setting_values import if_text, listed, unless_none
+from gateway_models.predictions.layout import DISAGREEMENT, ERROR, LOW_SCORE
 
 QUEUE_BYTES = 64 * MIB
 """Bytes of results and images of one process that may wait to be written: some seconds of a slow disk or bucket."""
@@ -18,34 +18,17 @@ enough to be read quickly, and a process that is killed loses a minute of its ro
 PACKAGES_BYTES = 64 * MIB
 """Memory of PyArrow and fsspec in each process."""
 
-_PERCENT = re.compile(r"\d{1,3}(\.\d+)?")
-_BELOW = re.compile(rf"({LOW_SCORE}|{LOW_MARGIN})\s*<\s*(0?\.\d+|1|1\.0*)")
+_BELOW = re.compile(rf"({LOW_SCORE})\s*<\s*(0?\.\d+|1|1\.0*)")
 NO_RULES = "none"
 
 
-def percentages_of(text: str) -> dict[str, float]:
-    """Parse percentages by model, or one for all models: 1, or *=1,flowers=100."""
-    found: dict[str, float] = {}
-    for part in listed(text):
-        name, equals, number = (word.strip() for word in part.rpartition("="))
-        match = _PERCENT.fullmatch(number)
-        if match is None or float(number) > 100 or (equals and not name):
-            msg = f"{part!r} is not a percentage from 0 to 100, or one of a model: 1, or *=1,flowers=100"
-            raise ValueError(msg)
-        if (name or ALL_MODELS) in found:
-            msg = f"{name or ALL_MODELS!r} is named twice"
-            raise ValueError(msg)
-        found[name or ALL_MODELS] = float(number)
-    return found
-
-
 def rules_of(text: str) -> dict[str, float]:
-    """Parse rules: the reason of each, and the bound of its score or margin (1 for rules without a bound)."""
+    """Parse rules: the reason of each, and the bound of its score (1 for rules without a bound)."""
     found: dict[str, float] = {}
     for part in listed(text) if text.strip() != NO_RULES else ():
         match = _BELOW.fullmatch(part)
         if match is None and part not in {DISAGREEMENT, ERROR}:
-            msg = f"{part!r} is not a rule: use {NO_RULES}, or a list such as score<0.5,margin<0.1,disagreement,error"
+            msg = f"{part!r} is not a rule: use {NO_RULES}, or a list such as score<0.5,disagreement,error"
             raise ValueError(msg)
         reason, bound = (match[1], float(match[2])) if match else (part, 1.0)
         if reason in found:
@@ -71,14 +54,12 @@ class PredictionLogSettings(Section):
         str | None, Allowed("a folder, or the URL of a bucket"), AfterValidator(unless_none(log_url))
     ] = None
     """Folder or bucket (s3://…) of the prediction log. Needs the extra log."""
-    log_predictions_share: Annotated[dict[str, float], NoDecode, BeforeValidator(if_text(percentages_of))] = Field(
-        {ALL_MODELS: 1.0}
-    )
-    """Percentage of images that are logged at random, also by model: *=1,flowers=100."""
+    log_predictions_share: float = Field(1.0, ge=0, le=100)
+    """Percentage of images that are logged at random."""
     log_predictions_rules: Annotated[
         dict[str, float],
         NoDecode,
-        Allowed("none, or a list of score<NUMBER, margin<NUMBER, disagreement and error"),
+        Allowed("none, or a list of score<NUMBER, disagreement and error"),
         BeforeValidator(if_text(rules_of)),
     ] = Field({DISAGREEMENT: 1.0, ERROR: 1.0})
     """Results that are always logged (docs/guides/prediction-log.md)."""

@@ -18,7 +18,7 @@ from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.processes import wait_for
 from tests.services import stub_service
 
-EVERYTHING = {"log_predictions_share": {"*": 100.0}}
+EVERYTHING = {"log_predictions_share": 100}
 CLASSES = 6
 
 

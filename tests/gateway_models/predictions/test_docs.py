@@ -2,7 +2,7 @@
 
 import re
 
-from gateway_models.predictions.layout import DISAGREEMENT, ERROR, LOW_MARGIN, LOW_SCORE, SAMPLE
+from gateway_models.predictions.layout import DISAGREEMENT, ERROR, LOW_SCORE, SAMPLE
 from gateway_models.predictions.schema import PREDICTIONS
 from tests.processes import PROJECT
 
@@ -17,4 +17,4 @@ def test_guide_lists_every_column():
 
 
 def test_guide_names_every_reason():
-    assert all(f"`{each}`" in GUIDE for each in (SAMPLE, LOW_SCORE, LOW_MARGIN, DISAGREEMENT, ERROR))
+    assert all(f"`{each}`" in GUIDE for each in (SAMPLE, LOW_SCORE, DISAGREEMENT, ERROR))

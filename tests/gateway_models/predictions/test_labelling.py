@@ -54,7 +54,7 @@ def test_most_uncertain_come_first_and_each_image_once(tmp_path):
 
 def test_random_images_have_no_preference(tmp_path):
     """Neither for uncertain images, nor for images that no user has reported; none is drawn twice."""
-    known = [a_row(number, reasons=["sample"] if number % 2 else ["margin"]) for number in range(40)]
+    known = [a_row(number, reasons=["sample"] if number % 2 else ["score"]) for number in range(40)]
     log = log_of(tmp_path, known, [label_of(1), label_of(3, drawn=True)])
     found = chosen(log, drawn=40)
     assert sorted(found) == [1, *range(5, 40, 2)]
@@ -68,7 +68,7 @@ def test_accuracy_by_day_version_and_class():
         Labelled(a_row(1), "cat", 0),
         Labelled(a_row(2), "dog", 1),
         Labelled(a_row(3, time=NOON + timedelta(days=1), version="2"), "cat", 0),
-        Labelled(a_row(4, reasons=["margin"]), None, None),
+        Labelled(a_row(4, reasons=["score"]), None, None),
     ]
     found = accuracy(known)
     assert (found.all.hits, found.all.count) == (2, 4)

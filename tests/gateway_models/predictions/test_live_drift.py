@@ -106,7 +106,7 @@ def test_replaced_reference_leaves_no_share():
 
 def test_service_counts_every_image(tmp_path):
     """The counts depend neither on the share of the log nor on the classes that the client selects."""
-    backend, settings = scores_backend(0.1, 0.85, 0.05), {"log_predictions_share": {"*": 0.0}}
+    backend, settings = scores_backend(0.1, 0.85, 0.05), {"log_predictions_share": 0}
     backend.drift_reference = reference_of(answered()).text()
     image = {"name": "IMAGE", "datatype": "BYTES", "shape": [1], "data": [b64encode(PNG).decode()]}
     with logging_service(tmp_path, backend, **settings) as client:
