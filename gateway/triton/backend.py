@@ -198,23 +198,17 @@ class TritonBackend:
         return row
 
     async def _infer_at(self, replica: Replica, call: Call) -> Sequence[Row]:
-        began = time.monotonic()
         images = len(call.images)
-        replica.load.images += images
+        replica.images += images
         try:
-            rows = await replica.models.infer(call)
+            return await replica.models.infer(call)
         except ModelNotFound as error:
             if self._pool.may_become_ready(call.model_name, call.model_version, replica):
                 raise ModelUnavailable(NOT_LOADED) from error
             version = f" version {call.model_version}" if call.model_version else ""
             raise ModelNotFound(f"There is no model {call.model_name!r}{version}; {LIST_HINT}") from error
-        except DeadlineExceeded:
-            replica.load.observe(time.monotonic() - began)
-            raise
         finally:
-            replica.load.images -= images
-        replica.load.observe(time.monotonic() - began)
-        return rows
+            replica.images -= images
 
     def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
         """The Triton servers that are ready for a model, except those in `tried`."""

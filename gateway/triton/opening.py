@@ -21,7 +21,7 @@ from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.reloading import ModelReloader
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.models import Models
-from gateway.triton.pool import MakeReplica, Replica, TritonLoad, TritonPool
+from gateway.triton.pool import MakeReplica, Replica, TritonPool
 from gateway.triton.wire import Codecs, Signer
 from gateway.values.clients import is_address
 
@@ -101,7 +101,7 @@ def replica_maker(
         health = HealthState(address, ExpectedModels(model_name, load=load, on_demand=on_demand), schedule)
         reloader = ModelReloader(endpoint) if heal else None
         checker = HealthChecker(endpoint, health, reloader=reloader, model_changed=model_changed, codecs=codecs)
-        return Replica(address, endpoint, health, checker, Models(endpoint, health, codecs), TritonLoad())
+        return Replica(address, endpoint, health, checker, Models(endpoint, health, codecs))
 
     return make
 

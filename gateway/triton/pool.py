@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import random
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,40 +19,6 @@ if TYPE_CHECKING:
     from gateway.triton.health.state import HealthState, Schedule
     from gateway.triton.models import Models
 
-HALF_LIFE_SECONDS = 5.0
-"""Half-life of the measured latency: a slow Triton gets calls again, and one that becomes slow is detected."""
-
-
-class TritonLoad:
-    """The images and sequences that this gateway has at one Triton, and the latency of its calls there."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.images = 0
-        self.sequences = 0
-        """Sequences whose state this Triton keeps."""
-        self.seconds: float | None = None
-        """Seconds of a call there, a moving average; None before the first."""
-        self._clock = clock
-        self._at = 0.0
-
-    def latency_seconds(self, usual: float) -> float:
-        """Estimated seconds of a call; it decays to `usual`, the mean of the others, as the last answer gets older."""
-        if self.seconds is None:
-            return usual
-        weight: float = 0.5 ** ((self._clock() - self._at) / HALF_LIFE_SECONDS)
-        return weight * self.seconds + (1 - weight) * usual
-
-    def observe(self, seconds: float) -> None:
-        """Record the latency of a call."""
-        now = self._clock()
-        if self.seconds is None:
-            self.seconds = seconds
-        else:
-            # Calls in quick succession count less each, so that a burst does not erase earlier measurements.
-            weight = max(0.1, 1 - 0.5 ** ((now - self._at) / HALF_LIFE_SECONDS))
-            self.seconds += weight * (seconds - self.seconds)
-        self._at = now
-
 
 @dataclass(slots=True)
 class Replica:
@@ -64,27 +29,23 @@ class Replica:
     health: "HealthState"
     checker: "HealthChecker"
     models: "Models"
-    load: TritonLoad
+    images: int = 0
+    """Images that this gateway process has there in flight."""
+    sequences: int = 0
+    """Sequences of this gateway process whose state this Triton keeps."""
     task: asyncio.Task[None] | None = None
 
 
 def power_of_two_choice(replicas: Sequence[Replica], generator: random.Random) -> Replica:
-    """The cheaper of two random replicas; a replica's cost is images in flight × seconds of a call.
+    """The one of two random replicas with fewer images in flight.
 
     Two choices are nearly as good as comparing all replicas, and independent gateways do not all choose the same one
     (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 1996).
     """
     if len(replicas) == 1:
         return replicas[0]
-    known = [seconds for replica in replicas if (seconds := replica.load.seconds) is not None]
-    usual = sum(known) / len(known) if known else 1.0
     first, second = generator.sample(replicas, 2)
-
-    def cost(replica: Replica) -> float:
-        return (replica.load.images + 1) * replica.load.latency_seconds(usual)
-
-    # A tolerance of 0.1 %, so that the choice between equal replicas is random.
-    return first if cost(first) <= 1.001 * cost(second) else second
+    return first if first.images <= second.images else second
 
 
 def rendezvous_order(addresses: Iterable[str], key: str) -> list[str]:

@@ -96,18 +96,18 @@ class TritonSequence:
     def _choose(self, tried: Collection[str]) -> Replica:
         replicas = self._ready(tried) or self._candidates()
         # Streams are long and idle between frames, so they are balanced by their number.
-        fewest = min(each.load.sequences for each in replicas)
-        return power_of_two_choice([each for each in replicas if each.load.sequences == fewest], self._generator)
+        fewest = min(each.sequences for each in replicas)
+        return power_of_two_choice([each for each in replicas if each.sequences == fewest], self._generator)
 
     def _enter(self, replica: Replica) -> Replica:
         self._replica, self._id, self._begun = replica, secrets.randbits(ID_BITS) | 1, False
-        replica.load.sequences += 1
+        replica.sequences += 1
         return replica
 
     def _leave(self) -> Replica | None:
         replica, self._replica = self._replica, None
         if replica is not None:
-            replica.load.sequences -= 1
+            replica.sequences -= 1
         return replica
 
     def _counted(self, scores_so_far: SequenceScores, *, start: bool) -> SequenceScores:

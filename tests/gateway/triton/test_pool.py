@@ -1,7 +1,6 @@
 """The Triton server of a call: the less loaded of two random ones."""
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -12,9 +11,8 @@ import structlog
 
 from gateway import metrics
 from gateway.triton.opening import Addresses
-from gateway.triton.pool import TritonLoad, power_of_two_choice
+from gateway.triton.pool import power_of_two_choice
 from gateway.values.rollout import Rollout
-from tests.doubles.clock import Clock
 from tests.gateway.triton.fleet import MODEL, call_of, fleet_of, wait_until
 
 
@@ -62,7 +60,6 @@ async def test_readiness_of_a_model_follows_the_tritons_in_use():
 
 
 ONE, TWO = "10.0.0.1:8001", "10.0.0.2:8001"
-CLOCK = Clock()
 
 
 class Dns:
@@ -117,24 +114,9 @@ async def test_tritons_stay_in_use_while_dns_fails():
         await wait_until(lambda: len(fleet.backend.health()) == 1)
 
 
-def fake_replica(name: str) -> Any:
-    return SimpleNamespace(address=name, load=TritonLoad(CLOCK))
-
-
-def test_cost_is_images_in_flight_times_latency():
-    slow, quick = fake_replica("slow"), fake_replica("quick")
-    slow.load.observe(0.5)
-    quick.load.observe(0.1)
-    quick.load.images = 3
-    assert power_of_two_choice([slow, quick], random.Random(0)) is quick
-    quick.load.images = 6
-    assert power_of_two_choice([slow, quick], random.Random(0)) is slow
-
-
-def test_new_replica_gets_its_share_at_once():
-    replicas = [fake_replica(str(number)) for number in range(4)]
-    for replica in replicas[:3]:
-        replica.load.observe(0.1)
-    generator = random.Random(0)
-    taken = Counter(power_of_two_choice(replicas, generator).address for _ in range(2_000))
-    assert taken["3"] > 300
+def test_replica_with_fewer_images_in_flight_is_chosen():
+    idle, busy = SimpleNamespace(images=0), SimpleNamespace(images=1)
+    replicas: Any = [idle, busy]
+    assert all(power_of_two_choice(replicas, random.Random(number)) is idle for number in range(9))
+    busy.images = 0
+    assert {power_of_two_choice(replicas, random.Random(number)) is idle for number in range(9)} == {True, False}

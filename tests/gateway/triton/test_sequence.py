@@ -9,7 +9,6 @@ import pytest
 
 from gateway.timing import Deadline
 from gateway.triton.client import StubDied, TritonEndpoint
-from gateway.triton.pool import TritonLoad
 from gateway.triton.sequence import TritonSequence
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
@@ -20,7 +19,7 @@ class FakeReplica:
     """The attributes of a Replica that a sequence uses."""
 
     def __init__(self, endpoint: TritonEndpoint) -> None:
-        self.endpoint, self.load, self.address = endpoint, TritonLoad(), endpoint.address
+        self.endpoint, self.address, self.images, self.sequences = endpoint, endpoint.address, 0, 0
         self.dead: list[str] = []
         self.health = SimpleNamespace(process_died=self.dead.append)
 
@@ -67,14 +66,13 @@ async def test_streams_are_balanced_by_their_number(replicas):
         await add(sequence)
         return sequence
 
-    replicas[0].load.observe(0.001)  # its latency alone would give it every call
-    replicas[1].load.observe(0.1)
+    replicas[1].images = 9  # by its images alone it would get no call
     sequences = [await begun() for _ in range(6)]
-    assert [replica.load.sequences for replica in replicas] == [3, 3]
+    assert [replica.sequences for replica in replicas] == [3, 3]
     for sequence in sequences:
         if sequence.address == "b:1":
             await sequence.close()
-    assert [replica.load.sequences for replica in replicas] == [3, 0]
+    assert [replica.sequences for replica in replicas] == [3, 0]
     assert {(await begun()).address for _ in range(3)} == {"b:1"}
 
 
