@@ -139,7 +139,7 @@ def _preprocessing(path: Path) -> Preprocessing | None:
     return from_file(processor) if processor else None
 
 
-def fetch_folder(name: str, *, offline: bool, zero_shot: bool = False) -> Path:
+def fetch_folder(name: str, *, zero_shot: bool = False) -> Path:
     """The folder of OWNER/NAME, from Hugging Face's cache or the hub; raises ModelError."""
     if not _REPOSITORY.fullmatch(name):
         raise ModelError(f"{name!r} is not a model's name on Hugging Face, such as microsoft/resnet-50")
@@ -149,13 +149,9 @@ def fetch_folder(name: str, *, offline: bool, zero_shot: bool = False) -> Path:
         raise ModelError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
     patterns = [*WANTED, "README.md", *(TOKENIZER if zero_shot else ())]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=offline))
+        return Path(snapshot_download(name, allow_patterns=patterns))
     except Exception as exc:  # httpx, the hub and the file system have no common base class
-        reason = (
-            "it is not in Hugging Face's cache, and --offline forbids a download"
-            if offline
-            else str(exc).strip().splitlines()[0]
-        )
+        reason = str(exc).strip().splitlines()[0]
         raise ModelError(
             f"{name} cannot be downloaded ({reason}): on a machine with network access, run hf download {name} "
             "--local-dir FOLDER, and use FOLDER in place of the name"

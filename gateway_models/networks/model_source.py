@@ -68,14 +68,12 @@ def find_source(spec: ModelSpec) -> Source:
     if text.startswith(RECIPE):
         return Source(spec, "recipe", spec.like or "")
     if text.startswith(TIMM):
-        if spec.offline and not weights:
-            raise ModelError(f"{text} without --weights is downloaded, which --offline forbids: use --weights FILE")
         return _timm(spec)
     if text.startswith(HUGGING_FACE):
         name = text.removeprefix(HUGGING_FACE)
         folder = Path(name).expanduser().absolute()
         if not folder.is_dir():
-            folder = fetch_folder(name, offline=spec.offline, zero_shot=spec.zero_shot is not None)
+            folder = fetch_folder(name, zero_shot=spec.zero_shot is not None)
         return _folder(spec, folder)
     path = Path(text).expanduser().absolute()
     if not path.is_file() and not path.is_dir():
@@ -123,7 +121,7 @@ def _timm(spec: ModelSpec) -> Source:
         name = config.get("hf_hub_id")
         if not name:
             raise ModelError(f"timm has no weights for {architecture}: use --weights FILE")
-        return _folder(spec, fetch_folder(name, offline=False))
+        return _folder(spec, fetch_folder(name))
     # By default, the weights were trained with the same preprocessing as timm's; `like` overrides it.
     preprocessing = None if spec.like else timm_preprocessing(config)
     return Source(_with_weights(spec), "timm", spec.like or "", preprocessing=preprocessing)

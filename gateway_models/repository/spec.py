@@ -252,9 +252,6 @@ class ModelSpec:
             "The code of FILE.py:NAME may run here and in Triton; the code of a .pt2 file, pickle or Keras Lambda here."
         ),
     ] = False
-    offline: Annotated[
-        bool, Option("For huggingface:OWNER/NAME: use only the local cache, without network access.")
-    ] = False
     multi_label: Annotated[bool, Option("Give each class a separate probability (sigmoid).")] = False
     zero_shot: Annotated[
         Path | None,

@@ -11,15 +11,12 @@ from torch import nn
 from gateway_models.networks.add import add
 from gateway_models.networks.embeddings import check_embeddings, embedding_difference, pair_runner
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.job_checks import outcome_of
 from gateway_models.networks.originals import original_answers
-from gateway_models.networks.probe import Ending, Findings
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
 from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, Precision
 from tests.gateway_models.networks.builders import (
     Head,
-    job,
     save_labels,
     save_onnx,
     save_program,
@@ -160,14 +157,3 @@ def test_embedding_network_is_added_as_the_guide_describes(tmp_path, monkeypatch
 def test_difference_of_zero_vectors(served, expected, difference):
     found = embedding_difference([torch.tensor(served).float()], [torch.tensor(expected).float()])
     assert found == pytest.approx(difference)
-
-
-def test_difference_in_fp32_is_not_blamed_on_the_precision(tmp_path):
-    written, scores = Findings(5, Ending.LOGITS), [torch.full((2, 5), 0.2)] * 6
-    for precision, advice in (
-        (Precision.FP32, r"in fp32 as torchscript .*: use --format onnx"),
-        (Precision.BF16, r"in bf16 .*: keep it in fp32"),
-    ):
-        tried = job("x", "timm", tmp_path, precision=precision)
-        with pytest.raises(ModelError, match=advice):
-            outcome_of(tried, Format.TORCHSCRIPT, written, scores, lambda images: images[:, 0, 0, :5])

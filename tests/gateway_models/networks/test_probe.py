@@ -59,11 +59,6 @@ def test_activation_that_contradicts_the_options_is_refused(ending, multi_label,
     [
         (Head(channels=1), "does not run on a batch of images .*3 channels instead.* --grayscale for one channel"),
         (
-            Calling(lambda scores, _: (scores, scores)),
-            r"a tuple of 2 \(0 \[2, 5\], 1 \[2, 5\]\) but one tensor .* choose it with --output",
-        ),
-        (Calling(lambda scores, _: {"logits": scores, "hidden": scores}), r"a dict of 2 \(logits \[2, 5\], hidden"),
-        (
             Calling(lambda scores, _: nn.functional.normalize(scores)),
             r"has length 1, like embeddings.*nn.Linear\(5, 2\)",
         ),
