@@ -97,6 +97,15 @@ def export(
             show_default=False,
         ),
     ] = None,
+    image_url: Annotated[
+        str | None,
+        typer.Option(
+            "--image-url",
+            metavar="URL",
+            help="URL of the log's images, such as s3://bucket/log; none is copied.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write logged results without feedback to a folder: the images, and tasks for Label Studio."""
     if random is not None and most_uncertain is not None:
@@ -107,7 +116,7 @@ def export(
     from gateway_models.predictions.reader import LogReader
 
     wanted = ExportSelection(model, since(days), most_uncertain, random)
-    count = run(LogReader(source), folder, wanted)
+    count = run(LogReader(source), folder, wanted, image_url=image_url)
     emit(f"{folder}: {count} images to label")
 
 

@@ -63,8 +63,11 @@ def choose(log: LogReader, wanted: ExportSelection) -> list[Row]:
     return [{**row, "drawn": wanted.drawn is not None} for row in list(once.values())[:count]]
 
 
-def export(log: LogReader, folder: Path, wanted: ExportSelection) -> int:
-    """Write the folder, which must be missing or empty; returns the number of images. Raises UserError."""
+def export(log: LogReader, folder: Path, wanted: ExportSelection, *, image_url: str | None = None) -> int:
+    """Write the folder, which must be missing or empty; returns the number of images. Raises UserError.
+
+    With `image_url` the images stay in the log, and are named by that URL and their path in the log.
+    """
     rows = choose(log, wanted)
     if not rows:
         raise UserError(
@@ -74,7 +77,12 @@ def export(log: LogReader, folder: Path, wanted: ExportSelection) -> int:
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    tasks = [_task(row, _copy_image(log, row, folder)) for row in rows]
+    if image_url is None:
+        copied = (_copy_image(log, row, folder) for row in rows)
+        urls = [path and f"{LOCAL_FILES}{path}" for path in copied]
+    else:
+        urls = [row["image"] and f"{image_url.rstrip('/')}/{row['image']}" for row in rows]
+    tasks = [_task(row, url) for row, url in zip(rows, urls, strict=True)]
     (folder / TASKS).write_text(json.dumps(tasks, indent=1), encoding="utf-8")
     labels = sorted({label for row in rows for label in row["labels"]})
     (folder / INTERFACE).write_text(interface(labels), encoding="utf-8")
@@ -104,7 +112,7 @@ def _copy_image(log: LogReader, row: Row, folder: Path) -> str | None:
     return path
 
 
-def _task(row: Row, image: str | None) -> dict[str, object]:
+def _task(row: Row, url: str | None) -> dict[str, object]:
     result = {
         "id": row["sha256"][:10],
         "from_name": CHOICE,
@@ -114,7 +122,7 @@ def _task(row: Row, image: str | None) -> dict[str, object]:
     }
     return {
         "data": {
-            "image": f"{LOCAL_FILES}{image}" if image else "",
+            "image": url or "",
             **{name: row[name] for name in ("request_id", "index", "model", "sha256", "drawn")},
         },
         "predictions": [

@@ -192,6 +192,16 @@ def test_label_studio_gets_tasks_and_its_export_comes_back(circle):
     assert "logged and labelled at random  2: " in gateway("model", "evaluate", "ensemble_model", "--log", log).output
 
 
+def test_images_stay_in_a_log_that_label_studio_reads(circle):
+    _, log, folder = circle
+    gateway("predictions", "export", folder / "out", "--log", log, "--image-url", "s3://bucket/log/")
+    tasks = json.loads((folder / "out" / "label-studio.json").read_text())
+    images = {task["data"]["image"].removeprefix("s3://bucket/log/") for task in tasks}
+    assert len(images) == 5
+    assert all((log / image).is_file() for image in images)
+    assert not (folder / "out" / "images").exists()
+
+
 TASK = {
     "annotations": [{"result": [{"from_name": "choice", "value": {"choices": ["zebra"]}}]}],
     "data": {"request_id": "r1", "index": 0, "model": "ensemble_model"},
