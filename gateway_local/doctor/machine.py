@@ -63,7 +63,7 @@ def platform() -> Finding:
 def triton(cache_dir: Path, faults: str, advice: str) -> Finding:
     """Whether the Triton that `gateway up` starts is in the cache; `faults` are its known faults."""
     where = f"is in {cache_dir}" if is_fetched(cache_dir) else "is not here yet; the first start fetches it (55 MB)"
-    return warn("Triton", f"{TRITON_VERSION} {where}\n{faults}", advice)
+    return warn("Triton", f"{TRITON_VERSION} {where}; it {faults}", advice)
 
 
 def gpu(gpus: Gpus) -> Finding:

@@ -14,7 +14,7 @@ from gateway.triton.wire import Codecs
 from gateway_local.console import PlainConsole
 from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.doctor import machine, repository
-from gateway_local.doctor.tritons import CURRENT, own_faults, tritons
+from gateway_local.doctor.tritons import CURRENT, FAULTS, tritons
 from gateway_local.memory_plan import machine_plan, sized_configs
 from gateway_local.paths import default_cache_dir
 
@@ -32,14 +32,14 @@ def examine(model_repository: Path) -> Iterator[Finding]:
         yield from asyncio.run(tritons(settings))
         return
     yield machine.platform()
-    yield machine.triton(default_cache_dir(), own_faults(), CURRENT)
+    yield machine.triton(default_cache_dir(), FAULTS, CURRENT)
     gpus = find_gpus()
     yield machine.gpu(gpus)
     configs, finding = repository.models(model_repository)
     yield finding
     if configs:
         sizes = machine_plan(settings, model_repository, gpus=gpus.usable)
-        yield repository.sizes(configs, sizes)
+        yield ok("sizes", "\n".join(sizes.explained()))
         configs = sized_configs(model_repository, sizes)
         try:
             model = default_model(model_repository, settings)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from gateway.errors import ContractBroken
 from gateway.findings import Finding, fail, ok, warn
-from gateway.machine.capacity import Plan
 from gateway.triton.configs import HOLDS_BACK, REMEDY, ModelConfig, has_queue_policy, read_model_config, steps
 from gateway.triton.contract import CLASSIFIER
 from gateway.triton.wire import Codecs
@@ -73,13 +72,3 @@ def contract(configs: Configs, model: str, codecs: Codecs) -> Finding:
     if lacks := codec.limitations(configs.get(last, ModelConfig(name=last))):
         return warn("contract", "\n".join([f"{model} is served with limitations", *lacks]), LIMITED)
     return ok("contract", f"{model} fits the gateway's contract")
-
-
-def sizes(configs: Configs, chosen: Plan) -> Finding:
-    """The plan for this machine, and the models whose counts are set in config.pbtxt."""
-    written = [
-        f"{name}: its {CONFIG} has a count of its own"
-        for name in sorted({step for config in configs.values() for step in steps(config)} & configs.keys())
-        if any(group.count for group in configs[name].instance_group)
-    ]
-    return ok("sizes", "\n".join([*chosen.explained(), *written]))

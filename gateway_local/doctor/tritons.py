@@ -5,13 +5,12 @@ from gateway.findings import Finding, fail, ok, warn
 from gateway.inference.backend import PROBE_SECONDS, Call
 from gateway.settings import Settings, variable
 from gateway.timing import Deadline
-from gateway.triton.client import CANCELLATION_SINCE, TritonEndpoint, step_configs, version_numbers
+from gateway.triton.client import TritonEndpoint, step_configs, version_numbers
 from gateway.triton.configs import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway.triton.opening import Addresses, TlsError, connector
 from gateway.triton.wire import Codecs
 from gateway_local.devices import arguments, pool_bytes
 from gateway_local.doctor.repository import LIMITED
-from gateway_local.runtime.wheel import TRITON_VERSION
 
 ABSENT_MODEL = "gateway-doctor-asks"
 """A model that no repository has: if only its name is refused, Triton allows loading models."""
@@ -21,18 +20,13 @@ CURRENT_IMAGE = "nvcr.io/nvidia/tritonserver:26.11-py3"
 
 
 CURRENT = f"in production run {CURRENT_IMAGE} or newer, with Docker, podman or apptainer: docs/guides/current-triton.md"
+SOUND_SINCE = (2, 75)
+"""Older ones crash by a use after free in the batcher (fixed in 26.11), or when a process of the Python backend dies
+during a call (server issue 8882); before 26.01 they report that they are ready while a model's process is dead."""
 FAULTS = (
-    (
-        (2, 56),
-        "can abort as a whole when a process of its Python backend dies during a call, or /dev/shm is full (server "
-        "issue 8882, open, reported up to 25.02)",
-    ),
-    (CANCELLATION_SINCE, "crashes when a client cancels a call, so the gateway waits for calls (fixed in 24.12)"),
-    ((2, 65), "reports that it is ready while a model's process is dead; the gateway checks it (fixed in 26.01)"),
-    ((2, 71), "has known vulnerabilities, CVE-2026-24207 and others; keep it on a private network (fixed in 26.07)"),
-    ((2, 75), "can crash in its dynamic batcher, because of a use after free (fixed in 26.11)"),
+    "is older than 2.75 (26.11): it has known crashes and, before 2.71 (26.07), vulnerabilities such as "
+    "CVE-2026-24207; keep it on a private network"
 )
-"""Faults of every Triton older than a version, with the release of NVIDIA's image."""
 
 
 async def tritons(settings: Settings) -> list[Finding]:
@@ -73,14 +67,10 @@ async def check_endpoint(endpoint: TritonEndpoint, settings: Settings) -> list[F
 
 
 def known_faults(version: str) -> list[Finding]:
-    """The faults of a version such as 2.51.0."""
-    texts = [text for fixed_in, text in FAULTS if version_numbers(version) < fixed_in]
-    return [warn("Triton's version", f"{version} {text}", CURRENT) for text in texts]
-
-
-def own_faults() -> str:
-    """The faults of the Triton that `gateway up` starts, a line each."""
-    return "\n".join(f"it {text}" for fixed_in, text in FAULTS if version_numbers(TRITON_VERSION) < fixed_in)
+    """A warning about a version such as 2.51.0 that has known faults."""
+    if version_numbers(version) >= SOUND_SINCE:
+        return []
+    return [warn("Triton's version", f"{version} {FAULTS}", CURRENT)]
 
 
 async def _control_mode(endpoint: TritonEndpoint, settings: Settings) -> Finding:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from gateway.findings import Finding, Level
-from gateway.machine.capacity import plan
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
 from gateway.triton.wire import Codecs
 from gateway_local.doctor import repository
@@ -90,13 +89,3 @@ def test_fault_is_found_by_one_check(folder, change, check, level, words):
         [check] if level is Level.FAIL else [],
     )
     assert words in found[check].text + found[check].advice
-
-
-def test_sizes_are_reported_and_so_are_counts_of_a_configuration(folder):
-    configs, _ = repository.models(folder)
-    finding = repository.sizes(configs, plan(16, 1))
-    assert finding.level is Level.OK
-    assert finding.text.splitlines() == plan(16, 1).explained()
-    replace(folder / CLASSIFIER / "config.pbtxt", "kind: KIND_AUTO", "kind: KIND_AUTO count: 5")
-    configs, _ = repository.models(folder)
-    assert f"{CLASSIFIER}: its config.pbtxt has a count of its own" in repository.sizes(configs, plan(16, 1)).text

@@ -8,7 +8,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient
 
 from gateway.findings import Finding, Level
-from gateway_local.doctor.tritons import FAULTS, known_faults, own_faults, tritons
+from gateway_local.doctor.tritons import known_faults, tritons
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.server import EmbeddedTriton
 from tests.processes import free_port
@@ -76,18 +76,5 @@ def test_every_triton_is_checked(light_triton):
     assert "GATEWAY_TRITON_URL" in found[0].advice
 
 
-@pytest.mark.parametrize(
-    ("version", "faults"),
-    [
-        *(("2.51.0", 5), ("2.52.9", 5), ("2.53.0", 4), ("2.55.0", 4), ("2.56.0", 3), ("2.65.0", 2), ("2.70.0", 2)),
-        *(("2.71.0", 1), ("2.75.0", 0)),
-    ],
-)
-def test_version_has_the_faults_fixed_after_it(version, faults):
-    found = known_faults(version)
-    assert len(found) == faults
-    assert {finding.level for finding in found} <= {Level.WARN}
-
-
-def test_faults_of_the_wheels_triton_are_a_line_each():
-    assert len(own_faults().splitlines()) == len(FAULTS)
+def test_version_has_the_faults_fixed_after_it():
+    assert [len(known_faults(version)) for version in ("2.51.0", "2.74.9", "2.75.0")] == [1, 1, 0]
