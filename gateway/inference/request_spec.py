@@ -44,11 +44,6 @@ class Stage:
 
     __enter__, __exit__ = enter, leave
 
-    @property
-    def seconds(self) -> float:
-        """The time so far."""
-        return self.past_seconds + (time.perf_counter() - self.since if self.inside else 0.0)
-
 
 class Stages(defaultdict[str, Stage]):
     """The stages of a request by name, in the order of first entry: read, prepare, wait, infer."""

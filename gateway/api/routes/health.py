@@ -12,7 +12,7 @@ from gateway import metrics
 from gateway.api.request_context import State, request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.schemas import ErrorOut, Schema
-from gateway.inference.backend import EndpointHealth, ModelHealth, ProbeResult
+from gateway.inference.backend import EndpointHealth, ModelHealth, ModelState, ProbeResult
 from gateway.settings import Settings
 
 router = APIRouter(tags=["service"])
@@ -22,15 +22,6 @@ class Live(Schema):
     """The process responds."""
 
     status: Literal["live"] = "live"
-
-
-class ModelStateOut(Schema):
-    """A model that Triton reports as not ready."""
-
-    name: str
-    version: str
-    state: str
-    reason: str
 
 
 class ModelHealthOut(Schema):
@@ -56,7 +47,7 @@ class EndpointOut(Schema):
     took_seconds: float | None
     error: ErrorOut | None
     """Why the probe failed; null if it succeeded."""
-    models_not_ready: list[ModelStateOut]
+    models_not_ready: list[ModelState]
     warnings: list[str]
     models: list[ModelHealthOut]
     healing: str
@@ -167,7 +158,7 @@ def _endpoint_out(health: EndpointHealth) -> EndpointOut:
         triton=health.address,
         ready=health.ready,
         **_probe_out(health.last_probe),
-        models_not_ready=[ModelStateOut.model_validate(model) for model in health.models_not_ready],
+        models_not_ready=list(health.models_not_ready),
         warnings=list(health.warnings),
         models=[_model_health_out(model) for model in health.models],
         healing=health.healing,
