@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.admission import COSTLY_SECONDS, Admission, Permit
 
@@ -21,24 +20,6 @@ async def waits(*acquisitions: Coroutine[Any, Any, Permit]) -> list[asyncio.Task
     tasks = [asyncio.ensure_future(each) for each in acquisitions]
     await asyncio.sleep(0)
     return tasks
-
-
-async def test_limits_have_the_names_of_their_settings_and_metrics():
-    gate = admission(max_images=2, max_bytes=50, max_images_waiting=4)
-    held = [await gate.permits().acquire(10) for _ in range(2)]
-    (waiting,) = await waits(gate.permits().acquire(10))
-    limits = {
-        gate.images: ("max_images_in_flight", 2, 2, metrics.IMAGES_IN_FLIGHT, metrics.IMAGES_IN_FLIGHT_LIMIT),
-        gate.bytes: ("max_bytes_in_flight", 50, 20, metrics.BYTES_IN_FLIGHT, metrics.BYTES_IN_FLIGHT_LIMIT),
-        gate.waiting: ("max_images_waiting", 4, 1, metrics.IMAGES_WAITING, metrics.IMAGES_WAITING_LIMIT),
-    }
-    for bound, (name, most, count, gauge, limit) in limits.items():
-        shown = [next(iter(each.collect())).samples[0].value for each in (gauge, limit)]
-        assert (bound.name, bound.most, bound.held, shown) == (name, most, count, [count, most])
-    assert (gate.lowest.name, gate.lowest.most) == ("lowest_priority_images", 1)
-    for permit in held:
-        permit.release()
-    (await waiting).release()
 
 
 async def test_waiting_images_are_not_overtaken():

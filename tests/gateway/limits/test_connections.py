@@ -146,21 +146,6 @@ def test_slowest_upload_goes(connections):
     assert newcomer.displaced is None
 
 
-def test_displaced_connection_may_read_why(connections):
-    """Its slot is another client's; the connection is in the reserve until it is closed."""
-
-    def displace(error: Overloaded) -> None:
-        connections.release(upload)
-
-    upload = uploading(connections, 1.0)
-    upload.displace = displace
-    for _ in range(MOST):
-        busy(connections)
-    assert (connections.reserves(upload), len(connections)) == (True, MOST)
-    connections.remove(upload)
-    assert not connections.reserves(upload)
-
-
 async def test_connection_that_is_lost_does_not_wait_to_begin(connections):
     turns, lost = connections.first_requests, new(connections)
     before = [Connection() for _ in range(FIRST_REQUESTS)]

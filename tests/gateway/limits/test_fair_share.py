@@ -84,26 +84,6 @@ async def test_lowest_priority_gives_way_when_the_queue_is_full():
     (await other).release()
 
 
-async def test_share_at_its_most_waits_while_others_pass():
-    gate = admission(max_images=4)
-    flood, other = FairShare(1.0, Bound("share", 2)), FairShare(1.0, Bound("share", 4))
-    held = [await gate.permits(flood).acquire(1) for _ in range(2)]
-    assert gate.permits(flood).try_acquire(1) is None
-    (waiting,) = await waits(gate.permits(flood).acquire(1))
-    others = [gate.permits(other).try_acquire(1) for _ in range(2)]
-    assert None not in others
-    assert gate.images.free == 0
-    others[0].release()
-    await asyncio.sleep(0)
-    assert not waiting.done()  # a permit is free, but its share has two
-    held[0].release()
-    permit = await waiting
-    assert flood.images.held == 2
-    for each in (permit, held[1], others[1]):
-        each.release()
-    assert (flood.images.held, other.images.held, gate.images.held) == (0, 0, 0)
-
-
 async def test_full_queue_evicts_the_newest_of_the_most_crowded_share():
     gate, flood, other = admission(max_images_waiting=4), FairShare(), FairShare()
     held = await gate.permits().acquire(1)

@@ -13,7 +13,6 @@ from gateway.limits.pools import (
     PoolLease,
     WaitingClient,
     response_buffer,
-    streams,
     upload_buffer,
 )
 from tests.doubles.clock import Clock
@@ -141,22 +140,6 @@ def test_response_above_the_limit_is_built_alone():
         large.grow(MAX)
         with pytest.raises(Overloaded):
             small.grow(1)
-
-
-@pytest.mark.parametrize(("idle_seconds", "goes"), [(1.0, True), (0.999, False)])
-def test_stream_with_a_recent_frame_keeps_its_slot(idle_seconds, goes):
-    pool, first = streams(1), Idle(idle_seconds)
-    with pool.lease(first, 1):
-        if goes:
-            pool.check()
-            with pool.lease(Idle(0), 1):
-                assert first.error is not None
-        else:
-            with pytest.raises(Overloaded):
-                pool.check()
-            with pytest.raises(Overloaded):
-                pool.lease(Idle(0), 1)
-            assert first.error is None
 
 
 def test_clients_of_a_key_hold_its_bound_together_and_evict_no_other_client(clock):

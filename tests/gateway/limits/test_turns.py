@@ -29,15 +29,6 @@ async def test_no_more_than_most_run_in_an_iteration():
     assert done[2:] == [0, 1, 2, 3, 4]
 
 
-async def test_none_begins_after_the_seconds():
-    turns, done = Turns(seconds=0.001), []
-    assert turns.run(lambda: time.sleep(0.002))
-    assert not turns.run(lambda: done.append("late"))
-    await iterate()
-    assert turns.run(lambda: done.append("next"))
-    assert done == ["next"]
-
-
 async def test_turns_alternate_between_clients():
     turns, done = Turns(most=1), []
     for client in ("a", "a", "a", "b", "b", "c"):
