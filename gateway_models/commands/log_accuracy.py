@@ -11,6 +11,7 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None) 
     url = log_url(url)
     from gateway_models.predictions.accuracy import accuracy
     from gateway_models.predictions.reader import LogReader
+    from gateway_models.predictions.shares import CLASS_COLUMNS
     from gateway_models.repository.summary import Report
 
     known = LogReader(url).labelled(model=model, since=since(days))
@@ -22,13 +23,9 @@ def evaluate_log(url: str, model: str, version: str | None, days: float | None) 
     for title, shares in (("day", found.by_day), ("version", found.by_version)):
         rows = [(name, str(share.count), str(share)) for name, share in shares.items()]
         Report((title, "images", "accuracy (95 %)"), rows).print()
-    classes = [
-        (each.label, str(each.recall.count), str(each.recall), str(each.precision.count), str(each.precision))
-        for each in found.classes
-    ]
     shares = {"all labelled results": found.all, "logged and labelled at random": found.drawn}
     facts = {name: f"{share.count}: {share}" for name, share in shares.items()}
-    Report(("class", "images", "recall (95 %)", "predicted", "precision (95 %)"), classes, facts=facts).print()
+    Report(CLASS_COLUMNS, [each.row for each in found.classes], facts=facts).print()
     emit(
         "Rules log uncertain results, and users report wrong answers more often than right ones: the accuracy of the",
         "service is in the last line, for images that were chosen at random to be labelled.",

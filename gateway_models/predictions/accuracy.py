@@ -6,16 +6,7 @@ from dataclasses import dataclass
 
 from gateway_models.predictions.layout import SAMPLE
 from gateway_models.predictions.reader import Labelled
-from gateway_models.predictions.shares import Proportion
-
-
-@dataclass(frozen=True, slots=True)
-class ClassAccuracy:
-    """One class: its recall and its precision."""
-
-    label: str
-    recall: Proportion
-    precision: Proportion
+from gateway_models.predictions.shares import ClassAccuracy, Proportion
 
 
 @dataclass(frozen=True, slots=True)

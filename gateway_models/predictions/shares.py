@@ -22,6 +22,23 @@ class Proportion:
         return f"{100 * self.value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
+CLASS_COLUMNS = ("class", "images", "recall (95 %)", "predicted", "precision (95 %)")
+
+
+@dataclass(frozen=True, slots=True)
+class ClassAccuracy:
+    """One class: its recall and its precision."""
+
+    label: str
+    recall: Proportion
+    precision: Proportion
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The cells for CLASS_COLUMNS."""
+        return self.label, str(self.recall.count), str(self.recall), str(self.precision.count), str(self.precision)
+
+
 def wilson(hits: int, count: int) -> tuple[float, float]:
     """Wilson's score interval of 95 % of a share (E. B. Wilson, JASA 22, 1927); 0 to 1 without observations.
 

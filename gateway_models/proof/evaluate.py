@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gateway.ingest.resizing import Resize
 from gateway_models.blocking_triton import Answers, BlockingTriton
+from gateway_models.predictions.shares import ClassAccuracy, Proportion
 from gateway_models.proof.calibration import Calibration, calibration_of
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.image_files import NotCompared, reader
@@ -73,8 +74,8 @@ class Evaluation:
                     counts[true, predicted] += 1
         return counts
 
-    def per_class(self) -> list["ClassScore"]:
-        """Precision and recall of each class that is true or predicted in any image."""
+    def per_class(self, labels: Sequence[str]) -> list[ClassAccuracy]:
+        """Recall and precision of each class that is true or predicted in any image."""
         true, predicted, both = (np.zeros(self.classes, int) for _ in range(3))
         for answer in self.answers:
             found = self._predicted(answer)
@@ -83,31 +84,15 @@ class Evaluation:
                 both[number] += number in found
             for number in found:
                 predicted[number] += 1
-        seen = np.flatnonzero(true + predicted)
-        return [ClassScore(int(n), int(true[n]), int(predicted[n]), int(both[n])) for n in seen]
+        counts = enumerate(zip(both.tolist(), true.tolist(), predicted.tolist(), strict=True))
+        return [
+            ClassAccuracy(labels[number], Proportion(right, shown), Proportion(right, given))
+            for number, (right, shown, given) in counts
+            if shown or given
+        ]
 
     def _predicted(self, answer: SampleAnswer) -> frozenset[int]:
         return predicted(answer.probabilities, multi_label=self.multi_label)
-
-
-@dataclass(frozen=True, slots=True)
-class ClassScore:
-    """A class, with the number of images that show it, of those predicted to, and of those where both hold."""
-
-    number: int
-    true: int
-    predicted: int
-    both: int
-
-    @property
-    def precision(self) -> float | None:
-        """The share of correct predictions of this class; None if there are no predictions."""
-        return self.both / self.predicted if self.predicted else None
-
-    @property
-    def recall(self) -> float | None:
-        """The share of the class's images that were predicted as such; None if there are no images."""
-        return self.both / self.true if self.true else None
 
 
 def predict_each(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gateway_models.predictions.shares import CLASS_COLUMNS
 from gateway_models.proof.compare import CHANCE, Compared, Probabilities
 from gateway_models.proof.evaluate import THRESHOLD, Evaluation
 from gateway_models.proof.image_files import reasons
@@ -70,17 +71,14 @@ def reference() -> str:
 
 def evaluation_report(evaluation: Evaluation, labels: Sequence[str]) -> Report:
     """The classes, and the totals."""
-    rows = [
-        (labels[each.number], str(each.true), str(each.predicted), _share(each.precision), _share(each.recall))
-        for each in evaluation.per_class()
-    ]
     facts = {"images": str(len(evaluation.answers))}
     if evaluation.multi_label:
         facts["a label counts"] = f"as predicted at a probability of at least {THRESHOLD:g}"
     facts |= {f"top-{k}": f"{100 * evaluation.top(k):.2f} %" for k in ranks(evaluation.classes)}
     if (calibration := evaluation.calibration()) is not None:
         facts["calibration error"] = f"{calibration.error:.4f}"
-    return Report(("class", "images", "predicted", "precision", "recall"), rows, reasons(evaluation.refused), facts)
+    rows = [each.row for each in evaluation.per_class(labels)]
+    return Report(CLASS_COLUMNS, rows, reasons(evaluation.refused), facts)
 
 
 def ranks(classes: int) -> tuple[int, ...]:
@@ -144,7 +142,3 @@ def _top(scores: Probabilities, labels: Sequence[str]) -> str:
 def _name(path: Path) -> str:
     """The file's name with its folder: in folders named after classes, files often have the same names."""
     return f"{path.parent.name}/{path.name}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

@@ -118,7 +118,6 @@ def _facts(entry: Entry, version: int) -> dict[str, str]:
     on = "the images of `tune`" if spec.serving.openvino else "made-up images"
     off = f"probabilities differ from the original's by up to {outcome.difference:.1e} on {on}"
     facts["stored as"] = f"{entry.format.value}, {spec.precision.value}{takes}; {off}"
-    facts["served by"] = _serving(entry)
     return facts
 
 
@@ -164,25 +163,6 @@ def progress(items: Iterable[T], total: int, text: str) -> Iterator[T]:
         for item in items:
             yield item
             bar.advance(task)
-
-
-def _serving(entry: Entry) -> str:
-    serving = entry.serving
-    device = f"GPU {', '.join(map(str, serving.gpus))}" if serving.gpus else "every GPU, else the CPU"
-    delay = f", waited for up to {serving.queue_delay_us:,} µs" if serving.queue_delay_us else ""
-    preferred = serving.preferred
-    sizes = "" if preferred is None else f", {', '.join(map(str, preferred)) or 'none'} preferred"
-    return (
-        f"{_counted(serving.instances, 'instance')} on {device}"
-        f"{f' by OpenVINO in {serving.openvino.value}' if serving.openvino else ''}, "
-        f"{_counted(serving.preprocessor_instances, 'preprocessor')}, batches of up to "
-        f"{serving.max_batch_size}{sizes}{delay}, "
-        f"cache {'on' if serving.cache else 'off'}"
-    )
-
-
-def _counted(count: int | None, what: str) -> str:
-    return f"{what}s sized to the machine" if count is None else f"{count} {what}{'s' * (count > 1)}"
 
 
 def _versions(entry: Entry) -> str:
