@@ -306,9 +306,7 @@ class ModelCalls:
     The results of requests are recorded in `health`; a model that should be served and is not gets ModelUnavailable.
     """
 
-    def __init__(
-        self, endpoint: TritonEndpoint, health: HealthState | None = None, codecs: Codecs | None = None
-    ) -> None:
+    def __init__(self, endpoint: TritonEndpoint, health: HealthState, codecs: Codecs | None = None) -> None:
         self._endpoint = endpoint
         self._codecs = codecs or Codecs()
         self._health = health
@@ -391,7 +389,7 @@ class ModelCalls:
         except GatewayError as exc:
             self._record(exc, call, ensemble, sent_at)
             raise
-        if self._health is not None and not call.best_effort:
+        if not call.best_effort:
             self._health.answered(ensemble, sent_at)
         for row in rows:
             row.multi_label, row.drift_reference = multi_label, traits.drift_reference
@@ -407,12 +405,9 @@ class ModelCalls:
 
     def _record(self, error: GatewayError, call: Call, ensemble: str, sent_at: float) -> None:
         """Record a failed call; raises ContractBroken if the last probe has found that to be the cause."""
-        health = self._health
-        if health is None:
-            return
         if not call.best_effort:
-            health.suspect(ensemble, error, sent_at)
-        if isinstance(error, InferenceFailed) and health.is_broken(ensemble):
+            self._health.suspect(ensemble, error, sent_at)
+        if isinstance(error, InferenceFailed) and self._health.is_broken(ensemble):
             raise ContractBroken(f"The model {ensemble!r} does not fit the gateway's contract.") from error
 
     def may_cache(self, model_name: str, model_version: str) -> bool:
@@ -451,7 +446,7 @@ class ModelCalls:
     def _not_served(self, model_name: str, model_version: str, error: GatewayError | None) -> GatewayError:
         """The error of a model that Triton does not find: ModelUnavailable if it should be served here."""
         error = error or ModelNotFound()
-        if self._health is not None and self._health.lacks(model_name, model_version):
+        if self._health.lacks(model_name, model_version):
             unavailable = ModelUnavailable(NOT_LOADED)
             unavailable.__cause__ = error.__cause__
             return unavailable

@@ -132,9 +132,7 @@ T = TypeVar("T")
 class Models(ModelCalls):
     """The models of one Triton: calls, descriptions, loading; every method raises errors of gateway.errors only."""
 
-    def __init__(
-        self, endpoint: TritonEndpoint, health: HealthState | None = None, codecs: Codecs | None = None
-    ) -> None:
+    def __init__(self, endpoint: TritonEndpoint, health: HealthState, codecs: Codecs | None = None) -> None:
         super().__init__(endpoint, health, codecs)
         self._resizes: Remembered[Resize | None] = Remembered(REMEMBERED_SECONDS)
         self._sequence_models: Remembered[str] = Remembered(REMEMBERED_SECONDS)
@@ -147,7 +145,7 @@ class Models(ModelCalls):
         wanted = [name for name in sorted(names) if only in {None, name}]
         found = await asyncio.gather(*(self._describe(name, index) for name in wanted))
         described = {info.name: info for info in found if info is not None}
-        for name in self._health.lacking() if self._health else ():
+        for name in self._health.lacking():
             if only in {None, name} and not any(name in pinned_versions(other, [name]) for other in names):
                 described.setdefault(name, ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED))
         return [described[name] for name in sorted(described)]
@@ -190,7 +188,7 @@ class Models(ModelCalls):
         try:
             given = {output.name for output in (await self._endpoint.config(name)).output}
         except ModelNotFound as exc:
-            if self._health is not None and self._health.lacks(name):
+            if self._health.lacks(name):
                 raise ModelUnavailable(NOT_LOADED) from exc
             raise ModelNotFound(
                 f"Triton has no stateful model {name!r} for the streams of {model_name!r}: add it to the model "
@@ -208,8 +206,7 @@ class Models(ModelCalls):
         index = await self._index_with(name)
         # The model last: its record may give requests to each of the versions.
         models = (*pinned_versions(name, _names(index)), name)
-        if self._health is not None:
-            self._health.expected.expect(models)
+        self._health.expected.expect(models)
         try:
             # Triton loads the steps with the ensemble, including changed files.
             pause = 0.0

@@ -19,7 +19,7 @@ from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.model_calls import Remembered
 from gateway.triton.models import Models
 from tests.doubles.triton import FakeEndpoint, FakeTriton
-from tests.gateway.triton.fleet import call_of, fleet_of
+from tests.gateway.triton.fleet import MODEL, call_of, fleet_of
 
 
 @pytest.fixture
@@ -27,8 +27,12 @@ def triton():
     return FakeTriton({"good": ("preprocessor", "net"), "bad": ("preprocessor", "broken")}, failing={"broken"})
 
 
+def health_of(model: str = MODEL) -> HealthState:
+    return HealthState("10.0.0.1:8001", ExpectedModels(model), Schedule(1.0, 1.0))
+
+
 def models_of(triton: FakeTriton, health: Any = None) -> Models:
-    return Models(FakeEndpoint("10.0.0.1:8001", triton), health)
+    return Models(FakeEndpoint("10.0.0.1:8001", triton), health or health_of())
 
 
 async def test_failed_model_does_not_break_the_list(triton):
@@ -47,7 +51,7 @@ async def test_one_model_is_described_without_the_others(triton):
             asked.append(name)
             return await super().config(name, version)
 
-    models = Models(Counting("10.0.0.1:8001", triton))
+    models = Models(Counting("10.0.0.1:8001", triton), health_of())
     good = await models.one("good")
     assert "bad" not in asked
     assert [good] == [info for info in await models.all() if info.name == "good"]
@@ -57,7 +61,7 @@ async def test_one_model_is_described_without_the_others(triton):
 
 async def test_failure_of_a_model_that_breaks_the_contract_has_that_code(triton):
     """Readiness knows why, so the answer says it too, instead of 502 inference_failed."""
-    health = HealthState("10.0.0.1:8001", ExpectedModels("bad"), Schedule(1.0, 1.0))
+    health = health_of("bad")
     models = models_of(triton, health)
     with pytest.raises(InferenceFailed):
         await models.infer(replace(call(Embeddings.NONE), model_name="bad"))
