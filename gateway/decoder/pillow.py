@@ -1,4 +1,4 @@
-"""Decoding by Pillow: all that is not JPEG or PNG, those that OpenCV cannot decode, and animations."""
+"""Decoding by Pillow: what is not JPEG, PNG or WebP, those that OpenCV cannot decode, and animations."""
 
 import io
 import os
@@ -42,6 +42,7 @@ _PLUGINS = (
 Image.MAX_IMAGE_PIXELS = None
 _MOST_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS", 1_000_000_000))
 _CUT_OFF = re.compile("truncated|end of file", re.IGNORECASE)
+_STRIP_PIXELS = 1_000_000
 _DEFAULT_SECONDS = 0.1
 """Duration of a frame whose file says 0, as in browsers."""
 
@@ -98,10 +99,15 @@ def rgb(image: Image.Image) -> NDArray[Any]:
     if image.mode.startswith("I;16"):
         gray = (np.asarray(image) / 257).round().astype(np.uint8)
         return np.repeat(gray[..., None], 3, axis=2)
-    if image.has_transparency_data:
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = Image.alpha_composite(white, image.convert("RGBA"))
-    return np.array(image.convert("RGB"))
+    if not image.has_transparency_data:
+        return np.array(image.convert("RGB"))
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    rows = max(_STRIP_PIXELS // image.width, 1)  # so that three more images need not fit into the memory
+    for top in range(0, image.height, rows):
+        strip = image.crop((0, top, image.width, min(top + rows, image.height))).convert("RGBA")
+        white = Image.new("RGBA", strip.size, (255, 255, 255, 255))
+        pixels[top : top + rows] = np.asarray(Image.alpha_composite(white, strip).convert("RGB"))
+    return pixels
 
 
 class Animation:

@@ -72,7 +72,7 @@ FORMATS = {
         magic=rb"\x89PNG\r\n\x1a\n", suffixes=("png",), passed_on=True, pillow="PNG", ns_per_pixel=9
     ),
     ImageFormat.WEBP: FormatTraits(
-        magic=rb"RIFF.{4}WEBP", suffixes=("webp",), pillow="WEBP", ns_per_pixel=8, ns_per_byte=100
+        magic=rb"RIFF.{4}WEBP", suffixes=("webp",), passed_on=True, pillow="WEBP", ns_per_pixel=6, ns_per_byte=100
     ),
     ImageFormat.BMP: FormatTraits(
         # "BM" and a header of less than 1,024 bytes, so that text is not mistaken for a bitmap.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.formats import jpeg, png
+from gateway.ingest.formats import jpeg, png, webp
 from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, Size, accepted_formats, shrunk_bytes
 from gateway.ingest.upload import Limits, Upload
 from gateway.values.variables import DecodeMode, variable
@@ -26,7 +26,7 @@ MAX_SIDE = 1_024
 """Shorter side in pixels of an image decoded in the gateway, if the input size of its model is unknown."""
 _MAGIC = [(each, re.compile(traits.magic, re.DOTALL), traits.brands) for each, traits in FORMATS.items()]
 _NO_BRANDS: frozenset[bytes] = frozenset()
-_READERS = {ImageFormat.JPEG: jpeg.read, ImageFormat.PNG: png.read}
+_READERS = {ImageFormat.JPEG: jpeg.read, ImageFormat.PNG: png.read, ImageFormat.WEBP: webp.read}
 """For the formats that may be passed on; a decoder's process reads the headers of the others."""
 
 # MP4 and QuickTime; Matroska and WebM; AVI.

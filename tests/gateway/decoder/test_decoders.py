@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from PIL import Image
 
 from gateway.decoder.decoding import decode
 from gateway.errors import Overloaded, TooCostly, UndecodableImage
@@ -98,6 +99,13 @@ async def test_image_past_its_cpu_limit_ends_its_process_and_fails_alone():
         assert isinstance(other, bytes)
         assert other.startswith(b"P6")
         assert first._process.returncode == -signal.SIGPROF
+
+
+@pytest.mark.slow
+async def test_large_transparent_tiff_fits_into_its_memory():
+    data = encode(Image.new("RGBA", (7_000, 7_000), (10, 20, 30, 100)), "TIFF", compression="tiff_adobe_deflate")
+    async with decoders() as pool:
+        assert (await decoded(pool, data)).startswith(b"P6")
 
 
 async def test_image_past_its_memory_limit_is_refused():

@@ -30,9 +30,6 @@ HOSTILE = {
         + struct.pack("<HHIIHHII", 273, 4, 1_900_000, 64, 279, 4, 1_900_000, 64)
         + bytes(8_000_000)
     ),
-    "WebP of empty chunks": lambda: (
-        b"RIFF" + struct.pack("<I", 8_000_022) + b"WEBPVP8X\x0a\0\0\0\x08" + bytes(9) + b"XXXX\0\0\0\0" * 1_000_000
-    ),
     "AVIF of empty boxes": lambda: b"\0\0\0\x18ftypavif\0\0\0\0avifmif1" + b"\0\0\0\x08free" * 1_000_000,
     "AVIF of many locations": lambda: (
         b"\0\0\0\x18ftypavif\0\0\0\0avifmif1"

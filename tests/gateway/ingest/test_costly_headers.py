@@ -108,6 +108,9 @@ COSTLY = {
     "JPEG of stuffed bytes": lambda: b"\xff\xd8\xff" + b"\xff\0" * 4_000_000,
     "JPEG of restart markers": lambda: b"\xff\xd8" + b"\xff\xd0" * 4_000_000,
     "PNG of empty chunks": lambda: png_header(9, 9) + png_chunk(b"tEXt", b"") * 700_000,
+    "WebP of empty chunks": lambda: (
+        b"RIFF" + struct.pack("<I", 8_000_022) + b"WEBPVP8X\x0a\0\0\0\x08" + bytes(9) + b"XXXX\0\0\0\0" * 1_000_000
+    ),
     "JPEG of comments between scans": lambda: progressive(64, MOST_SCANS + 1, between=b"\xff\xfe\0\2" * 4_000_000),
 }
 """Files of megabytes that are nothing but header."""

@@ -29,7 +29,7 @@ def transparent(one):
 
 
 def passes(one):
-    return one.format in {"JPEG", "PNG"} and not transparent(one)
+    return (one.format in {"JPEG", "PNG"} and not transparent(one)) or one.name == "WebP lossy"
 
 
 def as_the_preprocessor_sees(payload):

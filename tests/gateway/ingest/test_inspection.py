@@ -45,7 +45,7 @@ OTHERS = {
     "The file is a video (send its frames to WS /stream": b"\0\0\0\x18ftypisom" + bytes(64),
     "The file is not a JPEG": b"BMW is a maker of cars, and this is a text.",
 }
-PASSED_ON = {"JPEG", "PNG"}
+PASSED_ON = {"JPEG", "PNG", "WebP"}
 
 
 def ftyp(*brands: bytes, size: int = 0, version: bytes = bytes(4)) -> bytes:
@@ -98,16 +98,14 @@ def test_every_form_is_recognised_by_its_bytes(name):
         assert info.has_alpha
 
 
-@pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit"])
+@pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy"])
 def test_file_without_its_last_bytes_is_truncated(name):
     data = sample(name).data
     for missing in (1, 2, 3):
         assert code(data[:-missing]) == "truncated_image"
 
 
-@pytest.mark.parametrize(
-    "name", [*names("WebP", "AVIF", "JPEG 2000"), "BMP 32 bit", "TIFF RGB 8 bit raw", "HEIC lossy"]
-)
+@pytest.mark.parametrize("name", [*names("AVIF", "JPEG 2000"), "BMP 32 bit", "TIFF RGB 8 bit raw", "HEIC lossy"])
 def test_file_without_its_last_bytes_is_not_decoded(name):
     data = sample(name).data
     for missing in (1, 2, 3):
@@ -169,6 +167,15 @@ BROKEN = {
         lambda: (small("GIF")[:6] + b"\0\0" + small("GIF")[8:]).replace(FRAME_64, FRAME_0),
     ),
     "TIFF of no width": ("undecodable_image", lambda: small("TIFF").replace(WIDTH_64, WIDTH_0)),
+    "WebP whose picture is empty": (
+        "truncated_image",
+        lambda: b"RIFF\x1e\0\0\0WEBPVP8X\x0a\0\0\0" + bytes(10) + b"VP8 \0\0\0\0",
+    ),
+    "WebP of no width": ("invalid_image", lambda: small("WEBP").replace(b"\x9d\x01\x2a\x40\0", b"\x9d\x01\x2a\0\0")),
+    "WebP longer than its file": (
+        "truncated_image",
+        lambda: small("WEBP")[:4] + struct.pack("<I", 2**31) + small("WEBP")[8:],
+    ),
     "PNG with a wrong checksum": ("invalid_image", lambda: small("PNG").replace(b"\0\0\0\x40", b"\0\0\0\x41", 1)),
     "PNG with too few bytes for its pixels": (
         "invalid_image",
