@@ -52,6 +52,8 @@ class LogReader:
 
     def tables(
         self,
+        below: str = ROWS,
+        schema: pa.Schema = PREDICTIONS,
         *,
         model: str | None = None,
         since: datetime | None = None,
@@ -60,10 +62,23 @@ class LogReader:
     ) -> Iterator[pa.Table]:
         """Yield the rows file by file, so that a log larger than the memory can be read.
 
-        `since` is included and `until` is not; `columns` are a part of `schema.PREDICTIONS`, all by default.
+        `since` is included and `until` is not; `columns` are a part of the schema, all by default.
         """
-        folder = ROWS if model is None else model_folder(model)
-        yield from self._tables(folder, PREDICTIONS, since, until, columns)
+        times = ds.scalar(True)  # noqa: FBT003  # PyArrow's signature
+        if since is not None:
+            times &= ds.field("time") >= pa.scalar(since, schema.field("time").type)
+        if until is not None:
+            times &= ds.field("time") < pa.scalar(until, schema.field("time").type)
+        for path in self.files(below if model is None else model_folder(model)):
+            day = day_in(path)
+            if day is None or (since and day < since.date()) or (until and day > until.date()):
+                continue
+            try:
+                table = self._read(path, schema, times, columns)
+            except FileNotFoundError:  # deleted meanwhile
+                continue
+            if table.num_rows:
+                yield table
 
     def results(
         self, *, model: str | None = None, since: datetime | None = None, columns: Sequence[str] | None = None
@@ -93,7 +108,7 @@ class LogReader:
 
         `drawn` is whether the image was ever chosen at random to be labelled: a later report does not change that.
         """
-        rows = [row for table in self._tables(FEEDBACK_FOLDER, FEEDBACK) for row in table.to_pylist()]
+        rows = [row for table in self.tables(FEEDBACK_FOLDER, FEEDBACK) for row in table.to_pylist()]
         given: defaultdict[tuple[str, int, str], list[Row]] = defaultdict(list)
         for row in sorted(rows, key=lambda row: row["time"]):
             if not row["withdrawn"]:
@@ -129,30 +144,6 @@ class LogReader:
             return [path for path in self.store.files(below) if path.endswith(".parquet")]
         except Exception as exc:  # each file system raises its own errors
             raise LogUnavailable(f"{self.url} cannot be listed: {exc or type(exc).__name__}") from exc
-
-    def _tables(
-        self,
-        below: str,
-        schema: pa.Schema,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> Iterator[pa.Table]:
-        times = ds.scalar(True)  # noqa: FBT003  # PyArrow's signature
-        if since is not None:
-            times &= ds.field("time") >= pa.scalar(since, schema.field("time").type)
-        if until is not None:
-            times &= ds.field("time") < pa.scalar(until, schema.field("time").type)
-        for path in self.files(below):
-            day = day_in(path)
-            if day is None or (since and day < since.date()) or (until and day > until.date()):
-                continue
-            try:
-                table = self._read(path, schema, times, columns)
-            except FileNotFoundError:  # deleted meanwhile
-                continue
-            if table.num_rows:
-                yield table
 
     def _read(self, path: str, schema: pa.Schema, times: ds.Expression, columns: Sequence[str] | None) -> pa.Table:
         """The rows and columns of a file; columns that it lacks are null."""

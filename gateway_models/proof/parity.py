@@ -205,16 +205,16 @@ def _answer(original: Answers, image: Probabilities) -> tuple[Probabilities, Pro
 
 
 def _check_same_model(answer: SampleAnswer, expected: Probabilities, wanted: Probabilities | None) -> None:
-    if len(answer.probabilities) != len(expected):
+    served, embedding = answer.probabilities, answer.embedding
+    if len(served) != len(expected) or (wanted is not None and (embedding is None or len(embedding) != len(wanted))):
         raise TritonRefused(
-            f"the service gives {len(answer.probabilities)} classes and the original {len(expected)}: "
+            f"the service gives {_sizes(served, embedding)}, and the original {_sizes(expected, wanted)}: "
             "is it another model?"
         )
-    if wanted is not None and (answer.embedding is None or len(answer.embedding) != len(wanted)):
-        given = "no embeddings" if answer.embedding is None else f"embeddings of {len(answer.embedding)} numbers"
-        raise TritonRefused(
-            f"the service gives {given}, and the original gives {len(wanted)} numbers: is it another model?"
-        )
+
+
+def _sizes(scores: Probabilities, embedding: Probabilities | None) -> str:
+    return f"{len(scores)} classes{f' and embeddings of {len(embedding)} numbers' if embedding is not None else ''}"
 
 
 def _largest(difference: Probabilities) -> float:
