@@ -198,16 +198,12 @@ class Writer:
 
 
 def _tables(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Rows in tables of up to TABLE_ROWS; one that the schema does not take is left out, which the log explains."""
+    """Rows in tables of up to TABLE_ROWS; one with a row that the schema does not take is dropped, and logged."""
     for start in range(0, len(rows), TABLE_ROWS):
-        part = rows[start : start + TABLE_ROWS]
         try:
-            yield pa.Table.from_pylist(part, schema)
+            yield pa.Table.from_pylist(rows[start : start + TABLE_ROWS], schema)
         except Exception:  # must not end the log
-            if len(part) == 1:
-                log.exception("prediction_log_fault")
-            for row in part if len(part) > 1 else ():
-                yield from _tables([row], schema)
+            log.exception("prediction_log_fault")
 
 
 def shorten(log: Path, keep_days: int, keep_bytes: int, today: date) -> None:
