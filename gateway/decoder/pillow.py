@@ -97,7 +97,8 @@ def rgb(image: Image.Image) -> NDArray[Any]:
     """The current frame of a file, uint8 [height, width, 3], on white where it is not opaque."""
     image.load()
     if image.mode.startswith("I;16"):
-        gray = (np.asarray(image) / 257).round().astype(np.uint8)
+        levels = np.asarray(image)
+        gray = (levels // 257 + (levels % 257 > 128)).astype(np.uint8)
         return np.repeat(gray[..., None], 3, axis=2)
     if not image.has_transparency_data:
         return np.array(image.convert("RGB"))
