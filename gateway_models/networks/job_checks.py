@@ -2,14 +2,14 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gateway_models.networks.adapted import Normalising
-from gateway_models.networks.embeddings import check_embeddings, embedding_difference
+from gateway_models.networks.embeddings import embedding_difference
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import PROGRESS, Job
 from gateway_models.networks.photographs import alike
@@ -25,14 +25,6 @@ ALLOWED_COSINE = {Precision.FP32: 1e-5, Precision.FP16: 1e-3, Precision.BF16: 1e
 
 GIVE_LOGITS = frozenset({"torchvision", "timm", "huggingface"})
 """Sources whose classifiers end in logits, even if all probe outputs lie between 0 and 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingTensor:
-    """The `size` of embeddings, and the tensor of an ONNX graph that they are."""
-
-    size: int
-    tensor: str
 
 
 def check_pixels(job: Job, wanted: str) -> None:
@@ -73,20 +65,13 @@ def activation_of(job: Job, findings: Findings, run: Callable[[Tensor], Tensor])
     return activation(findings.ending, multi_label=multi_label)
 
 
-def embedding_of(job: Job, run: Callable[[Tensor], Any], tensor: str) -> EmbeddingTensor:
-    """Check a network's embeddings and return their size and tensor; raises ModelError."""
-    size = check_embeddings(run, job.side, pixels=job.pixels)
-    report(f"its embeddings have {size} numbers")
-    return EmbeddingTensor(size, tensor)
-
-
 def outcome_of(
     job: Job,
     written_as: Format,
     findings: Findings,
     expected: list[Any],
     written: Callable[[Tensor], Any],
-    embeddings: EmbeddingTensor | None = None,
+    embedding_size: int = 0,
     input: str = "",  # noqa: A002
 ) -> Outcome:
     """Compare the written network's answers with the expected ones: scores, or pairs of scores and embeddings.
@@ -95,7 +80,7 @@ def outcome_of(
     """
     answers = [written(batch) for batch in probe_batches_of(job)]
     precision, off = job.spec.precision, 0.0
-    if embeddings is not None:
+    if embedding_size:
         off = embedding_difference([answer[1] for answer in answers], [wanted[1] for wanted in expected])
         answers, expected = [answer[0] for answer in answers], [wanted[0] for wanted in expected]
         if not off <= ALLOWED_COSINE[precision]:
@@ -109,8 +94,7 @@ def outcome_of(
             f"in {precision.value} as {written_as.value} its probabilities differ from the original's by up to "
             f"{difference:.2g}: {_instead(job, written_as)}"
         )
-    size = 0 if embeddings is None else embeddings.size
-    return Outcome(findings.classes, findings.ending.value, difference, written_as, input, size, off)
+    return Outcome(findings.classes, findings.ending.value, difference, written_as, input, embedding_size, off)
 
 
 def _instead(job: Job, written_as: Format) -> str:

@@ -11,15 +11,13 @@ from gateway.triton.contract import CLASSIFIER_FEATURES, CLASSIFIER_OUTPUT
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import Form, arranged, known_form
 from gateway_models.networks.converters import open_network
-from gateway_models.networks.embeddings import add_embedding, inner_tensor, pair_runner
+from gateway_models.networks.embeddings import add_embedding, check_embeddings, inner_tensor, pair_runner
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.file_kinds import FileKind
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
-    EmbeddingTensor,
     activation_of,
     check_pixels,
-    embedding_of,
     images_of,
     outcome_of,
     probed,
@@ -72,7 +70,7 @@ def serve_onnx(
     activate = activation_of(job, findings, run)
     # From here on, the images are compared with the answers of the framework itself.
     answers = original or answers
-    embeddings = None
+    tensor, size = "", 0
     if job.spec.features:
         tensor = inner_tensor(model, signature.output)
         both = pair_runner(model, signature.output, tensor)
@@ -82,28 +80,19 @@ def serve_onnx(
             scores, inner = both(images)
             return activate((original(images) if original else scores).float()), inner.float()
 
-        embeddings = embedding_of(job, run_both, tensor)
+        size = check_embeddings(run_both, job.side, pixels=job.pixels)
+        report(f"its embeddings have {size} numbers")
         expected: list[Any] = [run_both(batch) for batch in images_of(job)]
     else:
         expected = [activate(run(batch).float()) for batch in images_of(job)]
     if signature.one_by_one:
-        return _write_any_batch(job, findings, model, signature, expected, embeddings)
-    return write_onnx(job, findings, model, findings.ending, expected, signature, embeddings)
-
-
-def _write_any_batch(
-    job: Job,
-    findings: Findings,
-    model: Any,  # noqa: ANN401
-    signature: onnx_graph.Signature,
-    expected: list[Any],
-    embeddings: EmbeddingTensor | None,
-) -> Outcome:
-    """Write a model for one image at a time as one for any batch; raises ModelError if its answers differ."""
-    report("it takes one image at a time; converting it to take any batch")
+        report("it takes one image at a time; converting it to take any batch")
+        model = onnx_graph.any_batch(model)
     try:
-        return write_onnx(job, findings, onnx_graph.any_batch(model), findings.ending, expected, signature, embeddings)
+        return write_onnx(job, findings, model, findings.ending, expected, signature, tensor, size)
     except Exception as exc:  # of onnx, of ONNX Runtime, or ModelError where answers differ
+        if not signature.one_by_one:
+            raise
         job.file(Format.ONNX).unlink(missing_ok=True)
         raise ModelError(f"it takes a fixed batch of 1 and does not work with others: {onnx_graph.ANY_BATCH}") from exc
 
@@ -115,9 +104,13 @@ def write_onnx(
     ending: Ending,
     expected: list[Any],
     signature: onnx_graph.Signature | None = None,
-    embeddings: EmbeddingTensor | None = None,
+    embedding_tensor: str = "",
+    embedding_size: int = 0,
 ) -> Outcome:
-    """Complete an ONNX model, write it, and compare its answers with the expected ones; raises ModelError."""
+    """Complete an ONNX model, write it, and compare its answers with the expected ones; raises ModelError.
+
+    Embeddings are the `embedding_tensor` of the model, if their size is not 0.
+    """
     spec, path = job.spec, job.file(Format.ONNX)
     form, output = (signature.form, signature.output) if signature else (Form(), "answers")
     model = onnx_graph.finish(
@@ -130,14 +123,14 @@ def write_onnx(
         output=output,
         normalise=(spec.prepared.mean, spec.prepared.std) if spec.tensor is ImageTensor.UINT8 else None,
     )
-    if embeddings is not None:
-        model = add_embedding(model, embeddings.tensor, embeddings.size)
+    if embedding_size:
+        model = add_embedding(model, embedding_tensor, embedding_size)
     if job.spec.precision is Precision.FP16:
         report("converting to fp16")
         model = onnx_graph.to_fp16(model)
     report(f"writing {path.name}")
     onnx_graph.write(model, path)
     written: Callable[[Tensor], Any] = (
-        runner(path) if embeddings is None else pair_runner(path, CLASSIFIER_OUTPUT, CLASSIFIER_FEATURES)
+        pair_runner(path, CLASSIFIER_OUTPUT, CLASSIFIER_FEATURES) if embedding_size else runner(path)
     )
-    return outcome_of(job, Format.ONNX, findings, expected, written, embeddings, form.recorded)
+    return outcome_of(job, Format.ONNX, findings, expected, written, embedding_size, form.recorded)

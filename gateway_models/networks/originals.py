@@ -36,14 +36,12 @@ def original_module(spec: ModelSpec, classes: int | None) -> nn.Module:
     if source.startswith(TORCHVISION):
         return _torchvision(source.removeprefix(TORCHVISION), spec, classes)
     if source.startswith((HUGGING_FACE, TIMM)):
-        from gateway_models.networks.pretrained import folder_network, timm_network
+        from gateway_models.networks.pretrained import folder_network, timm_network, zero_shot_network
 
         if source.startswith(TIMM):
             return timm_network(source.removeprefix(TIMM), Path(spec.weights or ""), classes)
         folder = Path(source.removeprefix(HUGGING_FACE))
         if spec.texts:
-            from gateway_models.networks.zero_shot import zero_shot_network
-
             return zero_shot_network(folder, spec.texts, spec.prompts)
         return folder_network(folder)
     if source.startswith(RECIPE):
