@@ -61,8 +61,6 @@ def compare(
     from gateway_models.proof.report import comparison_report
     from gateway_models.proof.serving import classified
 
-    if first == second:
-        raise typer.BadParameter(f"version {first} is compared with itself: name two versions")
     versions = (first, second)
     entry, labels = _local(name, versions, model_repository)
     samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)

@@ -136,11 +136,6 @@ def test_invalid_options_are_refused_and_nothing_is_written(add, tmp_path, optio
     assert not (tmp_path / "models").exists()
 
 
-@pytest.mark.parametrize("option", ["--tolerance=2", "--tolerance=-1"])
-def test_tolerance_is_a_share(option):
-    assert "--tolerance" in usage_error("model", "verify", "head", option)
-
-
 @pytest.mark.parametrize(
     ("source", "reason"),
     [("absent.pt", "there is no file {}"), ("", "{} is a folder; SOURCE must be a file")],

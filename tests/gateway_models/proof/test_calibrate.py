@@ -18,7 +18,6 @@ from gateway_models.proof.calibration import calibration_of
 from gateway_models.proof.plots import reliability
 from gateway_models.repository.after import DeclaredStep, FunctionStep
 from gateway_models.repository.entry import read_entry
-from tests.commands import refusal
 from tests.gateway_models.repository.entries import entry
 
 TRAINED_ON, CALIBRATED_ON = 100, 1000
@@ -134,9 +133,3 @@ def test_scaling_and_step_give_the_same_scores(own_head):
         ScoredImages(scores, np.zeros(20, np.intp)).scaled(1.7).scores, abs=1e-6
     )
     assert read_entry(own_head, "head").versions[2].spec.after == step
-
-
-def test_command_refuses_unknown_classes(own_head, tmp_path):
-    (tmp_path / "photos" / "dragon").mkdir(parents=True)
-    error = refusal("model", "calibrate", "head", tmp_path / "photos", "--model-repository", own_head)
-    assert "no class 'dragon'" in error

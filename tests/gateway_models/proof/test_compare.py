@@ -18,7 +18,7 @@ from gateway_models.proof.image_files import NotCompared
 from gateway_models.proof.report import comparison_report, verdict
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.writing import rewrite, write_labels
-from tests.commands import gateway, usage_error
+from tests.commands import gateway
 from tests.gateway_models.repository.entries import entry
 
 LABELS = ["cat", "dog <b>"]
@@ -34,7 +34,8 @@ def pair(first: float, second: float, true: int | None = None, path: Path = Path
 @pytest.mark.parametrize(
     ("only_first", "only_second", "p"),
     [
-        *((0, 0, 1.0), (1, 1, 1.0), (1, 5, 14 / 64), (5, 1, 14 / 64), (0, 10, 2 / 1024), (5, 15, 0.04139)),
+        (0, 0, 1.0),
+        (1, 5, 14 / 64),
         (490, 560, 0.0335),  # near to what the normal approximation has
     ],
 )
@@ -167,12 +168,3 @@ def test_difference_beyond_the_tolerance_exits_with_1(repository, photos, tolera
     options = ("--model-repository", repository, "--tolerance", tolerance)
     gateway(*COMPARE, 1, 2, photos, *options, code=code)
     assert "accuracy" not in gateway(*COMPARE, 1, 2, photos / "dog", *options, code=code).stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [((1, 1), "compared with itself"), ((0, 2), "first")],
-)
-def test_incomparable_versions_are_refused(repository, photos, arguments, words):
-    first, second, *options = arguments
-    assert words in usage_error(*COMPARE, first, second, photos, "--model-repository", repository, *options)
