@@ -20,8 +20,3 @@ class PlainConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
         """See Console; every printed string passes through here."""
         return super().render_str(visible(text), **options)
-
-
-def plain(text: str) -> Text:
-    """The same for strings that Rich renders itself, as in a status."""
-    return Text(visible(text))

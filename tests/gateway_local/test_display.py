@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gateway.command_line.terminal import emit
 from gateway_local import display
-from gateway_local.console import PlainConsole, plain
+from gateway_local.console import PlainConsole
 from gateway_local.display import Display, log_path
 from gateway_local.server_log import concerns_a_gpu_alone
 from gateway_local.up import run_aloud
@@ -121,8 +121,7 @@ def test_strings_and_cells_are_printed_as_text(terminal):
     table.add_row(HOSTILE)
     console.print(HOSTILE)
     console.print(table)
-    console.print(plain(HOSTILE))
-    assert [line.strip() for line in screen.getvalue().splitlines()] == [SHOWN] * 4
+    assert [line.strip() for line in screen.getvalue().splitlines()] == [SHOWN] * 3
 
 
 def test_lines_of_a_result_are_printed_as_text(capsys):
