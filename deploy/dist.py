@@ -13,8 +13,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -30,9 +28,6 @@ DISTRIBUTIONS = (PROJECT, PROJECT / "gateway_client", PROJECT / "native")
 CONSTRAINTS = PROJECT / "constraints.txt"
 SAMPLE = PROJECT / "docs" / "examples" / "cat.jpg"
 EXPECTED_LABEL = "Egyptian cat"
-READY_WITHIN_SECONDS = 900
-"""A first start fetches Triton and exports the default model."""
-STOPPED_WITHIN_SECONDS = 60
 
 say = partial(print, flush=True)
 
@@ -110,24 +105,19 @@ def wheel(folder: Path, name: str) -> Path:
 
 @contextmanager
 def served(python: Path, home: Path) -> Iterator[str]:
-    """`gateway up` of an environment, far from the checkout, with a new data folder; yields its address."""
-    port, triton_port = _free_port(), _free_port()
+    """`gateway up` of an environment, far from the checkout, with new folders; yields its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
     foreign = ("GATEWAY_", "PYTHON", "VIRTUAL_ENV")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    variables |= {"XDG_DATA_HOME": str(home / "data"), "XDG_STATE_HOME": str(home / "state")}
     home.mkdir(parents=True, exist_ok=True)
-    command = [python.with_name("gateway"), "up", f"--port={port}", f"--triton-port={triton_port}"]
-    process = subprocess.Popen(command, cwd=home, env={**variables, "XDG_DATA_HOME": str(home / "data")})
+    gateway, of_port = python.with_name("gateway"), f"--port={port}"
+    subprocess.run([gateway, "up", "--detach", of_port], cwd=home, env=variables, check=True)
     try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_until_ready(url, process)
-        yield url
+        yield f"http://127.0.0.1:{port}"
     finally:
-        process.terminate()
-        try:
-            process.wait(STOPPED_WITHIN_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        subprocess.run([gateway, "stop", of_port], cwd=home, env=variables, check=True)
 
 
 def classify(python: Path, url: str, folder: Path) -> str:
@@ -180,28 +170,6 @@ def _release(folder: Path, scratch: Path) -> None:
     say(f"{SAMPLE.name} is an {label}, by the wheels of dist/:")
     for path in sorted(folder.iterdir()):
         say(f"  {path.stat().st_size:>12,} {path.name}")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-    return port
-
-
-def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]") -> None:
-    end = time.monotonic() + READY_WITHIN_SECONDS
-    while time.monotonic() < end:
-        if process.poll() is not None:
-            raise NotAsReleased(
-                f"gateway up ended with status {process.returncode} before it was ready; its log is above"
-            )
-        try:
-            with urllib.request.urlopen(f"{url}/health/ready", timeout=5):  # noqa: S310  # a local address
-                return
-        except OSError:  # also of an answer that says that it is not ready
-            time.sleep(0.5)
-    raise NotAsReleased(f"gateway up was not ready after {READY_WITHIN_SECONDS} s; its log is above")
 
 
 if __name__ == "__main__":
