@@ -5,7 +5,7 @@ path that servers read in different ways is refused.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from pydantic import ValidationError
@@ -49,30 +49,19 @@ class Location:
         """The last segment of the path, for people to read."""
         return unquote(self.path.rpartition("/")[2])
 
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.authority}{self.target}"
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """A scheme, a host, a port and a folder, such as https://images.example.com/products/.
-
-    The host `*.example.com` stands for every name below example.com, and `*` for every host.
-    """
-
-    location: Location
-
-    def contains(self, location: Location) -> bool:
-        """Whether an image is in this folder or below it."""
-        own = self.location
+    def contains(self, other: "Location") -> bool:
+        """Whether an image is in this folder or below it, which `read_prefix` has read."""
         return (
-            (own.scheme, own.port) == (location.scheme, location.port)
-            and location.path.startswith(own.path)
+            (self.scheme, self.port) == (other.scheme, other.port)
+            and other.path.startswith(self.path)
             and (
-                own.host in (ANY_HOST, location.host)
-                or (own.host.startswith("*.") and location.host.endswith(own.host[1:]))
+                self.host in (ANY_HOST, other.host)
+                or (self.host.startswith("*.") and other.host.endswith(self.host[1:]))
             )
         )
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.target}"
 
 
 def read_location(text: str) -> Location:
@@ -96,8 +85,12 @@ def read_location(text: str) -> Location:
     return Location(url.scheme, host.strip("[]"), port, path, f"?{url.query}" if url.query else "")
 
 
-def read_prefix(text: str) -> Prefix:
-    """Read a prefix of URLs, whose path is a folder, with or without a slash at its end; raises ValueError."""
+def read_prefix(text: str) -> Location:
+    """Read a prefix of URLs, such as https://images.example.com/products/; raises ValueError.
+
+    Its path is a folder, with or without a slash at its end. The host `*.example.com` stands for every name below
+    example.com, and `*` for every host.
+    """
     location = read_location(text)
     if location.query:
         msg = "has a query; an allowed prefix ends with its path"
@@ -106,7 +99,7 @@ def read_prefix(text: str) -> Prefix:
         msg = "has a * that does not stand for all hosts, or for all names below one"
         raise ValueError(msg)
     path = location.path if location.path.endswith("/") else f"{location.path}/"
-    return Prefix(Location(location.scheme, location.host, location.port, path))
+    return replace(location, path=path)
 
 
 def _leaves_its_folder(path: str) -> bool:
