@@ -1,6 +1,6 @@
 """The parameters of `POST /predict`; for all routes, parsing of parameters and the specification of a request."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import lru_cache
@@ -101,7 +101,13 @@ async def open_uploads(request: Request, context: RequestContext, parameters: ty
     with context.stats.stages["read"]:
         body = Body(request, context)
         form, uploads = await body.open_uploads(tuple(parameters.model_fields))
-    return with_form(of_query, form), body, uploads
+    if not form:
+        return of_query, body, uploads
+    # Fields of the form override the query; the last value of a repeated one counts.
+    fields = {name: values if name in LISTS else values[-1] for name, values in form.items()}
+    with reading(parameters):
+        given = parameters.model_validate({**of_query.model_dump(exclude_none=True), **fields})
+    return given, body, uploads
 
 
 def image_route(
@@ -127,15 +133,6 @@ def image_route(
         return route(traits(takes_images=True, direct=True)(endpoint))
 
     return declare
-
-
-def with_form(parameters: P, form: Mapping[str, list[str]]) -> P:
-    """Override query parameters by form fields; the last value of a repeated field counts. Raises InvalidParameter."""
-    if not form:
-        return parameters
-    fields = {name: values if name in LISTS else values[-1] for name, values in form.items()}
-    with reading(type(parameters)):
-        return parameters.model_validate({**parameters.model_dump(exclude_none=True), **fields})
 
 
 def _parse(parameters: type[BaseModel], query_string: bytes) -> BaseModel:

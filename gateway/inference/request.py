@@ -161,7 +161,7 @@ class Image:
 
     def result(self, row: Row) -> Result:
         """The result of the file."""
-        upload, header = self.upload, self.header
+        upload, header = self.upload, getattr(self, "info", None)
         if header is None:
             return Result(upload.index, upload.filename, row=row)
         return Result(upload.index, upload.filename, header.width, header.height, row)

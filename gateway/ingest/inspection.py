@@ -139,7 +139,7 @@ def examine(upload: Upload, policy: DecodePolicy) -> Header | ImageFormat:
     if upload.error is not None:
         raise upload.error
     info = inspect(upload.data, policy.limits)
-    if not _passes(info):
+    if policy.mode is DecodeMode.NEVER and not _passes(info):
         require_decoders(policy)
     return info
 

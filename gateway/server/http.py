@@ -506,7 +506,7 @@ class HttpHandler:
             keep_alive=not self._stopping
             and self._parser.get_http_version() != "1.0"
             and self._parser.should_keep_alive()
-            and not connections.reserves(connection),
+            and not (health and connections.reserves(connection)),
             expects_continue=self._expects_continue,
             start_turns=None if first and health else start_turns,
         )
