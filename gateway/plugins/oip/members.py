@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from gateway.errors import InvalidParameter
+from gateway.inference.result import MAX_TOP_K
 from gateway.plugins.oip.documents import IMAGE, OUTPUTS, PREDICTION, SEQUENCE_PREDICTION
 
 MAX_SEQUENCE_ID_CHARACTERS = 128
@@ -135,15 +136,15 @@ class InferenceRequest(_Members):
 D = TypeVar("D", ImageInput, InferenceRequest)
 
 
-def parse_request(members: Mapping[str, object], *, max_class_count: int) -> InferenceRequest:
+def parse_request(members: Mapping[str, object]) -> InferenceRequest:
     """Parse the members of the JSON object except `inputs`; raises InvalidParameter."""
     request = _read(InferenceRequest, members)
     for output in request.outputs:
         if output.class_count and output.name not in {PREDICTION, SEQUENCE_PREDICTION}:
             raise InvalidParameter(f"'classification': {output.name} has no classes; {PREDICTION} has.")
-        if output.class_count > max_class_count:
+        if output.class_count > MAX_TOP_K:
             raise InvalidParameter(
-                f"'classification': must be at most {max_class_count:,}.", limit="max_top_k", value=max_class_count
+                f"'classification': must be at most {MAX_TOP_K:,}.", limit="max_top_k", value=MAX_TOP_K
             )
     if len({output.name for output in request.outputs}) < len(request.outputs):
         raise InvalidParameter("'outputs': an output is listed twice.")

@@ -12,7 +12,7 @@ element its length, uint32 little-endian, and its bytes. The HTTP header Inferen
 length of the object.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator
 
 from gateway.errors import InvalidBody, InvalidParameter
 from gateway.ingest.json_text import invalid, read_base64, read_json
@@ -34,21 +34,14 @@ class InferenceReader:
         chunks: AsyncIterable[bytes],
         header_bytes: int | None,
         limits: Limits,
-        *,
-        max_class_count: int,
         hold: Hold = uncounted,
     ) -> None:
         self._body = _Body(chunks, limits)
         self._header_bytes = header_bytes
         self._limits = limits
         self._hold = hold
-        self._max_class_count = max_class_count
-        self._parsed: InferenceRequest | None = None
-
-    @property
-    def request(self) -> InferenceRequest:
-        """The request; a request without members before they are read. Raises InvalidParameter."""
-        return self._parsed or self._parse({})
+        self.request = InferenceRequest()
+        """The request; it has its members before the first image is yielded."""
 
     async def uploads(self) -> AsyncIterator[Upload]:
         """Yield the images, in order, each as soon as it is complete.
@@ -60,7 +53,7 @@ class InferenceReader:
         if not isinstance(body, dict):
             raise invalid("the body must be an object with the member inputs")
         inputs = body.pop("inputs", [])
-        self._parsed = self._parse(body)
+        self.request = parse_request(body)
         if not isinstance(inputs, list):
             raise invalid("inputs must be an array")
         if len(inputs) > 1:
@@ -84,9 +77,6 @@ class InferenceReader:
             async for upload in self._read_binary(count, nbytes):
                 yield upload
         await self._body.expect_end()
-
-    def _parse(self, members: Mapping[str, object]) -> InferenceRequest:
-        return parse_request(members, max_class_count=self._max_class_count)
 
     async def _read_texts(self, texts: list[str]) -> AsyncIterator[Upload]:
         """Decode the elements of a tensor in base64, and forget each."""

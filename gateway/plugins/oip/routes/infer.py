@@ -16,7 +16,7 @@ from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.errors import InvalidBody, NoFiles
 from gateway.inference.backend import Embeddings
-from gateway.inference.result import MAX_TOP_K, Result
+from gateway.inference.result import Result
 from gateway.ingest.upload import request_too_large
 from gateway.plugins.oip.answer import OK, Scored, encode
 from gateway.plugins.oip.documents import HEADER_LENGTH
@@ -58,7 +58,7 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     body = Body(request, context)
     if body.announced_bytes > limits.max_request_bytes:
         raise request_too_large(limits)
-    reader = InferenceReader(body, _header_length(request), limits, max_class_count=MAX_TOP_K, hold=body.hold)
+    reader = InferenceReader(body, _header_length(request), limits, body.hold)
     with context.stats.stages["read"]:
         uploads = reader.uploads()
         first = await anext(uploads, None)

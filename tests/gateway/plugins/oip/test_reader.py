@@ -39,7 +39,7 @@ def written(images: list[bytes], *, column: bool = False, **options) -> tuple[by
 
 def read(body: bytes | dict, header: int | None = None, limits=LIMITS, sizes=(65_536,)) -> Read:
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    reader = InferenceReader(in_chunks(body, sizes), header, limits, max_class_count=1_000)
+    reader = InferenceReader(in_chunks(body, sizes), header, limits)
     uploads, error = collect_until_error(reader.uploads(), GatewayError)
     return uploads, error, reader
 
@@ -127,7 +127,7 @@ async def test_image_is_yielded_once_complete():
         yield body[: header + 4 + 5]
         raise AssertionError("the first image was there already")
 
-    reader = InferenceReader(stop_after_the_first(), header, LIMITS, max_class_count=9)
+    reader = InferenceReader(stop_after_the_first(), header, LIMITS)
     assert (await anext(reader.uploads())).data == b"first"
     assert reader.request.parameters.binary_data_output, "what stands in the header is known by then"
 
@@ -215,7 +215,7 @@ async def test_images_are_not_buffered_together():
             yield body[header:]
 
     with allocates_at_most(8 * size):
-        uploads = InferenceReader(endless(), len(head), LIMITS, max_class_count=9).uploads()
+        uploads = InferenceReader(endless(), len(head), LIMITS).uploads()
         total = sum([len(upload.data) async for upload in uploads])
     assert total == count * size
 
@@ -226,6 +226,6 @@ def test_endless_json_is_refused():
         for _ in range(1_000):
             yield b"x" * 65_536
 
-    reader = InferenceReader(endless(), None, LIMITS, max_class_count=9)
+    reader = InferenceReader(endless(), None, LIMITS)
     _, error = collect_until_error(reader.uploads(), RequestError)
     assert isinstance(error, RequestTooLarge)
