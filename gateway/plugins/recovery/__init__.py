@@ -1,1 +1,0 @@
-"""Recovery of Triton servers: reloads failing models, and loads missing ones."""
