@@ -22,7 +22,7 @@ def refused(*words: object) -> str:
 
 @pytest.mark.parametrize("given", ["localhost", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:port", ":8001"])
 def test_form_of_an_address(given):
-    assert "the form HOST:PORT" in refused("model", "list", "--triton", given)
+    assert "the form HOST:PORT" in refused("model", "remove", "flowers", "--triton", given)
     assert "the form http://HOST:PORT" in refused("classify", ".", "--gateway", "ftp://127.0.0.1:8080")
 
 
@@ -30,7 +30,7 @@ def test_gateway_given_as_triton():
     """The answer of its HTTP port becomes an error of the command that names the address."""
     with stub_service() as http:
         address = http.removeprefix("http://")
-        assert address in refusal("model", "list", "--triton", address)
+        assert address in refusal("model", "verify", "ensemble_model", "docs/examples", "--triton", address)
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_one_name_for_each_kind():
     }  # fmt: skip
     assert shown["--url"] == []
     assert {"classify", "stream", "import"} <= set(shown["--gateway"])
-    assert {"add", "list", "remove", "use", "verify", "evaluate", "compare", "drift"} <= set(shown["--triton"])
+    assert {"add", "remove", "use", "verify", "evaluate", "compare", "drift"} <= set(shown["--triton"])
