@@ -74,15 +74,16 @@ def _declare_results(answers: dict[str, Any], schemas: dict[str, Any]) -> None:
     """Declare results as the body of errors, and lines."""
     content = answers["200"].get("content", {})
     whole = content.get("application/json", {}).get("schema", {})
-    results = whole.get("anyOf", ())
-    for status in RESULT_STATUSES if results else ():  # a route of one image reports its error as a problem
+    documents = whole.get("anyOf", [whole])
+    names = [each.get("$ref", "").rpartition("/")[2] for each in documents]
+    if not any("results" in schemas.get(name, {}).get("properties", {}) for name in names):
+        return  # a route of one image reports its error as a problem
+    for status in RESULT_STATUSES:
         # Generated clients parse each body by the first media type that they know, and as the first schema
         # that fits.
-        as_json = {"schema": {"anyOf": [PROBLEM, *results]}}
+        as_json = {"schema": {"anyOf": [PROBLEM, *documents]}}
         answers[status]["content"] = {"application/json": as_json, **answers[status]["content"]}
-    names = [each.get("$ref", "").rpartition("/")[2] for each in results or [whole]]
-    if any("results" in schemas.get(name, {}).get("properties", {}) for name in names):
-        content.update(LINES)
+    content.update(LINES)
 
 
 def _declare_problem(status: str, response: dict[str, Any]) -> None:
