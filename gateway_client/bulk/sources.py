@@ -133,25 +133,39 @@ def _folder(folder: str, wants: Callable[[str], bool], max_file_bytes: int) -> I
 
 
 def _walk(root: str) -> Iterator[tuple[str, OSError | None]]:
-    """Yield the files below a folder, sorted in each folder; at the end, the folders that cannot be listed.
+    """Yield the files below a folder, sorted in each folder, and the folders that cannot be listed, with the error.
 
     Links are followed, and each folder is read once, even if links form cycles.
     """
     seen: set[tuple[int, int]] = set()
-    errors: list[OSError] = []
-    for folder, folders, files in os.walk(root, onerror=errors.append, followlinks=True):
+    left = [root]  # not os.walk: before Python 3.12 it recurses, and fails for about 1,000 levels of folders
+    while left:
+        folder = left.pop()
         try:
             status = os.stat(folder)  # noqa: PTH116  # a text, which may be any bytes
-        except OSError as error:
-            errors.append(error)
+            with os.scandir(folder) as entries:
+                found = sorted((entry.name, _is_folder(entry)) for entry in entries)
+        except OSError as exc:
+            yield folder, exc
             continue
         if (status.st_dev, status.st_ino) in seen:
-            folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not is_hidden(name))
-        yield from ((f"{folder.rstrip('/')}/{name}", None) for name in sorted(files))
-    yield from ((str(error.filename), error) for error in errors)
+        inner = []
+        for name, is_folder in found:
+            path = f"{folder.rstrip('/')}/{name}"
+            if not is_folder:
+                yield path, None
+            elif not is_hidden(name):
+                inner.append(path)
+        left += reversed(inner)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself: opening it reports the error
+        return False
 
 
 def _stdin(max_file_bytes: int) -> Iterator[NamedImage]:

@@ -4,6 +4,7 @@ import io
 import random
 import tarfile
 import zipfile
+from pathlib import Path
 
 import fsspec
 import pytest
@@ -45,6 +46,20 @@ def names(found: list[tuple[str, bytes]]) -> list[str]:
 def test_folder_is_read_recursively_without_hidden_files(photos):
     found = read(photos)
     assert found == [(str(photos / name), name.encode()) for name in ("a.JPG", "b.png", "deep/er/c.webp")]
+
+
+def test_deep_folders_are_read(tmp_path):
+    """Beyond Python's limit of recursion."""
+    folders = [Path(f"{tmp_path}{'/d' * depth}") for depth in range(1, 1_201)]
+    for folder in folders:
+        folder.mkdir()
+    (folders[-1] / "a.png").touch()
+    try:
+        assert read(tmp_path) == [(f"{folders[-1]}/a.png", b"")]
+    finally:
+        (folders[-1] / "a.png").unlink()
+        for folder in reversed(folders):
+            folder.rmdir()
 
 
 def test_named_files_lists_and_folders_are_read_in_their_order(photos):
