@@ -198,12 +198,16 @@ class Writer:
 
 
 def _tables(rows: Sequence[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Rows in tables of up to TABLE_ROWS; one with a row that the schema does not take is dropped, and logged."""
+    """Rows in tables of up to TABLE_ROWS; a row that the schema does not take is dropped, and logged."""
     for start in range(0, len(rows), TABLE_ROWS):
+        part = rows[start : start + TABLE_ROWS]
         try:
-            yield pa.Table.from_pylist(rows[start : start + TABLE_ROWS], schema)
+            yield pa.Table.from_pylist(part, schema)
         except Exception:  # must not end the log
-            log.exception("prediction_log_fault")
+            if len(part) == 1:
+                log.exception("prediction_log_fault")
+            for row in part if len(part) > 1 else ():
+                yield from _tables([row], schema)
 
 
 def shorten(log: Path, keep_days: int, keep_bytes: int, today: date) -> None:

@@ -94,14 +94,10 @@ def test_rows_for_a_folder_that_cannot_be_made_are_written_later(tmp_path):
     assert found == {"written": 2}
 
 
-@pytest.mark.parametrize(
-    ("entropy", "expected"),
-    [(lambda *_, **__: 1 / 0, {"fault": 2, "written": 1}), (lambda *_, **__: "no number", {"fault": 3})],
-    ids=["made", "written"],
-)
-def test_row_that_cannot_be_made_or_written_is_counted_and_ends_nothing(tmp_path, monkeypatch, entropy, expected):
+@pytest.mark.parametrize("entropy", [lambda *_, **__: 1 / 0, lambda *_, **__: "no number"], ids=["made", "written"])
+def test_row_that_cannot_be_made_or_written_is_counted_and_ends_nothing(tmp_path, monkeypatch, entropy):
     monkeypatch.setattr("gateway_models.predictions.service_log.entropy", entropy)
     with counted() as found, logging_service(tmp_path, log_predictions_rules="error") as client:
         send_many(client, 2)
         send(client, b"no image")
-    assert found == expected
+    assert found == {"fault": 2, "written": 1}
