@@ -119,13 +119,21 @@ def do_step(job: Job) -> bool:
 
 
 def load_step(folder: Path) -> Callable[[Tensor], Tensor]:
-    """The step of a folder as a function of rows [N, classes + size]; raises ModelError."""
+    """The step of a folder as a function of rows [N, classes + size]; both raise ModelError."""
     adapter = adapter_of(folder, ADAPTER)
     try:
         step = adapter.ServedStep(folder)
     except adapter.UserCodeError as exc:
         raise ModelError(str(exc)) from exc
-    return lambda rows: torch.from_numpy(step.of_rows(rows.numpy()))
+
+    def scores(rows: Tensor) -> Tensor:
+        try:
+            return torch.from_numpy(step.of_rows(rows.numpy()))
+        except (Exception, SystemExit) as exc:
+            traceback.print_exc()
+            raise ModelError(adapter.described(exc)) from exc
+
+    return scores
 
 
 def _write_config(folder: Path, module: str, function: str, outputs: NetworkOutputs, own_classes: int) -> None:

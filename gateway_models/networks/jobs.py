@@ -22,6 +22,7 @@ from gateway_models.networks.adapted import arranged, known_form
 from gateway_models.networks.after import do_step, load_step
 from gateway_models.networks.converters import open_network
 from gateway_models.networks.cpu_form import do_cpu_form
+from gateway_models.networks.errors import ModelError
 from gateway_models.networks.file_kinds import library_kind
 from gateway_models.networks.function_job import do_function
 from gateway_models.networks.functions import load_staged
@@ -99,12 +100,25 @@ def _original(job: Job) -> Callable[[Tensor], Tensor]:
     if job.kind == "step":
         return load_step(job.folder)
     if job.kind == "function":
-        scores: Callable[[Tensor], Tensor] = load_staged(job.folder)[0].scores
-        return scores
+        return _function(job.folder)
     kind = library_kind(job.kind)
     assert kind is not None
     network, form = open_network(kind, job.spec), known_form(job.spec)
     return lambda images: network.run(arranged(images, form))
+
+
+def _function(folder: Path) -> Callable[[Tensor], Tensor]:
+    function, adapter = load_staged(folder)
+
+    def scores(images: Tensor) -> Tensor:
+        try:
+            found: Tensor = function.scores(images)
+        except (Exception, SystemExit) as exc:
+            traceback.print_exc()
+            raise ModelError(adapter.described(exc)) from exc
+        return found
+
+    return scores
 
 
 def read_labels(job: Job) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ from gateway_models.networks.add import add
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.functions import FunctionConfig, find_function, load_staged
 from gateway_models.networks.originals import original_probabilities
-from gateway_models.repository.entry import EntryError, Version
+from gateway_models.repository.entry import EntryError, Outcome, Version
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
-from gateway_models.repository.spec import INPUTS, ModelSpec
+from gateway_models.repository.spec import INPUTS, Format, ModelSpec
 from tests.commands import refusal
 from tests.doubles.python_backend import Input, imported, python_backend
 from tests.gateway_models.networks import builders
@@ -174,6 +174,18 @@ def test_trial_names_the_fault_of_a_function(tmp_path, body, changes, reason):
     path = save_function(tmp_path, f"def classify(images):\n    {body}\n")
     with pytest.raises(ModelError, match=reason):
         tried(f"{path}:classify", tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [("raise ValueError('odd')", r"ValueError: odd \(colours\.py, line 2\)"), ("exit(3)", "SystemExit: 3")],
+)
+def test_original_that_fails_is_named_with_its_line(tmp_path, body, reason):
+    source = f"{save_function(tmp_path, f'def classify(images):{chr(10)}    {body}{chr(10)}')}:classify"
+    outcome = Outcome(6, "softmax", 0.0, Format.FUNCTION, input="uint8-nhwc")
+    version = Version(ModelSpec(source, "mine", sha256=find_function(source).digest()), outcome)
+    with pytest.raises(ModelError, match=reason):
+        original_probabilities(version)(IMAGES)
 
 
 def test_probe_records_the_missing_activation(tmp_path):
