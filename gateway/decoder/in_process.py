@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from gateway.decoder.decoding import decode
 from gateway.decoder.headers import read_header
 from gateway.ingest.image_formats import Header, ImageFormat
-from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, inspect, needs_decoding
+from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, needs_decoding
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Limits, Upload
 
@@ -21,21 +21,17 @@ class Image:
 
 def prepare(upload: Upload, policy: DecodePolicy, resize: Resize | None = None) -> Image:
     """The image that the service would send to Triton, to a model with such a resize; raises ImageError."""
-    info = _opened(upload.data, examine(upload, policy), policy.limits)
+    info = whole_header(upload.data, examine(upload, policy), policy.limits)
     payload = encoded(upload, info)
     if needs_decoding(info, policy):
         payload = decode(payload, info, resize or policy.max_side).to_bytes()
     return Image(payload, info.width, info.height)
 
 
-def inspect_whole(data: bytes, limits: Limits) -> Header:
-    """The header of any accepted file, held to the limits; raises ImageError."""
-    return _opened(data, inspect(data, limits), limits)
-
-
-def _opened(data: bytes, info: Header | ImageFormat, limits: Limits) -> Header:
-    if isinstance(info, Header):
-        return info
-    info = read_header(data, info)
+def whole_header(data: bytes, found: Header | ImageFormat, limits: Limits) -> Header:
+    """The header of a file that was inspected, held to the limits; raises ImageError."""
+    if isinstance(found, Header):
+        return found
+    info = read_header(data, found)
     check_size(info, limits)
     return info

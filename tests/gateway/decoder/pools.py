@@ -4,9 +4,11 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-from gateway.decoder.in_process import inspect_whole
+from gateway.decoder.in_process import whole_header
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_formats import DecodeLimits, Header
+from gateway.ingest.inspection import inspect
+from gateway.ingest.upload import Limits
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import encode, photograph
 
@@ -22,6 +24,11 @@ def decoders(count: int = 1, **limits: Any) -> Decoders:
 @functools.cache
 def cat() -> bytes:
     return encode(photograph(), "PNG")
+
+
+def inspect_whole(data: bytes, limits: Limits) -> Header:
+    """The header of any accepted file, held to the limits; raises ImageError."""
+    return whole_header(data, inspect(data, limits), limits)
 
 
 def info_of(data: bytes) -> Header:

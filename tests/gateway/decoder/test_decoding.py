@@ -3,10 +3,10 @@ import pytest
 from PIL import Image
 
 from gateway.decoder.decoding import decode
-from gateway.decoder.in_process import inspect_whole
 from gateway.errors import UndecodableImage
 from gateway.ingest.image_formats import Header, ImageFormat
 from tests import encoders
+from tests.gateway.decoder.pools import inspect_whole
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import STORED_TURNED, by_pillow, encode, exif, names, photograph, sample, turned
 

@@ -12,7 +12,6 @@ from PIL import Image
 
 from gateway.decoder import resampling
 from gateway.decoder.decoding import decode
-from gateway.decoder.in_process import inspect_whole
 from gateway.decoder.tensors import to_tensor
 from gateway.ingest.image_formats import peak_bytes, reduction, shrunk_bytes
 from gateway.ingest.inspection import DecodePolicy, encoded, needs_decoding
@@ -20,6 +19,7 @@ from gateway.ingest.resizing import Resize, TensorInput, resize_of
 from gateway.ingest.upload import Upload
 from gateway_models.repository.writing import PREPROCESSOR_CODE
 from tests.asking import encode
+from tests.gateway.decoder.pools import inspect_whole
 from tests.gateway.ingest.reading import LIMITS
 from tests.native.pictures import noise
 from tests.photos import PHOTOS, photo

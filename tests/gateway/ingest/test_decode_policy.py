@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.decoder.in_process import inspect_whole, prepare
+from gateway.decoder.in_process import prepare
 from gateway.decoder.opencv import cv2
 from gateway.errors import ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
 from gateway.ingest.inspection import DecodePolicy, examine, needs_decoding
 from gateway.ingest.upload import MAX_FILENAME_CHARACTERS, Upload, clean_filename
 from gateway.settings import DecodeMode
+from tests.gateway.decoder.pools import inspect_whole
 from tests.gateway.decoder.test_decoding import difference, pixels
 from tests.gateway.ingest.reading import ALWAYS, AUTO, LIMITS, NEVER
 from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, names, sample

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.decoder.in_process import inspect_whole, prepare
+from gateway.decoder.in_process import prepare
 from gateway.errors import (
     ImageError,
     ImageTooLarge,
@@ -18,6 +18,7 @@ from gateway.ingest.image_formats import AVAILABLE, Header, ImageFormat
 from gateway.ingest.inspection import check_size, inspect, recognize
 from gateway.ingest.upload import Upload
 from tests import encoders
+from tests.gateway.decoder.pools import inspect_whole
 from tests.gateway.ingest.reading import AUTO, LIMITS, allocates_at_most, limits
 from tests.samples import encode, exif, names, photograph, sample
 
