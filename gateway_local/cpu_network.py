@@ -76,7 +76,7 @@ def remove(model: Path) -> None:
         model.with_name(name).unlink(missing_ok=True)
 
 
-def choice(model: Path) -> tuple[CpuRuntime, str, bool]:
-    """The runtime of a model.pt on a CPU, the reason, and whether its files are damaged or belong to another one."""
+def choice(model: Path) -> tuple[CpuRuntime, str]:
+    """The runtime of a model.pt on a CPU, and the reason."""
     found = _backend.choose(model)
-    return CpuRuntime(found.runtime), str(found.reason), bool(found.damaged)
+    return CpuRuntime(found.runtime), str(found.reason)

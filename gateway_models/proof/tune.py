@@ -156,7 +156,7 @@ class Tuner:
         try:
             network = self._network(variant)
             if variant.has_cpu_form and network.versions[1].outcome.cpu_runtime is not CpuRuntime.ONNXRUNTIME:
-                _, reason, _ = cpu_network.choice(network.model_file(self._scratch, 1))
+                _, reason = cpu_network.choice(network.model_file(self._scratch, 1))
                 return Measured(variant, reason=reason)
             entry = network.changed(serving=variant.serving)
             rewrite(entry, self._scratch)

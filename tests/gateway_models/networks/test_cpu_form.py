@@ -50,7 +50,7 @@ def test_added_model_has_both_forms_and_a_record(added_head):
     assert record["runtime"] == "onnxruntime"
     assert record["photographs"] == 18
     assert 0 <= record["difference"] < 1e-5
-    assert cpu_network.choice(model) == (CpuRuntime.ONNXRUNTIME, record["reason"], False)
+    assert cpu_network.choice(model) == (CpuRuntime.ONNXRUNTIME, record["reason"])
     assert entry.versions[1].outcome.cpu_runtime is CpuRuntime.ONNXRUNTIME
     assert read_entry(repository, "head") == entry
     ensemble = read_model_config(repository / "head" / "config.pbtxt")
@@ -92,8 +92,8 @@ def test_torchscript_stays_for_a_reason(tmp_path, changes, reason):
     entry, model, said = added(tmp_path, **changes)
     assert any(reason in line for line in said)
     assert not model.with_name("cpu.onnx").exists()
-    runtime, why, damaged = cpu_network.choice(model)
-    assert (runtime, damaged) == (CpuRuntime.TORCHSCRIPT, False)
+    runtime, why = cpu_network.choice(model)
+    assert runtime is CpuRuntime.TORCHSCRIPT
     assert reason in why
     assert "network" not in changes or "i0e" in why
     ensemble = read_model_config(tmp_path / "models" / "head" / "config.pbtxt")
