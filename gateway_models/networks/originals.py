@@ -47,6 +47,8 @@ def original_module(spec: ModelSpec, classes: int | None) -> nn.Module:
     if source.startswith(RECIPE):
         from gateway_models.networks.export import EFFICIENTNET_LITE0
 
+        if source != f"{RECIPE}{EFFICIENTNET_LITE0.name}":
+            raise ModelError(f"there is no {source}; there is {RECIPE}{EFFICIENTNET_LITE0.name}")
         return EFFICIENTNET_LITE0.build().eval()
     return load_written(Path(source), trust=spec.trust)
 

@@ -269,6 +269,11 @@ def test_every_configuration_of_timm_is_equal_or_refused(largest):
     assert refused < len(configs) / 10
 
 
+def test_unknown_recipe_is_refused():
+    with pytest.raises(ModelError, match="there is no recipe:mine; there is recipe:efficientnet-lite0"):
+        original_module(ModelSpec("recipe:mine", "model"), None)
+
+
 @pytest.mark.parametrize(
     ("asked", "classes", "advice"),
     [
