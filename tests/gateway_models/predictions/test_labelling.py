@@ -137,6 +137,13 @@ def test_circle_of_export_import_and_evaluation(circle):
     assert "sha256sum FILE" in refusal("predictions", "forget", "a" * 63, "--log", log)
 
 
+def test_forget_removes_rows_with_times_beyond_the_years_of_python(tmp_path):
+    log_of(tmp_path, [a_row(1), a_row(2), {**a_row(3), "time": 2**62}])
+    printed = gateway("predictions", "forget", f"{3:064x}", "--log", tmp_path).output
+    assert "1 rows, 0 feedbacks, 0 image files" in printed
+    assert len(rows(tmp_path)) == 2
+
+
 def annotated(task: dict, *given: tuple[str, dict]) -> dict:
     """A task as Label Studio's JSON export has it, with an annotation for each label."""
     (result,) = task["predictions"][0]["result"]
