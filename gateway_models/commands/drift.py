@@ -63,6 +63,8 @@ def drift(
 
     A cron job learns from the exit status: 0 without drift, 3 with drift, 1 if it could not be measured.
     """
+    if address is not None and not store:
+        raise typer.BadParameter("it reloads the model after --store, which is missing", param_hint="--triton")
     before = _days(reference)
     expected = log_url(log) if before else log_url(reference)
     from gateway_models.predictions.drift import CONFIDENCE, compare, sample_from, version_in

@@ -183,6 +183,7 @@ def test_command_needs_a_reference_and_images_and_reports_no_drift(log):
     for reference in ("nan", "-1", "0", "10001"):
         gateway("model", "drift", "m", "--log", log, "--reference", reference, code=2)
     refusal("model", "drift", "m", "--log", log, "--reference", "nothing", kind=store.LogUnavailable)
+    gateway("model", "drift", "m", "--log", log, *options, "--triton", "127.0.0.1:8001", code=2)
     assert "no drift at a confidence of 95 %" in gateway("model", "drift", "m", "--log", log, *options).output
 
 
