@@ -99,7 +99,7 @@ def export(recipe: Recipe, repository: Path, report: Report) -> Path:
     """Write a recipe's model.pt and labels.txt into `repository`/classifier and return the path of model.pt.
 
     Nothing is written if both exist with the same stamp. `report` receives a sentence for each step that takes
-    time. Raises ModelError or torchscript.ModelError.
+    time. Raises ModelError.
     """
     check_preprocessing(recipe, repository)
     path = repository / CLASSIFIER / "1" / "model.pt"

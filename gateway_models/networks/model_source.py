@@ -33,9 +33,9 @@ RECIPE = "recipe:"
 class Source:
     """A model's source, inspected: `spec` has its absolute path, its weights' path, and the SHA-256 of these files.
 
-    `kind` is torchvision, timm, huggingface, recipe, function or the key of the `file`'s
-    kind; `like` names the torchvision weights whose preprocessing it was trained with. `labels` and
-    `preprocessing` come from the source, as does `sentence`, the first one of its description.
+    `kind` is torchvision, timm, huggingface, recipe, function or the key of the `file`'s kind; `like` names the
+    torchvision weights whose preprocessing it was trained with. `labels` and `preprocessing` come from the source, as
+    does `sentence`, the first one of its description.
     """
 
     spec: ModelSpec
@@ -154,7 +154,7 @@ def _with_weights(spec: ModelSpec) -> ModelSpec:
 
 
 def _weights(text: str) -> Path:
-    """The path of a file with only weights; raises ModelError or ModelError."""
+    """The path of a file with only weights; raises ModelError."""
     path = Path(text).expanduser().absolute()
     if not path.is_file():
         raise ModelError(

@@ -105,8 +105,7 @@ def prove(
 ) -> Iterator[Finding]:
     """Run the service for the default model of `settings`, send a JPEG for some seconds, and check everything.
 
-    Raises UserError, TritonRuntimeError or
-    ApiFailed where the service does not even start.
+    Raises UserError, TritonRuntimeError or ApiFailed where the service does not even start.
     """
     if needs_key(settings):
         raise UserError("the run sends images without a key: unset GATEWAY_API_KEYS_FILE, or what else requires one")
