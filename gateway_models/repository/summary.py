@@ -11,9 +11,10 @@ from rich.table import Table
 
 from gateway.triton.contract import pinned
 from gateway_local.console import PlainConsole
+from gateway_local.elastic import recorded
 from gateway_local.paths import at, sample_image
 from gateway_models.repository.entry import Entry
-from gateway_models.repository.spec import ImageTensor
+from gateway_models.repository.spec import Format, ImageTensor
 
 T = TypeVar("T")
 SHOWN = 40
@@ -94,9 +95,8 @@ def shown(entry: Entry, repository: Path, labels: Sequence[str]) -> None:
     """Print all details of a model."""
     some = ", ".join(labels[:5]) + (f", … ({len(labels)} in all)" if len(labels) > 5 else "")
     folders = ", ".join(entry.folders)
-    _print(
-        entry.name, {"repository": str(repository), "labels": some, **_facts(entry, entry.in_use), "folders": folders}
-    )
+    facts = {**_facts(entry, entry.in_use), "on a CPU": _on_cpu(entry, repository), "folders": folders}
+    _print(entry.name, {"repository": str(repository), "labels": some, **facts})
     versioned(entry)
 
 
@@ -119,6 +119,17 @@ def _facts(entry: Entry, version: int) -> dict[str, str]:
     off = f"probabilities differ from the original's by up to {outcome.difference:.1e} on {on}"
     facts["stored as"] = f"{entry.format.value}, {spec.precision.value}{takes}; {off}"
     return facts
+
+
+def _on_cpu(entry: Entry, repository: Path) -> str:
+    """The runtime of the version in use on a CPU, and its threads on this machine; "" for a Python function."""
+    if entry.format is Format.ONNX:
+        runtime = "openvino" if entry.serving.openvino else "onnxruntime"
+    else:
+        runtime = entry.versions[entry.in_use].outcome.cpu_runtime or ""
+    timed = recorded(entry.model_file(repository, entry.in_use))
+    threads = f", {timed.chosen} threads for a lone image" if timed and timed.chosen > 1 else ""
+    return runtime and f"{runtime}{threads}"
 
 
 def _print(heading: str, facts: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from gateway.errors import UserError
 from gateway.triton.configs import breaches, parameters, read_model_config
 from gateway.values.rollout import Rollout
+from gateway_local.elastic import Threads, write
 from gateway_models.networks import isolation
 from gateway_models.networks.add import add, add_changed, add_step
 from gateway_models.networks.errors import ModelError
@@ -234,6 +235,17 @@ def test_default_that_is_given_contradicts_another_shared_value(own_head, tmp_pa
         assert "max batch size is 32 and not 64" in refusal("model", "add", better, *options)
     else:
         gateway("model", "add", better, *options)
+
+
+def test_show_has_the_threads_of_a_lone_image(own_head):
+    def on_cpu() -> str:
+        output = gateway("model", "show", "head", "--model-repository", own_head).output
+        (line,) = [line for line in output.splitlines() if "on a CPU" in line]
+        return " ".join(line.split())
+
+    assert on_cpu() == "on a CPU onnxruntime"
+    write(Threads(2, {1: 0.02, 2: 0.01}), read_entry(own_head, "head").model_file(own_head, 1))
+    assert on_cpu() == "on a CPU onnxruntime, 2 threads for a lone image"
 
 
 def test_list_and_show_print_the_model(added_head):
