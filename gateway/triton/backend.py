@@ -149,7 +149,7 @@ class TritonBackend:
             metrics.RETRIES.inc()
             if isinstance(error, StubDied):
                 return [await self._infer_alone(call.of([number]), tried) for number in range(len(call.images))]
-        return await self._infer_at(self._pool.choose(call.model_name, call.model_version, tried), call)
+        return await self._infer_at(self._pool.least_loaded(self._ready(tried, call) or [replica]), call)
 
     async def _infer_best_effort(self, call: Call) -> Sequence[Row]:
         """Run a best-effort call once on a ready Triton, without a retry."""

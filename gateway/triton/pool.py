@@ -112,14 +112,11 @@ class TritonPool:
         """The replicas in use."""
         return list(self.in_use.values())
 
-    def choose(self, model_name: str, model_version: str = "", tried: Collection[str] = ()) -> Replica:
-        """A replica that is ready for a model and not in `tried`; if there is none, any, whose error is reported."""
+    def choose(self, model_name: str, model_version: str = "") -> Replica:
+        """A replica that is ready for a model; if there is none, any, whose error is reported."""
         if len(self.in_use) == 1:
             return next(iter(self.in_use.values()))
-        if ready := self.ready(model_name, model_version, tried):
-            return self.least_loaded(ready)
-        serving = self.serving(model_name, model_version)
-        return self.least_loaded([replica for replica in serving if replica.address not in tried] or serving)
+        return self.least_loaded(self.ready(model_name, model_version) or self.serving(model_name, model_version))
 
     def candidates(self, model_name: str, model_version: str = "") -> list[Replica]:
         """The replicas that may keep the state of a model's sequences.
