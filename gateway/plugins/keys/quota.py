@@ -153,6 +153,8 @@ def read_quota(options: Sequence[str]) -> Quota:
 
     Raises ValueError, whose message names the option and does not repeat its value, which may be a pasted key.
     """
+    if any(option.split() != [option] for option in options):
+        raise ValueError("an option has a space; write it as NAME=VALUE, such as share=0.5")
     values = dict(option.partition("=")[::2] for option in options)
     if len(values) < len(options):
         raise ValueError("an option is there twice")

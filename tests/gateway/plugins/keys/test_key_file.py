@@ -182,7 +182,7 @@ UNREADABLE = {
     "per-day": ["0", "1000000000"],
     "per_day": ["1"],
     "per-month": ["tig_pasted", "1.5"],
-    "share": ["0", "1.01", "nan", "tig_pasted"],
+    "share": ["0", "1.01", "nan", "tig_pasted", " 0.5", "0.5\n"],
     "priority": ["tig_pasted"],
     "models": ["", "a,,b", "m" * (MAX_NAME_CHARACTERS + 1), ",".join(f"m{n}" for n in range(MAX_NAMES + 1))],
     "routes": ["predict", "/", "/predict/"],
