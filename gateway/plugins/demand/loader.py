@@ -93,6 +93,8 @@ class DemandLoader:
         """The load in progress of each model; it returns its error."""
         self._failed: dict[str, tuple[float, GatewayError]] = {}
         """Models that could not be loaded: until when they are not tried again, and the error."""
+        self._refused: set[str] = set()
+        """Models that do not classify images, as a probe has shown."""
 
     async def close(self) -> None:
         """Wait a limited time for the loads in progress."""
@@ -108,7 +110,7 @@ class DemandLoader:
             with suppress(GatewayError):
                 await self.models.read(replica)
                 break
-        return sorted(filter(self.models.is_for_clients, self.models.listed - self.models.fixed))
+        return sorted(filter(self.models.is_for_clients, self.models.listed - self.models.fixed - self._refused))
 
     async def loaded(self, model_name: str, deadline: Deadline, client: str = "") -> None:
         """See ModelLoader.loaded; all versions of a model are loaded together."""
@@ -139,6 +141,7 @@ class DemandLoader:
     def forget_failure(self, model_name: str) -> None:
         """Load a model that has failed again, since an administrator asks for it."""
         self._failed.pop(model_name, None)
+        self._refused.discard(model_name)
 
     def _is_loaded(self, unit: str) -> bool:
         """Whether a Triton that answers has a model; if the only one is away, the call reports that, or is held."""
@@ -210,6 +213,9 @@ class DemandLoader:
             except (TritonUnreachable, NoRoom) as error:
                 last = error
             except GatewayError as error:
+                if isinstance(error.__cause__, TritonUnreachable):
+                    last = error.__cause__  # the Triton ended meanwhile; another one may load the model
+                    continue
                 if unit in self.models.listed:  # a name that a client has made up is not kept
                     self._failed[unit] = (time.monotonic() + FAILED_SECONDS, error)
                     log.warning("demand_load_failed", triton=replica.address, model=unit, cause=error.message)
@@ -255,13 +261,14 @@ class DemandLoader:
             await self.models.read(replica)
         if unit not in self.models.listed:
             raise ModelNotFound(f"There is no model {unit!r}; GET /models lists the models.")
-        if not self.models.is_for_clients(unit):
+        if unit in self._refused or not self.models.is_for_clients(unit):
             raise _no_model_for_clients(unit)
 
     async def _probe(self, replica: Replica, unit: str, *, ours: bool) -> None:
         """Probe a model that is loaded; one that does not classify images is refused, and unloaded if it is `ours`."""
         error = await replica.checker.add(unit)
         if isinstance(error, ContractBroken):
+            self._refused.add(unit)
             if ours:  # any other model belongs to somebody else: clients of this gateway must not disturb it
                 with suppress(GatewayError):
                     await replica.models.unload(unit)

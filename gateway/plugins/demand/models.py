@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
-from gateway.errors import GatewayError
+from gateway.errors import DeadlineExceeded, GatewayError, TritonUnreachable
 from gateway.triton.configs import ModelConfig, breaches, parameters, read_model_configs, steps
 from gateway.triton.contract import CLASSIFIER, MODEL_PARAMETER, PREPROCESSOR, pinned, pinned_versions
 from gateway.triton.footprint import Files, Footprint, footprint, need, records
@@ -172,8 +172,11 @@ class Models:
         self._usage: dict[str, Usage] = defaultdict(Usage)
 
     async def read(self, replica: Replica) -> RepositoryIndexResponse:
-        """Read which models a Triton and its repository have."""
-        index = await replica.endpoint.index()
+        """Read which models a Triton and its repository have; raises TritonUnreachable also if the Triton hangs."""
+        try:
+            index = await replica.endpoint.index()
+        except DeadlineExceeded as exc:
+            raise TritonUnreachable from exc
         names = {model.name for model in index.models}
         if names != self.listed:
             self.listed = names

@@ -16,10 +16,12 @@ from gateway.errors import (
     Overloaded,
     TritonUnreachable,
 )
+from gateway.plugins.demand import loader
 from gateway.plugins.demand.backend import DemandBackend
 from gateway.plugins.demand.models import GPU, HOST, Budget, LoadedModel, to_unload
 from gateway.plugins.demand.plugin import Demand
 from gateway.timing import Deadline
+from gateway.triton.pool import rendezvous_order
 from tests.gateway.plugins.demand.fleet import DemandGateway, gateways_of, loaded
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
 from tests.settings import Settings
@@ -181,11 +183,12 @@ async def test_images_that_wait_have_a_limit():
 @pytest.mark.parametrize(
     ("readable", "step", "needed"), [(True, "trunk", []), (False, "m1_classifier", []), (False, "trunk", ["trunk"])]
 )
-async def test_step_is_refused(readable, step, needed):
+async def test_step_is_refused(readable, step, needed, monkeypatch):
     """By the repository, or if it cannot be read, by the name that `gateway model add` gives to a step.
 
-    Only a load shows what a step of another name is: it is unloaded again, and the gateway remembers it.
+    Only a load shows what a step of another name is: it is unloaded again, and never loaded again.
     """
+    monkeypatch.setattr(loader, "FAILED_SECONDS", 0.0)
     async with gateways_of(readable=readable) as (gateway,):
         gateway.triton.ensembles["m1"] = ("m1_preprocessor", step)
         gateway.triton.never_loaded.add(step)
@@ -194,7 +197,7 @@ async def test_step_is_refused(readable, step, needed):
                 await gateway.wait_for(step)
         assert loads(gateway) == needed
         assert gateway.triton.unloaded >= set(needed)
-        assert needed or step not in {info.name for info in await gateway.backend.models()}
+        assert step not in {info.name for info in await gateway.backend.models()}
         assert await classify(gateway, "m1") == "m1"
 
 
@@ -271,6 +274,25 @@ async def test_model_is_loaded_elsewhere_while_its_triton_is_away():
         assert await classify(gateway, "m0") == "m0"
         holders = [triton for triton in gateway.tritons.values() if "m0" in loaded(triton)]
         assert len(holders) == 2
+
+
+async def test_model_is_loaded_elsewhere_if_its_triton_ends_during_the_load():
+    async with gateways_of(tritons=2, triton={"load_seconds": 0.3}) as (gateway,):
+        waiting = asyncio.create_task(classify(gateway, "m0"))
+        first, other = rendezvous_order(gateway.tritons, "m0")
+        await wait_until(lambda: (first, "m0") in gateway.loader.models.loading)
+        gateway.tritons[first].away = True
+        assert await waiting == "m0"
+        assert "m0" in loaded(gateway.tritons[other])
+
+
+async def test_model_is_loaded_elsewhere_while_its_triton_hangs():
+    """The gateway knows only after some probes that it is not ready."""
+    async with gateways_of(tritons=2) as (gateway,):
+        first, other = rendezvous_order(gateway.tritons, "m0")
+        gateway.tritons[first].hangs = True
+        await gateway.wait_for("m0")
+        assert "m0" in loaded(gateway.tritons[other])
 
 
 async def test_only_triton_that_is_away_is_reported():
