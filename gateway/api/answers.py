@@ -267,7 +267,7 @@ async def respond(
         item = shape.item(results[0], spec)
         document = before + (item if isinstance(item, bytes) else to_json(item, inf_nan_mode="null")) + after
         if len(document) <= min(PIECE_BYTES, held.held):
-            return Response(document, status, media_type=shape.media_type)
+            return Response(document, status, {"content-type": shape.media_type})
         return PiecedAnswer(deque((document,)), held, status, shape.media_type)
     pieces = await pieces_of(map(shape.written, results, repeat(spec)), shape.separator, held)
     pieces.appendleft(before)
