@@ -151,7 +151,7 @@ CALL_SECONDS = Histogram(
 BATCH_IMAGES = Histogram(
     "gateway_batch_images", "Images in one call to Triton.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256)
 )
-RETRIES = Counter("gateway_retries_total", "Calls to Triton that were repeated after a lost connection.")
+RETRIES = Counter("gateway_retries_total", "Calls to Triton that were sent once more.")
 TRITON_READY = Gauge(
     "gateway_triton_ready",
     "1 while the last probe, a real inference, succeeded at this Triton.",
