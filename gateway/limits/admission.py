@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gateway import metrics
 from gateway.errors import Overloaded
@@ -76,15 +76,17 @@ COSTLY_SHARE, COSTLY_BYTES_SHARE = 0.5, 0.75
 class Permit(Lease):
     """Permission for one image to be in flight, or its place in the queue for one."""
 
-    __slots__ = ("_holds", "_permits", "admitted", "decode_seconds", "nbytes", "place", "share")
+    __slots__ = ("_holds", "_permits", "admitted", "begun", "decode_seconds", "nbytes", "place", "share")
 
     admitted: "asyncio.Future[Permit]"
     """In the queue: done when the image may be in flight; it fails when the image is evicted."""
     place: tuple[float, int]
     """Its place in the queue, and its number by arrival."""
 
-    def __init__(self, permits: "Permits", nbytes: int, decode_seconds: float) -> None:
+    def __init__(self, permits: "Permits", nbytes: int, decode_seconds: float, *, begun: bool = False) -> None:
         self._permits, self.share = permits, permits.share
+        self.begun = begun
+        """Whether other images of the request were admitted already."""
         self.nbytes = min(nbytes, permits.admission.bytes.most)
         self.decode_seconds = decode_seconds if decode_seconds >= COSTLY_SECONDS else 0.0
         """Processor time to decode the image; 0 unless it is costly."""
@@ -168,13 +170,14 @@ class Permits:
     async def acquire(self, nbytes: int, decode_seconds: float = 0.0, *, begun: bool = False) -> Permit:
         """Wait until the image fits; raises Overloaded if the queue is full.
 
-        With `begun`, other images of the request were admitted already, and the queue takes the image in any case, so
-        that no request is left half done. Each request in progress has at most one such image.
+        With `begun`, other images of the request were admitted already. The queue then takes the image in any case and
+        never evicts it, so that no request is left half done; `max_images_waiting` does not count it. Each request in
+        progress has at most one such image.
         """
-        permit = Permit(self, nbytes, decode_seconds)
+        permit = Permit(self, nbytes, decode_seconds, begun=begun)
         if self.admission.fits(permit):
             return permit.hold()
-        return await self.admission.wait(permit, begun=begun)
+        return await self.admission.wait(permit)
 
     async def wait_for_space(self, most: int) -> None:
         """Wait until the request has fewer than `most` permits; one task at a time."""
@@ -212,6 +215,8 @@ class Admission:
         self.waiting = Bound(
             "max_images_waiting", max_images_waiting, metrics.IMAGES_WAITING, metrics.IMAGES_WAITING_LIMIT
         )
+        self._begun_waiting = 0
+        """Waiting images of requests that have had another image admitted: `max_images_waiting` does not limit them."""
         self.lowest = Bound("lowest_priority_images", max(1, max_images // LOWEST_PART))
         """Images in flight with the lowest priority."""
         self.max_wait_seconds = max_wait_seconds
@@ -228,8 +233,7 @@ class Admission:
 
     def check(self, share: FairShare | None = None) -> None:
         """Raise Overloaded if the queue is full, and no other share has more than its part of it."""
-        waiting = self.waiting
-        if waiting.held >= waiting.most and self._most_crowded(share or self._everyone, self._queues()) is None:
+        if self._is_full() and self._most_crowded(share or self._everyone, self._queues()) is None:
             raise self._full()
 
     def has_room(self, images: int, nbytes: int) -> bool:
@@ -252,18 +256,20 @@ class Admission:
             return False
         return not self.waiting.held or self._next() is None
 
-    async def wait(self, image: Permit, *, begun: bool) -> Permit:
+    async def wait(self, image: Permit) -> Permit:
         """Wait until an image may be in flight; raises Overloaded as `Permits.acquire`."""
         queues = self._queues_of(image)
-        if not begun:
-            if self.waiting.free <= 0:
+        if not image.begun:
+            most_costly = max(self.waiting.most * COSTLY_SHARE, 1)
+            if self._is_full():
                 self._make_room(image, self._queues())
-            elif image.decode_seconds and sum(map(len, queues.values())) >= max(self.waiting.most * COSTLY_SHARE, 1):
-                self._make_room(image, list(queues.values()))
+            elif image.decode_seconds and len(_evictable(queues.values())) >= most_costly:
+                self._make_room(image, queues.values())
         image.admitted = asyncio.get_running_loop().create_future()
         image.place = image.share.start(self._place), next(self._numbers)
         queues.setdefault(image.share, deque()).append(image)
         self.waiting.add(1)
+        self._begun_waiting += image.begun
         try:
             return await admission(image.admitted, lambda: self._give_up(image))
         finally:
@@ -293,6 +299,7 @@ class Admission:
             del queues[image.share]
         image.share.end(admitted=admitted)
         self.waiting.add(-1)
+        self._begun_waiting -= image.begun
 
     def _queues_of(self, image: Permit) -> Queues:
         return self._costly_queues if image.decode_seconds else self._cheap_queues
@@ -300,16 +307,19 @@ class Admission:
     def _queues(self) -> list[deque[Permit]]:
         return [*self._cheap_queues.values(), *self._costly_queues.values()]
 
+    def _is_full(self) -> bool:
+        return self.waiting.held - self._begun_waiting >= self.waiting.most
+
     def _most_crowded(self, share: FairShare, queues: Iterable[deque[Permit]]) -> FairShare | None:
-        """The share with the most images in some queues for its weight; None if another one of `share` has more."""
-        shares = dict.fromkeys(queue[0].share for queue in queues)
+        """The most crowded share with an evictable image in some queues; None if it is `share`, or less crowded."""
+        shares = dict.fromkeys(image.share for image in _evictable(queues))
         most = max(shares, key=FairShare.crowding, default=share)
         return most if most is not share and most.crowding() > share.crowding(1) else None
 
-    def _make_room(self, image: Permit, queues: list[deque[Permit]]) -> None:
+    def _make_room(self, image: Permit, queues: Collection[deque[Permit]]) -> None:
         """Evict the newest image of the most crowded share from some queues; raises Overloaded without such a share."""
         crowded = self._most_crowded(image.share, queues)
-        candidates = [each for queue in queues for each in queue if each.share is crowded]
+        candidates = [each for each in _evictable(queues) if each.share is crowded]
         newest = max(candidates, key=lambda each: each.place[1], default=None)
         if newest is None:
             raise self._full()
@@ -346,3 +356,8 @@ def _first(queues: Queues) -> Permit | None:
     """The first waiting image of the shares that may have another one in flight."""
     heads = (queue[0] for share, queue in queues.items() if not share.full)
     return min(heads, key=lambda image: image.place, default=None)
+
+
+def _evictable(queues: Iterable[deque[Permit]]) -> list[Permit]:
+    """The waiting images of requests that have had no other image admitted."""
+    return [image for queue in queues for image in queue if not image.begun]

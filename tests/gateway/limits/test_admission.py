@@ -89,6 +89,21 @@ COSTLY = 2.4
 """Seconds of decoding, of which each decoder has two in flight."""
 
 
+async def test_images_of_begun_requests_do_not_fill_the_queue():
+    gate = admission(max_images=10, max_images_waiting=4)
+    held = await gate.permits().acquire(1, COSTLY)
+    begun = await waits(*(gate.permits().acquire(1, COSTLY, begun=True) for _ in range(4)))
+    gate.check()
+    crowd = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(3)))
+    assert [task.done() for task in crowd] == [False, False, True]  # half of the queue
+    assert isinstance(crowd[2].exception(), Overloaded)
+    gate.check()
+    held.release()
+    for task in (*begun, *crowd[:2]):
+        (await task).release()
+    assert gate.waiting.held == 0
+
+
 async def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
     gate = admission(max_images=10, max_images_waiting=10, decoders=2)
     decoding = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]

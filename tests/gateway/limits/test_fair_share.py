@@ -103,6 +103,18 @@ async def test_full_queue_evicts_the_newest_of_the_most_crowded_share():
         (await each).release()
 
 
+async def test_full_queue_evicts_no_image_of_a_begun_request():
+    gate, flood, other = admission(max_images_waiting=3), FairShare(), FairShare()
+    held = await gate.permits().acquire(1)
+    waiting = await waits(*(gate.permits(flood).acquire(1, begun=number == 3) for number in range(4)))
+    waiting += await waits(gate.permits(other).acquire(1))
+    with pytest.raises(Overloaded):
+        await waiting.pop(2)
+    held.release()
+    for each in (waiting[0], waiting[3], waiting[1], waiting[2]):
+        (await each).release()
+
+
 async def test_evicted_images_do_not_push_their_share_back():
     """A flood that is refused has its place in the queue afterwards, as if it had not come."""
     gate, flood, other = admission(max_images_waiting=4), FairShare(), FairShare()
