@@ -168,7 +168,10 @@ class Worker:
 
     def _wait(self, options: int) -> int | None:
         if self.code is None:
-            pid, status = os.waitpid(self.pid, options)
+            try:
+                pid, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # SIGCHLD is ignored, as the parent of this process may do: the code is lost
+                pid, status = self.pid, 0
             self.code = os.waitstatus_to_exitcode(status) if pid else None
         return self.code
 

@@ -23,7 +23,7 @@ from gateway.server.allocator import VARIABLES
 from gateway.server.draining import Draining
 from gateway.server.serve import METRICS_BYTES, NoSpaceForWorkers, plan_of, plan_to_serve
 from gateway.server.server import ACCEPTED, Server, listening_sockets
-from gateway.server.workers import accept_no_more
+from gateway.server.workers import Process, Worker, accept_no_more
 from gateway.settings import variable
 from gateway_local.hosts import LOOPBACK
 from tests.processes import PROJECT, children, is_gone, running_gateway, wait_for
@@ -35,6 +35,19 @@ def test_worker_ends_when_its_supervisor_is_killed(tmp_path):
         (worker,) = children(gateway.process.pid, "gateway.worker")
         gateway.process.kill()
         wait_for(lambda: is_gone(worker), timeout_seconds=20)
+
+
+def test_worker_without_an_exit_code_has_ended():
+    """The kernel keeps none while SIGCHLD is ignored, nor of a process that was waited for."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (messages, sender), (reader, variables) = os.pipe(), os.pipe()
+    os.close(sender)
+    worker = Worker(Process(ended.pid, messages, variables), {})
+    os.close(reader)
+    assert not worker.alive()
+    assert worker.code == 0
+    os.close(messages)
 
 
 def test_connections_that_the_kernel_has_accepted_are_served_after_it_accepts_no_more():
