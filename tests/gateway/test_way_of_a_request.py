@@ -15,7 +15,7 @@ from tests.processes import PROJECT
 from tests.settings import Settings
 
 PAGE = (PROJECT / "ARCHITECTURE.md").read_text("utf-8")
-SECTION = PAGE[PAGE.index("## One image, file by file") : PAGE.index("A request with one image runs")]
+SECTION = PAGE[PAGE.index("## One image, file by file") : PAGE.index("A request runs in the task")]
 NAMED = tuple(re.findall(r"`([a-z_/]+(?:\.py|/))`", SECTION))
 
 
