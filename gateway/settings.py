@@ -141,7 +141,7 @@ class Section(BaseSettings):
         """The sources of values, in order of precedence; raises TypeError for an argument that is no setting.
 
         Unknown variables of the environment and of the file .env are ignored here; `gateway.environment.load_settings`
-        refuses the ones with the gateway's prefix, and those of fixed fields, which are passed by FIXED_VALUES.
+        refuses those with the gateway's prefix, and the variables of fixed fields, which FIXED_VALUES passes instead.
         """
         assert isinstance(init_settings, InitSettingsSource)
         if unknown := init_settings.init_kwargs.keys() - settings_cls.model_fields.keys():
@@ -271,7 +271,7 @@ class ListenSettings(Section):
     triton_alone: bool = False
     """Size Triton's models for cores that no gateway shares."""
     costs: Annotated[str, Field(min_length=0, max_length=500), AfterValidator(_costs)] = ""
-    """What an image costs, as `gateway doctor --run` prints it; by default that of the default model."""
+    """What an image costs, as `gateway doctor --run` prints it; by default, the costs of the default model."""
 
 
 class PluginSettings(Section):

@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
     async def main_loop(self) -> None:
         """Call `on_tick` ten times a second, as uvicorn does; in a worker at rest once a second, and at a signal.
 
-        Until the worker is ready it is called twice as often: someone waits for that.
+        Until the worker is ready, it is called twice as often, since the start of the service waits for it.
         """
         counter = 0
         while not await self.on_tick(counter):

@@ -72,7 +72,7 @@ def up(
         words = ["up", f"--model-repository={model_repository}", f"--triton-port={triton_port}", "--verbose"]
         emit(*next_steps(settings, detached(settings.port, words)))
         return
-    # It imports packages for as long as the rest of the start takes to be imported and planned.
+    # The worker imports its packages while the rest of the start is imported and planned.
     listener = bound(settings)
     process = start_process(listener)
     from gateway.findings import Level

@@ -40,7 +40,7 @@ def python_backend(patch: pytest.MonkeyPatch, folder: Path | str = "") -> Log:
 
 
 def imported(patch: pytest.MonkeyPatch, path: Path) -> ModuleType:
-    """A file of a model, imported anew with the modules in its folder and beside it, as Triton's stub imports it."""
+    """Import a model's file again, with the modules of its folder and the next ones, as Triton's stub does."""
     patch.syspath_prepend(path.parent)
     for beside in path.parent.parent.glob("*/*.py"):
         patch.delitem(sys.modules, beside.stem, raising=False)

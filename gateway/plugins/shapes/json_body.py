@@ -26,31 +26,28 @@ from gateway.ingest.upload import (
 EXAMPLE = '{"images": [{"b64": "…"}]}'
 HUGGING_FACE = "huggingface"
 """The format of the response to a body of Hugging Face."""
-IMAGE_IN_BASE64: dict[str, Any] = {
-    "type": "object",
-    "required": ["b64"],
-    "additionalProperties": False,
-    "properties": {
-        "b64": {"type": "string", "format": "byte", "description": "The image in base64."},
-        "filename": {"type": "string"},
-    },
-}
-IMAGE_BY_URL: dict[str, Any] = {
-    "type": "object",
-    "required": ["url"],
-    "additionalProperties": False,
-    "properties": {
-        "url": {"type": "string", "format": "uri", "description": "Where the image is, if the service fetches images."},
-        "filename": {"type": "string"},
-    },
-}
+
+
+def _schema(member: str, text_format: str, description: str) -> dict[str, Any]:
+    """The schema of an image that is given by a member."""
+    given = {"type": "string", "format": text_format, "description": description}
+    return {
+        "type": "object",
+        "required": [member],
+        "additionalProperties": False,
+        "properties": {member: given, "filename": {"type": "string"}},
+    }
+
+
+IN_BASE64 = _schema("b64", "byte", "The image in base64.")
+BY_URL = _schema("url", "uri", "Where the image is, if the service fetches images.")
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "description": "Images in base64 or by URL.",
     "required": ["images"],
     "additionalProperties": False,
     "properties": {
-        "images": {"type": "array", "minItems": 1, "items": {"anyOf": [IMAGE_IN_BASE64, IMAGE_BY_URL]}},
+        "images": {"type": "array", "minItems": 1, "items": {"anyOf": [IN_BASE64, BY_URL]}},
     },
 }
 """The schema of a body in the OpenAPI document."""

@@ -78,7 +78,7 @@ HIDING = tuple(
         ),
     )
 )
-"""Networks that are not public, and whose addresses have an IPv4 address inside, such as that of the metadata."""
+"""Networks that are not public: their addresses contain an IPv4 address, such as that of a cloud's metadata service."""
 _32_BITS = 0xFFFFFFFF
 _ISATAP = 0x5EFE
 """Before an IPv4 address in the last 64 bits of any prefix, with or without the bit for global addresses (RFC 5214)."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-# Modules in this folder, which Triton's stub adds to sys.path, and in that of the other backend.
+# Modules of this folder, which Triton's stub adds to sys.path, and of the backend for ONNX.
 sys.path.append(str(Path(__file__).resolve().parent.parent / "onnxruntime"))
 from cpu_network import NETWORK, ONNXRUNTIME, Choice, choose
 from elastic import opened
