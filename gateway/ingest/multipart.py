@@ -38,6 +38,7 @@ MAX_BOUNDARY_CHARACTERS = 70
 IDENTITY_ENCODINGS = frozenset({"", "binary", "7bit", "8bit"})
 # RFC 5987. RFC 7578 rules it out in forms, but clients send it for names beyond ASCII.
 _EXTENDED = re.compile(r";[ \t]*filename\*[ \t]*=[ \t]*([\w-]*)'[^']*'([^;\s]+)", re.IGNORECASE)
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 
 # Browsers percent-encode three characters. A name with other escapes, as aiohttp writes them, stays as it is.
 _OTHER_ESCAPE = re.compile(r"%(?!22|0D|0A)[0-9A-Fa-f]{2}")
@@ -72,7 +73,7 @@ def names_of(headerlist: Iterable[tuple[str, str]]) -> tuple[str, str | None]:
         name, filename = params.get("name"), params.get("filename")
     else:
         disposition, name, filename = parse_content_disposition(value)
-    if extended := _EXTENDED.search(value):
+    if "*" in value and (extended := _EXTENDED.search(_QUOTED.sub("", value))):
         charset, encoded = extended.groups()
         codec = "latin-1" if charset.lower() == "iso-8859-1" else "utf-8"
         filename = unquote_to_bytes(encoded).decode(codec, errors="replace")

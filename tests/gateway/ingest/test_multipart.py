@@ -154,6 +154,7 @@ def test_field_is_a_file_or_a_parameter(parts, items):
         ('filename="katze-überall-猫.jpg"', "katze-überall-猫.jpg"),
         ("filename*=UTF-8''%e7%8c%ab's.jpg", "猫's.jpg"),
         ("filename*=UTF-8''%ff.jpg", "\ufffd.jpg"),
+        ("filename=\"a; filename*=UTF-8''b.jpg\"", "a; filename*=UTF-8''b.jpg"),
         ("filename*=iso-8859-1'de'%fcber.jpg", "über.jpg"),
         ("filename=\"fallback.jpg\"; filename*=utf-8''%e7%8c%ab.jpg", "猫.jpg"),
         ('filename="a.jpg";', "a.jpg"),
