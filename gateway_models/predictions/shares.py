@@ -1,6 +1,7 @@
 """Shares of a number of images, with the intervals in which they lie."""
 
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class ClassAccuracy:
         return self.label, str(self.recall.count), str(self.recall), str(self.precision.count), str(self.precision)
 
 
+@cache  # a test takes 2 ms, and the classes of a model have many proportions in common
 def wilson(hits: int, count: int) -> tuple[float, float]:
     """Wilson's score interval of 95 % of a share (E. B. Wilson, JASA 22, 1927); 0 to 1 without observations.
 
