@@ -162,8 +162,6 @@ class CallLimits:
 
     calls: int
     images: int
-    mixed_lengths: bool = True
-    """Whether images of different length may share a call."""
 
 
 PROBE_SECONDS = 5.0

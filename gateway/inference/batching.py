@@ -161,10 +161,8 @@ class Batcher:
             return  # its permit ends with the request
         name, version = request.spec.model_name, request.spec.model_version
         model = self._models.get(name)
-        mixes_lengths = model is None or model.limits is None or model.limits.mixed_lengths
-        size = len(payload).bit_length() if mixes_lengths else len(payload)
         alone = backend.needs_own_call(image.signature, name, version)
-        image.group = ALONE if alone else BatchGroup(size, image.decode_seconds >= COSTLY_SECONDS)
+        image.group = ALONE if alone else BatchGroup(len(payload).bit_length(), image.decode_seconds >= COSTLY_SECONDS)
         request.images.add(image)
         left_seconds = image.deadline.left_seconds
         image.timer = asyncio.get_running_loop().call_later(left_seconds, self._expire, image)
@@ -249,8 +247,8 @@ class Batcher:
         for image in call.queued:
             image.permit.settle()
         error: BaseException | None = ModelUnavailable() if task.cancelled() else task.exception()
-        if isinstance(error, InferenceFailed) and len(call.requests) > 1:
-            # One image may be the cause: the images of other requests must not share its error.
+        if isinstance(error, InferenceFailed) and len(call.queued) > 1:
+            # One image may be the cause: the others must not share its error.
             for image in call.open_images():
                 image.call, image.group = None, ALONE
                 model.add(image)

@@ -55,10 +55,11 @@ class BatchGroup(NamedTuple):
     """Images that may share a call: similar in size and in the time to decode them.
 
     A batch is padded to its longest image. Images whose sizes share their highest bit differ by less than a factor of
-    two, so padding less than doubles the bytes. For a model that takes no padding, `size` is the exact length.
+    two, so padding less than doubles the bytes.
     """
 
     size: int
+    """Bits of the length."""
     costly: bool
 
 

@@ -117,8 +117,7 @@ class TritonBackend:
             return None
         # A Triton that has had no call yet is taken for an average one.
         calls = round(sum(each.calls for each in limits) / len(limits) * len(ready))
-        mixed_lengths = all(each.mixed_lengths for each in limits)
-        return CallLimits(calls, min(each.images for each in limits), mixed_lengths)
+        return CallLimits(calls, min(each.images for each in limits))
 
     async def infer(self, call: Call) -> Sequence[Row]:
         """Classify a batch; see Backend.infer.

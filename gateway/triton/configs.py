@@ -45,7 +45,7 @@ class ImageTensors:
     status: bool = True
     """Whether it has IMAGE_STATUS."""
     padded: bool = True
-    """Whether images of different length may share a call, zero-padded."""
+    """Whether images may share a call, zero-padded to one length."""
     signed: bool = True
     """Whether each row ends in the image's signature."""
 
@@ -108,7 +108,7 @@ def limitations(config: ModelConfig, last_step: ModelConfig) -> tuple[str, ...]:
         found.append(f"{file}: no input {RAW_IMAGE_LENGTH}: only the gateway notices a file without its end")
     elif not tensors.lengths:
         found.append(
-            f"{file}: no input {RAW_IMAGE_LENGTH}: images of different length do not share a call; the parameter "
+            f"{file}: no input {RAW_IMAGE_LENGTH}: images do not share a call; the parameter "
             f"{PADDING_PARAMETER} = {ZEROS!r} says that the preprocessor takes zero-padded images"
         )
     if not tensors.status:

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, Self, TypeVar
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -155,72 +156,6 @@ async def _statistics(endpoint: TritonEndpoint, name: str) -> ModelStatisticsRes
         return ModelStatisticsResponse()
 
 
-@dataclass(slots=True)
-class Sender:
-    """Sends calls to one model of one Triton; see TritonEndpoint.infer for the parameters."""
-
-    endpoint: TritonEndpoint
-    codec: Codec
-    class_count: int | None
-    embeddings: bool
-
-    async def send(self, call: Call) -> Sequence[Row]:
-        """The answer to a call, with a row for each of its images.
-
-        The limits of a model are known after its first call only. So that call may mix images that the model does not
-        take together; then its requests are sent one after the other.
-        """
-        if len(call.images) == 1 or (self.codec.mixes_lengths and len(call.images) <= self.codec.most_images):
-            return await self._send(call)
-        parts = list(self._parts(call))
-        if len(parts) == 1:
-            return await self._send(call)
-        rows: dict[int, Row] = {}
-        for part in parts:
-            rows.update(zip(part, await self._send(call.of(part)), strict=True))
-        return [rows[number] for number in sorted(rows)]
-
-    def _parts(self, call: Call) -> Iterator[Sequence[int]]:
-        """The rows of a call in groups that the model takes together."""
-        by_length: dict[int, list[int]] = {}
-        for number, image in enumerate(call.images):
-            by_length.setdefault(0 if self.codec.mixes_lengths else len(image), []).append(number)
-        most = max(1, self.codec.most_images)
-        for numbers in by_length.values():
-            yield from (numbers[start : start + most] for start in range(0, len(numbers), most))
-
-    async def _send(self, call: Call) -> Sequence[Row]:
-        if self.codec.reports_images:
-            return await self._infer(call)
-        try:
-            return await self._infer(call)
-        except InferenceFailed as failure:
-            return await self._one_by_one(call, failure)
-
-    async def _one_by_one(self, call: Call, failure: InferenceFailed) -> Sequence[Row]:
-        """Send each image of a failed call alone: an image that fails again cannot be decoded.
-
-        Raises `failure` if the model fails without them too. An image is sent once more even if it was alone: Triton
-        may have run its first call together with another client's image.
-        """
-        try:
-            (proof,) = await self._infer(replace(call, images=[self.codec.probe()], signatures=()))
-        except GatewayError:
-            raise failure from failure.__cause__
-        rows: list[Row] = []
-        for number in range(len(call.images)):
-            try:
-                rows += await self._infer(call.of([number]))
-            except InferenceFailed:
-                rows.append(Row(error=UndecodableImage(), model_version=proof.model_version))
-        return rows
-
-    async def _infer(self, call: Call) -> Sequence[Row]:
-        return await self.endpoint.infer(
-            call, class_count=self.class_count, embeddings=self.embeddings, codec=self.codec
-        )
-
-
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 """Pauses before a retry of a model that answered before and is not found."""
 REMEMBERED_SECONDS = 10.0
@@ -292,12 +227,6 @@ class Target:
     traits: EnsembleTraits
     until: float
     """When the traits are read again, by time.monotonic."""
-    most_images: int = field(init=False)
-    """Images that may be sent in one request as they are; Sender divides the calls that have more."""
-
-    def __post_init__(self) -> None:
-        codec = self.traits.codec
-        self.most_images = (codec.most_images if codec.mixes_lengths else 1) if codec.reports_images else 0
 
 
 class ModelCalls:
@@ -366,7 +295,7 @@ class ModelCalls:
         raise self._not_served(*key, missing)
 
     async def _send(self, call: Call, target: "Target") -> Sequence[Row]:
-        """Send a call to an ensemble, and record its outcome in `health`."""
+        """Send a call to an ensemble, in parts if it has too many images, and record its outcome in `health`."""
         ensemble, traits = target.ensemble, target.traits
         codec, selection = traits.codec, call.selection
         multi_label = codec.multi_label
@@ -378,12 +307,18 @@ class ModelCalls:
         embeddings = call.embeddings is not Embeddings.NONE and _wants_embeddings(call, traits)
         if ensemble != call.model_name:
             call = replace(call, model_name=ensemble, model_version=target.version)
-        sent_at = time.monotonic()
+        infer = partial(self._endpoint.infer, class_count=class_count, embeddings=embeddings, codec=codec)
+        images, most_images, sent_at = len(call.images), codec.most_images, time.monotonic()
+        rows: Sequence[Row]
         try:
-            if len(call.images) <= target.most_images:
-                rows = await self._endpoint.infer(call, class_count=class_count, embeddings=embeddings, codec=codec)
-            else:
-                rows = await Sender(self._endpoint, codec, class_count, embeddings).send(call)
+            if images == 1 and not codec.reports_images:
+                rows = [await _row_of_lone_image(call, codec, infer)]
+            elif images <= most_images:
+                rows = await infer(call)
+            else:  # the limits of the ensemble were not known when the call was formed, or have changed
+                starts = range(0, images, most_images)
+                parts = [call.of(range(start, min(start + most_images, images))) for start in starts]
+                rows = [row for part in parts for row in await infer(part)]
         except ModelNotFound:
             raise
         except GatewayError as exc:
@@ -422,10 +357,8 @@ class ModelCalls:
         traits = self._last_traits(model_name, model_version) if target is None else target.traits
         if traits is None:
             return None
-        codec, workload = traits.codec, traits.workload
-        images = max(1, min(max_images, codec.most_images))
-        calls, images = workload.busy_calls(images), workload.call_images(images)
-        return CallLimits(calls, images, mixed_lengths=codec.mixes_lengths)
+        workload, images = traits.workload, min(max_images, traits.codec.most_images)
+        return CallLimits(workload.busy_calls(images), workload.call_images(images))
 
     def _last_traits(self, model_name: str, model_version: str) -> EnsembleTraits | None:
         """The traits that were last read of an ensemble that may answer for a model and a version."""
@@ -451,6 +384,26 @@ class ModelCalls:
             unavailable.__cause__ = error.__cause__
             return unavailable
         return error
+
+
+async def _row_of_lone_image(call: Call, codec: Codec, infer: Callable[[Call], Awaitable[Sequence[Row]]]) -> Row:
+    """Send the only image of a call to a model that does not say which images it could not decode.
+
+    If it fails and a probe does not, it is sent once more, since Triton may have run it together with the image of
+    another client. If it fails again, it cannot be decoded.
+    """
+    try:
+        (row,) = await infer(call)
+    except InferenceFailed as failure:
+        try:
+            (proof,) = await infer(replace(call, images=[codec.probe()], signatures=()))
+        except GatewayError:
+            raise failure from failure.__cause__
+        try:
+            (row,) = await infer(call)
+        except InferenceFailed:
+            return Row(error=UndecodableImage(), model_version=proof.model_version)
+    return row
 
 
 def _is_removed(error: GatewayError, ensemble: str, model_name: str) -> bool:

@@ -244,16 +244,14 @@ PROBE_SIDE = 8
 class Codec(ABC):
     """Encodes the calls of one model, and decodes Triton's answers."""
 
-    most_images: int = 0
-    """Most images of a call."""
+    most_images: int = 1
+    """Most images of a call; 1 if the images of a call would have to have one length."""
     classes: int = 0
     """The number of classes."""
     embedding_size: int = 0
     """Size of the embeddings; 0 if the model has none."""
     multi_label: bool = False
     """Whether the probabilities of the classes are independent (sigmoid)."""
-    mixes_lengths: bool = True
-    """Whether images of different length may share a call."""
     reports_images: bool = True
     """Whether an answer says which images could not be decoded. If not, one of them fails the whole call."""
 
@@ -297,11 +295,10 @@ class ImageCodec(Codec):
         return cls(
             config,
             tensors,
-            most_images=int(config.max_batch_size),
+            most_images=int(config.max_batch_size) if tensors.padded else 1,
             classes=next(int(each.dims[0]) for each in config.output if each.name == tensors.prediction),
             embedding_size=next((int(each.dims[0]) for each in config.output if each.name == FEATURES), 0),
             multi_label=parameters(config).get(MULTI_LABEL_PARAMETER) == "true",
-            mixes_lengths=tensors.padded,
             reports_images=tensors.status,
         )
 

@@ -118,7 +118,7 @@ def test_limitations_are_shown_with_their_costs(own_triton, client):
     model = client.get("/models/ensemble_model").json()
     assert (model["classes"], model["labels"]) == (5, list("01234"))
     lengths, status, labels = model["limitations"]
-    assert "no input RAW_IMAGE_LENGTH: images of different length do not share a call" in lengths
+    assert "no input RAW_IMAGE_LENGTH: images do not share a call" in lengths
     assert "no output IMAGE_STATUS" in status
     assert labels.startswith("classifier/config.pbtxt: output has no label_filename")
     (endpoint,) = client.get("/health/ready").json()["endpoints"]

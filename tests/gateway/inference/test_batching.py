@@ -127,17 +127,6 @@ def test_limits_are_read_again_after_a_while(loop):
     on.answer_all()
 
 
-def test_model_without_padding_gets_images_of_one_length_in_a_call(loop):
-    on = busy(loop, calls=CallLimits(calls=1, images=8, mixed_lengths=False))
-    images = [image(number) + bytes(number % 2) for number in range(8)]
-    for each in images:
-        on.send(each)
-    on.answer_all()
-    lengths = [set(map(len, call.call.images)) for call in on.calls[1:]]
-    assert sorted(map(list, lengths)) == [[length] for length in sorted(set(map(len, images)))]
-    assert sum(on.sizes) == 1 + len(images)
-
-
 SIZE = len(image(1))
 
 
@@ -293,10 +282,12 @@ def test_call_is_cancelled_once_every_client_has_left(loop, supports_cancellatio
     assert labels(on, waiting) == [label_of(image(9))]
 
 
-def test_failure_of_a_shared_call_is_only_that_of_its_cause(loop):
+@pytest.mark.parametrize("sizes", [(1, 1), (2,)], ids=["of two requests", "of one request"])
+def test_failure_of_a_shared_call_is_only_that_of_its_cause(loop, sizes):
     """An exception in a model fails the whole call; only sent alone do images show which one is the cause."""
     on = busy(loop)
-    requests = [on.send(image(number)) for number in range(2)]
+    numbers = iter(range(2))
+    requests = [on.send(*(image(next(numbers)) for _ in range(size))) for size in sizes]
     on.answer()
     on.fail(InferenceFailed())
     assert on.sizes == [1, 2, 1, 1]
@@ -305,7 +296,7 @@ def test_failure_of_a_shared_call_is_only_that_of_its_cause(loop):
             pending.fail(InferenceFailed())
         else:
             pending.answer()
-    errors = [type(loop.finish(request)[0].error) for request in requests]
+    errors = [type(result.error) for request in requests for result in loop.finish(request)]
     assert errors == [type(None), InferenceFailed]
 
 

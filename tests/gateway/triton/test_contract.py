@@ -1,16 +1,20 @@
 """Ensembles that lack parts of the contract: the warnings about them, and how calls are sent to them."""
 
+from collections.abc import Sequence
+
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 
 from gateway.errors import ContractBroken, InferenceFailed
+from gateway.inference.result import Row
 from gateway.triton.client import StubDied
 from gateway.triton.configs import ImageTensors, breaches, has_queue_policy, image_tensors
-from gateway.triton.model_calls import Sender
+from gateway.triton.health.state import ExpectedModels, HealthState
+from gateway.triton.models import Models
 from gateway.triton.wire import Codecs, random_image
 from tests.doubles.triton import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton
-from tests.gateway.triton.fleet import call_of
+from tests.gateway.triton.fleet import MODEL, SCHEDULE, call_of
 
 IMAGE = 'input { name: "RAW_IMAGE" data_type: TYPE_UINT8 dims: -1 }'
 LENGTH = 'input { name: "RAW_IMAGE_LENGTH" data_type: TYPE_INT32 dims: 1 }'
@@ -72,7 +76,7 @@ def test_limitations_name_the_file():
     (labels,) = complete.limitations(ModelConfig(name="net"))
     assert labels.startswith("net/config.pbtxt: output has no label_filename")
     lengths, status = Codecs().of(config(IMAGE, SCORES)).limitations(LABELLED)
-    assert lengths.startswith("flowers/config.pbtxt: no input RAW_IMAGE_LENGTH: images of different length")
+    assert lengths.startswith("flowers/config.pbtxt: no input RAW_IMAGE_LENGTH: images do not share a call")
     assert status.startswith("flowers/config.pbtxt: no output IMAGE_STATUS")
     (lengths, _) = Codecs().of(config(IMAGE, SCORES, PADDED)).limitations(LABELLED)
     assert lengths.endswith("only the gateway notices a file without its end")
@@ -92,34 +96,34 @@ def test_bound_timeout_override_and_priorities_are_queue_policies(options):
 
 
 PROBE_BYTES = len(random_image())
+GOOD, BAD = b"x" * len(UNDECODABLE), len(UNDECODABLE)
 
 
 @pytest.fixture
 def triton() -> FakeTriton:
-    """An ensemble with RAW_IMAGE and PREDICTION alone: calls are split, and sent image by image after a failure."""
+    """An ensemble with RAW_IMAGE and PREDICTION alone: images share no call, and are sent again after a failure."""
     return FakeTriton(minimal=True)
 
 
-def sender(triton: FakeTriton) -> Sender:
-    return Sender(FakeEndpoint("10.0.0.1:8001", triton), Codecs().of(triton.config("ensemble_model")), 5, False)
-
-
-GOOD, BAD = b"x" * len(UNDECODABLE), len(UNDECODABLE)
+async def infer(triton: FakeTriton, *images: bytes) -> Sequence[Row]:
+    health = HealthState("10.0.0.1:8001", ExpectedModels(MODEL), SCHEDULE)
+    return await Models(FakeEndpoint("10.0.0.1:8001", triton), health).infer(call_of(*images))
 
 
 @pytest.mark.parametrize(
-    ("images", "decoded", "calls"),
+    ("images", "minimal", "decoded", "calls"),
     [
-        ([b"12345", b"123456", b"54321", b"654321"], [True] * 4, [[5, 5], [6, 6]]),
-        ([b"12345"] * 20, [True] * 20, [[5] * 8, [5] * 8, [5] * 4]),  # no more images than the model takes
-        ([GOOD, UNDECODABLE, GOOD], [True, False, True], [[BAD] * 3, [PROBE_BYTES], [BAD], [BAD], [BAD]]),
+        ([b"12345", b"123456"], True, [True] * 2, [[5], [6]]),
+        ([b"12345"] * 20, False, [True] * 20, [[5] * 8, [5] * 8, [5] * 4]),  # no more images than the model takes
         # Its first call may have run together with the image of another client.
-        ([UNDECODABLE], [False], [[BAD], [PROBE_BYTES], [BAD]]),
+        ([UNDECODABLE], True, [False], [[BAD], [PROBE_BYTES], [BAD]]),
+        ([GOOD, UNDECODABLE], False, [True, False], [[BAD] * 2]),
     ],
-    ids=["lengths", "many", "undecodable", "lone undecodable"],
+    ids=["lengths", "many", "undecodable", "reported"],
 )
-async def test_images_are_sent_in_parts(triton, images, decoded, calls):
-    rows = await sender(triton).send(call_of(*images))
+async def test_images_are_sent_in_parts(triton, images, minimal, decoded, calls):
+    triton.minimal = minimal
+    rows = await infer(triton, *images)
     assert [row.error is None for row in rows] == decoded
     assert [list(map(len, each.images)) for each in triton.calls] == calls
 
@@ -127,17 +131,10 @@ async def test_images_are_sent_in_parts(triton, images, decoded, calls):
 async def test_failing_model_is_no_fault_of_its_images(triton):
     triton.failing = {"net"}
     with pytest.raises(InferenceFailed):
-        await sender(triton).send(call_of(b"12345", b"54321"))
-    assert [list(map(len, each.images)) for each in triton.calls] == [[5, 5], [PROBE_BYTES]]
+        await infer(triton, b"12345")
+    assert [list(map(len, each.images)) for each in triton.calls] == [[5], [PROBE_BYTES]]
 
 
 async def test_crash_is_reported_as_one(triton):
     with pytest.raises(StubDied):
-        await sender(triton).send(call_of(KILLER))
-
-
-async def test_complete_ensemble_reports_images_itself(triton):
-    triton.minimal = False
-    rows = await sender(triton).send(call_of(b"1", UNDECODABLE))
-    assert [row.error is None for row in rows] == [True, False]
-    assert len(triton.calls) == 1
+        await infer(triton, KILLER)
