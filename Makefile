@@ -177,7 +177,7 @@ MODELS := --model mobilenet-v3-small --model efficientnet-lite0
 
 figures: ready ## measure the tables of bench/RESULTS.md, performance and README again, on a quiet machine
 	@$(BIN)/python -m bench --seconds 6 --rounds 3 $(MODELS) $(RESULTS)
-	@$(BIN)/python -m bench --seconds 5 --rounds 4 --peers --concurrency 1,4,32 --files 200 --megapixels 12 $(MODELS) --write docs/explanation/performance.md --write README.md
+	@$(BIN)/python -m bench --seconds 5 --rounds 4 --peers $(MODELS) --write docs/explanation/performance.md --write README.md
 	@$(BIN)/python -m bench.feed --seconds 6 --rounds 3 $(RESULTS)
 
 fuzz: ready ## mutate images of every form, requests and WebSockets, which takes minutes

@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from bench.http_load import HttpLoad, labelled
 from bench.measurement import Measure, Measurement, Series, accounted, in_turns
 from bench.output import Progress, table
-from bench.photos import Photo, coffee, enlarged
+from bench.photos import Photo, coffee, resized
 from bench.remote import Remote
 from bench.services import Service
 
+OURS = "this service"
 STAGES = ("gateway", "Triton", "preprocessor", "classifier")
 SINGLES_IN_FLIGHT = 32
 """Requests in flight during the warm-up, and when a service gets many files as single uploads."""
@@ -22,8 +24,6 @@ WARM_UP_SECONDS = 12.0
 """Before the first measurement of a service: longer than the gateway caches Triton's statistics."""
 TURN_WARM_UP_SECONDS = 1.0
 """After each pause of a service, at most as long as the measurement."""
-SIZES = {0: None, 12: (4000, 3000), 24: (6000, 4000), 49: (7000, 7000)}
-"""Width and height of the photographs by megapixels; 0 is the default photograph of 600 × 400."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,15 @@ class Load:
     title: str
     in_flight: int
     files: int = 1
-    megapixels: int = 0
+    size: tuple[int, int, int] | None = None
+    """Width, height and JPEG quality of the photograph; None for the default one of 600 × 400."""
 
-    @property
-    def photo(self) -> Photo:
-        """The photograph that is sent."""
-        size = SIZES[self.megapixels]
-        return enlarged(coffee(), *size) if size else coffee()
+
+class Subject(Protocol):
+    """What is measured."""
+
+    def measure(self, load: Load, seconds: float, count: Callable[[Service], float] | None = None) -> Measurement:
+        """Measure a load for some seconds; `count` reads a counter of a service, whose increase is measured too."""
 
 
 Measured = Mapping[Load, Mapping[str, Series]]
@@ -54,30 +56,27 @@ class Candidate:
     sender: Remote
     one_file: bool = False
     """Whether a request may have one file only: several files are then sent as single uploads."""
-    _photos: dict[int, Photo] = field(default_factory=dict)
+    _photos: dict[tuple[int, int, int] | None, Photo] = field(default_factory=dict)
 
     def measure(self, load: Load, seconds: float, count: Callable[[Service], float] | None = None) -> Measurement:
-        """Resume the service, warm it up, measure it, and pause it again; raises WrongAnswer or ServiceFailed.
-
-        `count` reads a counter of the service; the measurement has its increase.
-        """
+        """Resume the service, warm it up, measure it, and pause it again; raises WrongAnswer or ServiceFailed."""
         single = load.files > 1 and self.one_file
         in_flight, files = (SINGLES_IN_FLIGHT, 1) if single else (load.in_flight, load.files)
         with self.service.turn():
-            photos = [self.photo(load)]
-            self.sender.call("run", photos, min(TURN_WARM_UP_SECONDS, seconds), in_flight, files)
+            photo = self.photo(load.size)
+            self.sender.call("run", photo, min(TURN_WARM_UP_SECONDS, seconds), in_flight, files)
             before = count(self.service) if count else 0.0
             measurement = accounted(
-                self.service.groups, lambda: self.sender.call("run", photos, seconds, in_flight, files)
+                self.service.groups, lambda: self.sender.call("run", photo, seconds, in_flight, files)
             )
             measurement.counted = count(self.service) - before if count else 0.0
             return measurement
 
-    def photo(self, load: Load) -> Photo:
+    def photo(self, size: tuple[int, int, int] | None = None) -> Photo:
         """A load's photograph with the label that this service gives it; the service is not paused."""
-        if load.megapixels not in self._photos:
-            self._photos[load.megapixels] = labelled(self.service.url, load.photo)
-        return self._photos[load.megapixels]
+        if size not in self._photos:
+            self._photos[size] = labelled(self.service.url, resized(coffee(), *size) if size else coffee())
+        return self._photos[size]
 
 
 def started(
@@ -85,7 +84,6 @@ def started(
     services: Mapping[str, AbstractContextManager[Service]],
     progress: Progress,
     one_file: tuple[str, ...] = (),
-    warm_up_seconds: float = WARM_UP_SECONDS,
 ) -> dict[str, Candidate]:
     """Start services one by one, warm each up, and pause it; `one_file` names services that take one file a request."""
     candidates = {}
@@ -93,16 +91,16 @@ def started(
         progress(f"starting {name}")
         service = stack.enter_context(start)
         candidate = Candidate(service, stack.enter_context(Remote(HttpLoad, service.url)), name in one_file)
-        photo = candidate.photo(Load("", 1))
+        photo = candidate.photo()
         progress(f"warming up {name}, which classifies {photo.name} as {photo.label!r}")
-        candidate.sender.call("run", [photo], warm_up_seconds, SINGLES_IN_FLIGHT, 1)
+        candidate.sender.call("run", photo, WARM_UP_SECONDS, SINGLES_IN_FLIGHT, 1)
         service.pause()
         candidates[name] = candidate
     return candidates
 
 
 def compare(
-    candidates: Mapping[str, Candidate],
+    candidates: Mapping[str, Subject],
     loads: list[Load],
     seconds: float,
     rounds: int,

@@ -76,11 +76,6 @@ class Series(list[Measurement]):
         """Processor milliseconds per image of a process group, or of all together; the median of the rounds."""
         return statistics.median(each.cpu_milliseconds(group) for each in self)
 
-    @property
-    def cores(self) -> float:
-        """Cores that the subject and everything else on the machine kept busy, the median of the rounds."""
-        return statistics.median(sum(each.cpu_seconds.values()) / each.seconds + each.others_cores for each in self)
-
     def latency_milliseconds(self, percent: int) -> float:
         """A percentile of the requests' latencies: the median of the rounds, which have one each."""
         return 1e3 * statistics.median(percentile(each.latencies_seconds, percent) for each in self)

@@ -4,15 +4,8 @@ import io
 import uuid
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 from PIL import Image
-
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
-
-
-class NoPhotos(Exception):
-    """The folder has no photograph; the message is for users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +15,6 @@ class Photo:
     name: str
     data: bytes
     label: str = ""
-
-
-def load(folder: Path | None) -> list[Photo]:
-    """The photographs of a folder, by name, or the default one; raises NoPhotos."""
-    if folder is None:
-        return [coffee()]
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
-    if not paths:
-        raise NoPhotos(f"{folder} has no {', '.join(sorted(SUFFIXES))} files")
-    return [Photo(path.name, path.read_bytes()) for path in paths]
 
 
 @cache
@@ -46,17 +29,12 @@ def coffee() -> Photo:
 
 
 @cache
-def enlarged(photo: Photo, width: int, height: int) -> Photo:
-    """The same image with more pixels, as a camera's JPEG: 12 megapixels have about 0.9 MB."""
+def resized(photo: Photo, width: int, height: int, quality: int) -> Photo:
+    """The same image with another number of pixels."""
     image = Image.open(io.BytesIO(photo.data)).resize((width, height), Image.Resampling.BICUBIC)
-    return Photo(f"{width}x{height}-{photo.name}", as_jpeg(image, quality=85))
-
-
-def as_jpeg(image: Image.Image, **options: object) -> bytes:
-    """An image as a JPEG file, with options of Pillow's writer."""
     file = io.BytesIO()
-    image.save(file, "JPEG", **options)
-    return file.getvalue()
+    image.save(file, "JPEG", quality=quality)
+    return Photo(f"{width}x{height}-{quality}.jpg", file.getvalue())
 
 
 def unlike_any(jpeg: bytes) -> bytes:

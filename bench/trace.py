@@ -20,7 +20,6 @@ import typer
 import uvicorn
 from rich.console import Console
 from rich.table import Table
-from websockets.sync.client import connect
 
 from bench.photos import coffee
 from gateway.app import create_app
@@ -93,34 +92,18 @@ class Tracer:
             self._trace.calls.append((".".join(path.parts), code.co_qualname))
 
 
-def requests(url: str, port: int) -> dict[str, Callable[[Tracer], Trace]]:
-    """The requests to trace, by name; each returns its trace."""
+def requests(url: str) -> dict[str, Callable[[], object]]:
+    """What sends the requests to trace, by name."""
     photo = coffee().data
     client = httpx.Client(base_url=url, timeout=60)
 
-    def predict() -> None:
+    def raw() -> None:
         client.post("/predict", content=photo, headers={"Content-Type": "image/jpeg"}).raise_for_status()
 
-    def upload() -> None:
+    def multipart() -> None:
         client.post("/predict", files={"files": ("coffee.jpg", photo)}).raise_for_status()
 
-    def frame(tracer: Tracer) -> Trace:
-        with connect(f"ws://{LOOPBACK}:{port}/stream?smoothing=none") as socket:
-
-            def one() -> None:
-                socket.send(photo)
-                socket.recv()
-
-            one()
-            return tracer.record(one)
-
-    return {
-        "POST /predict, multipart": lambda tracer: tracer.record(upload),
-        "POST /predict, raw body": lambda tracer: tracer.record(predict),
-        "a frame of WS /stream": frame,
-        "GET /health/ready": lambda tracer: tracer.record(lambda: client.get("/health/ready").raise_for_status()),
-        "GET /health/live": lambda tracer: tracer.record(lambda: client.get("/health/live").raise_for_status()),
-    }
+    return {"POST /predict, multipart": multipart, "POST /predict, raw body": raw}
 
 
 def main(
@@ -143,9 +126,9 @@ def main(
             _wait_ready(url)
             tracer = Tracer(server.servers[0].get_loop())
             table = Table("request", "calls", "changes of module", "modules", box=None, pad_edge=False)
-            for name, send in requests(url, port).items():
-                send(tracer)
-                trace = min((send(tracer) for _ in range(times)), key=lambda trace: len(trace.calls))
+            for name, send in requests(url).items():
+                send()
+                trace = min((tracer.record(send) for _ in range(times)), key=lambda trace: len(trace.calls))
                 table.add_row(name, str(len(trace.calls)), str(trace.changes), str(len(trace.modules)))
                 if calls and name.startswith("POST /predict, multipart"):
                     for module, function in trace.calls:

@@ -1,60 +1,40 @@
 """Measures this service and other servers of the same network in turns, and makes the tables."""
 
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from bench import candidates
-from bench.candidates import SINGLES_IN_FLIGHT, Load, Measured
+from bench.candidates import OURS, SINGLES_IN_FLIGHT, Load, Measured
 from bench.measurement import Ratio, Series
 from bench.output import Progress, table
 from bench.peers.environment import AS_WRITTEN, PEERS, environment, peer
 from bench.peers.network import ONNX, TORCH
 from bench.services import gateway_up
 
-OURS = "this service"
-LARGE_IN_FLIGHT = 8
+LOADS = [
+    Load("one at a time", 1),
+    Load("4 in flight", 4),
+    Load("32 in flight", 32),
+    Load("200 files in one request¹", 1, 200),
+    Load("12 megapixels, 8 in flight", 8, size=(4000, 3000, 85)),
+]
 FASTER = {
     TORCH: "× the faster peer",
     ONNX: "× the faster peer with ONNX Runtime",
     AS_WRITTEN: "× the faster as written",
 }
-"""Titles of the ratios to the tuned peers with torch and with ONNX Runtime, and to those as people write them."""
-HEADER = [
-    *("load", "service", "images/s", "× this service", *FASTER.values()),
-    *("CPU an image", "idle cores", "p50", "p99"),
-]
+"""Titles of the ratios to the tuned peers with torch and with ONNX Runtime, and to the peers as people write them."""
 NOTE = f"\n¹ The peers take one file a request: they get the files as single uploads, {SINGLES_IN_FLIGHT} in flight.\n"
 
 
-def loads(in_flight: list[int], files: int, megapixels: int) -> list[Load]:
-    """The loads to measure; none with several files where `files` is 0, none of large photographs for 0 megapixels."""
-    chosen = [Load("one at a time" if number == 1 else f"{number} in flight", number) for number in in_flight]
-    if files:
-        chosen.append(Load(f"{files} files in one request¹", 1, files))
-    if megapixels:
-        chosen.append(Load(f"{megapixels} megapixels, {LARGE_IN_FLIGHT} in flight", LARGE_IN_FLIGHT, 1, megapixels))
-    return chosen
-
-
-def measure(
-    repository: Path, chosen: list[Load], seconds: float, rounds: int, progress: Progress
-) -> dict[Load, dict[str, Series]]:
+def measure(repository: Path, seconds: float, rounds: int, progress: Progress) -> dict[Load, dict[str, Series]]:
     """Each load's measurements by service, all with the models of a repository."""
     python = environment(progress)
     services = {OURS: gateway_up(repository), **{name: peer(name, python, repository) for name in PEERS}}
     with ExitStack() as stack:
         running = candidates.started(stack, services, progress, one_file=tuple(PEERS))
-        return candidates.compare(running, chosen, seconds, rounds, progress)
-
-
-def report(measured: Measured) -> str:
-    """A row for each load and service."""
-    rows = [
-        [load.title, name, *_cells(load, name, services)] for load, services in measured.items() for name in services
-    ]
-    return table(HEADER, rows) + _note(measured)
+        return candidates.compare(running, LOADS, seconds, rounds, progress)
 
 
 def summary(measured: Mapping[str, Measured]) -> str:
@@ -68,7 +48,7 @@ def summary(measured: Mapping[str, Measured]) -> str:
             ratios = (str(ratio_to_faster_peer(services, group)) for group in FASTER)
             rows.append([model, load.title, *rates, *ratios])
     header = ["network", "load", *names, *(f"{OURS} {title}" for title in FASTER.values())]
-    return table(header, rows) + _note(next(iter(measured.values())))
+    return table(header, rows) + NOTE
 
 
 def brief(measured: Measured) -> str:
@@ -97,20 +77,3 @@ def _peers(group: str) -> list[str]:
 
 def _rate(series: Series, *, p99: bool = True) -> str:
     return f"{series.rate:.0f}/s" + (f" ({series.latency_milliseconds(99):.0f} ms)" if p99 else "")
-
-
-def _cells(load: Load, name: str, services: Mapping[str, Series]) -> Iterator[str]:
-    series, first = services[name], next(iter(services.values()))
-    yield f"{series.rate:.0f}"
-    yield "1" if series is first else str(series.ratio(first))
-    for group in FASTER:
-        yield "" if name in PEERS else str(ratio_to_faster_peer(services, group))
-    yield f"{series.cpu_milliseconds():.1f} ms"
-    yield f"{max(0.0, len(os.sched_getaffinity(0)) - series.cores):.1f}"
-    for percent in (50, 99):
-        # A peer's requests have one file each where this service's have many.
-        yield "" if load.files > 1 and name in PEERS else f"{series.latency_milliseconds(percent):.0f} ms"
-
-
-def _note(measured: Measured) -> str:
-    return NOTE if any(load.files > 1 for load in measured) else ""
