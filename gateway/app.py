@@ -21,7 +21,6 @@ from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_formats import CPU_SECONDS, DecodeLimits
 from gateway.ingest.inspection import DecodePolicy
 from gateway.limits.admission import Admission
-from gateway.limits.connections import Connections, affordable_connections
 from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
 from gateway.machine.capacity import CALL_IMAGES
@@ -30,6 +29,7 @@ from gateway.metrics import SHARED_FOLDER, reserve_space
 from gateway.plugin_loading import check_used, installed, metrics_of, opened
 from gateway.predict import image_steps, router
 from gateway.server.allocator import keep_freed_memory
+from gateway.server.connections import Connections, affordable_connections
 from gateway.server.draining import draining_on_signals
 from gateway.server.heartbeat import heartbeat
 from gateway.settings import MIB, Settings

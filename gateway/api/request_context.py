@@ -19,7 +19,7 @@ from gateway.limits.pools import Pool, PoolClient, PoolLease
 if TYPE_CHECKING:
     from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketProtocolOf
     from gateway.ingest.upload import BodyReader
-    from gateway.limits.connections import Connections
+    from gateway.server.connections import Connections
     from gateway.server.draining import Draining
     from gateway.settings import Settings
 

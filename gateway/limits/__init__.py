@@ -6,7 +6,6 @@
     Pace         refuses slow senders
     Account      limits the processor time that a request takes for decoding
     Caller       limits of an API key; without a key, ANYONE
-    Connections  bounds the connections of a process: a new one displaces the least useful one; each has Turns
 
 A Bound counts each of them, and gives a Lease (of the admission a Permit, of a pool a PoolLease) to release.
 """

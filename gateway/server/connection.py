@@ -15,8 +15,8 @@ from uvicorn.server import ServerState
 
 from gateway import metrics
 from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, Overloaded, problem_document
-from gateway.limits.connections import RESERVE_SECONDS, Connections
 from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, WaitingClient
+from gateway.server.connections import RESERVE_SECONDS, Connections
 from gateway.settings import Settings
 from gateway.values.clients import client_of
 

@@ -19,8 +19,8 @@ from gateway.errors import (
     InvalidRequest,
     Overloaded,
 )
-from gateway.limits.connections import Turns
 from gateway.server.connection import Connection, Needs, Phase, ProtocolOf, head
+from gateway.server.connections import Turns
 from gateway.values.quantities import size
 
 log = structlog.get_logger("gateway")

@@ -13,8 +13,8 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.limits.connections import RESERVED
 from gateway.server.connection import KEEP_ALIVE_SECONDS
+from gateway.server.connections import RESERVED
 from gateway.server.serve import bound, server_options
 from gateway.server.workers import BEAT, BEAT_SECONDS, CLOSING, READY, START_FAILED, STARTED, accept_no_more
 from gateway.settings import Settings

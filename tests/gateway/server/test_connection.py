@@ -9,10 +9,10 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.limits.connections import Connections, Turns
 from gateway.limits.pools import upload_buffer
 from gateway.plugins.streams.websockets import StreamProtocol
 from gateway.server.connection import Connection, Phase, head
+from gateway.server.connections import Connections, Turns
 from gateway.server.http import SMALL_BYTES, HttpHandler
 from tests.attack.websocket import handshake, message
 from tests.settings import Settings

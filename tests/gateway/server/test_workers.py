@@ -15,11 +15,11 @@ import pytest
 import uvicorn
 import uvloop
 
-from gateway.limits.connections import OWN_FILES, RESERVED
 from gateway.machine.capacity import plan
 from gateway.metrics import reserve_space
 from gateway.server import serve
 from gateway.server.allocator import VARIABLES
+from gateway.server.connections import OWN_FILES, RESERVED
 from gateway.server.draining import Draining
 from gateway.server.serve import METRICS_BYTES, NoSpaceForWorkers, plan_of, plan_to_serve
 from gateway.server.server import ACCEPTED, Server, listening_sockets
@@ -166,7 +166,7 @@ CONNECTIONS = 20
 NEEDED = CONNECTIONS + RESERVED + OWN_FILES
 SCRIPT = """
 import json, os, resource, sys
-from gateway.limits.connections import affordable_connections
+from gateway.server.connections import affordable_connections
 
 for soft, hard in json.loads(sys.argv[2]):
     if os.fork() == 0:

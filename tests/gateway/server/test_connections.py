@@ -1,13 +1,15 @@
 """The connections of a process: which of them have a slot, and which one ends for another."""
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client import REGISTRY
 
+from gateway import metrics
 from gateway.errors import Overloaded
-from gateway.limits.connections import FIRST_REQUESTS, Connections
 from gateway.limits.pools import IDLE_SECONDS
+from gateway.server.connections import FIRST_REQUESTS, Connections
 from tests.doubles.clock import Clock
 
 MOST, RESERVED = 3, 2
@@ -38,8 +40,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def connections(clock) -> Connections:
-    return Connections(MOST, clock, reserved=RESERVED)
+def connections(clock) -> Iterator[Connections]:
+    connections = Connections(MOST, clock, reserved=RESERVED)
+    yield connections
+    metrics.CONNECTIONS.dec(len(connections))
 
 
 def closed(reason: str) -> float:

@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from gateway.limits import connections as module
-from gateway.limits.connections import Turns
+from gateway.server import connections as module
+from gateway.server.connections import Turns
 
 
 class Participant:
