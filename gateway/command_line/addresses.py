@@ -41,7 +41,6 @@ Triton = Annotated[
         "--triton",
         metavar="HOST:PORT",
         help="gRPC address of a running Triton that serves the repository.",
-        show_default=False,
         callback=triton_address,
     ),
 ]

@@ -13,7 +13,7 @@ def serve(
     workers: Workers = None,
     triton: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Triton's gRPC address (GATEWAY_TRITON_URL).", show_default=False),
+        typer.Option(metavar="HOST:PORT", help="Triton's gRPC address (GATEWAY_TRITON_URL)."),
     ] = None,
 ) -> None:
     """Run the API in front of a Triton that runs elsewhere."""

@@ -34,9 +34,9 @@ Repository = Annotated[
     ),
 ]
 
-Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).", show_default=False)]
-Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).", show_default=False)]
-Workers = Annotated[int | None, typer.Option(help="API processes (GATEWAY_WORKERS).", show_default=False)]
+Host = Annotated[str | None, typer.Option(help="Address that the API listens on (GATEWAY_HOST).")]
+Port = Annotated[int | None, typer.Option(help="Port that the API listens on (GATEWAY_PORT).")]
+Workers = Annotated[int | None, typer.Option(help="API processes (GATEWAY_WORKERS).")]
 
 ApiKey = Annotated[
     str | None,
@@ -44,13 +44,10 @@ ApiKey = Annotated[
         "--api-key",
         envvar=API_KEY,
         help="API key, if the service requires one; also from the file .env.",
-        show_default=False,
         callback=lambda given: given or given_variables().get(API_KEY),
     ),
 ]
-ServiceModel = Annotated[
-    str | None, typer.Option("--model", help="Model to use; by default the service's.", show_default=False)
-]
+ServiceModel = Annotated[str | None, typer.Option("--model", help="Model to use; by default the service's.")]
 
 
 def settings_with(**options: object) -> Settings:

@@ -40,29 +40,24 @@ def classify(
         typer.Argument(
             metavar="SRC…",
             help="Folders, images, archives, lists of paths (.txt), s3://bucket/prefix, or - for stdin.",
-            show_default=False,
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", dir_okay=False, help="Output: .jsonl, .csv or .parquet.", show_default=False),
+        typer.Option("--out", "-o", dir_okay=False, help="Output: .jsonl, .csv or .parquet."),
     ] = None,
     url: RunningGateway = DEFAULT_GATEWAY,
     api_key: ApiKey = None,
     model: ServiceModel = None,
-    version: Annotated[
-        int | None, typer.Option(help="Version to use; by default the one that answers first.", show_default=False)
-    ] = None,
+    version: Annotated[int | None, typer.Option(help="Version to use; by default the one that answers first.")] = None,
     top_k: Annotated[
         int | None,
-        typer.Option(help="Classes to report for each image; by default the service's.", min=1, show_default=False),
+        typer.Option(help="Classes to report for each image; by default the service's.", min=1),
     ] = None,
     concurrency: Annotated[int, typer.Option(help="Maximum number of concurrent requests.", min=1, max=64)] = 4,
     shard: Annotated[
         str | None,
-        typer.Option(
-            metavar="NUMBER/COUNT", help="Classify only this part of the images, such as 3/16.", show_default=False
-        ),
+        typer.Option(metavar="NUMBER/COUNT", help="Classify only this part of the images, such as 3/16."),
     ] = None,
     *,
     embeddings: Annotated[

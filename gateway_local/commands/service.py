@@ -25,7 +25,7 @@ NOT_RUNNING = 3
 """The exit code of `gateway status` without a service, as systemctl's."""
 SHOWN_LINES = 20
 
-OfPort = Annotated[int | None, typer.Option("--port", help="Port of the service, if several run.", show_default=False)]
+OfPort = Annotated[int | None, typer.Option("--port", help="Port of the service, if several run.")]
 Record = dict[str, Any]
 
 

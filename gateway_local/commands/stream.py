@@ -30,16 +30,12 @@ def stream(
     model: ServiceModel = None,
     smoothing: Annotated[
         str | None,
-        typer.Option(help="exponential or none; by default exponential.", show_default=False),
+        typer.Option(help="exponential or none; by default exponential."),
     ] = None,
-    fps: Annotated[
-        float | None, typer.Option(help="Maximum frames per second; by default all.", min=0.01, show_default=False)
-    ] = None,
+    fps: Annotated[float | None, typer.Option(help="Maximum frames per second; by default all.", min=0.01)] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", "-o", help="File to write the rows to, as JSON lines.", dir_okay=False, show_default=False
-        ),
+        typer.Option("--out", "-o", help="File to write the rows to, as JSON lines.", dir_okay=False),
     ] = None,
 ) -> None:
     """Classify a video over time; a stateful model smooths the labels over the sequence.

@@ -33,7 +33,7 @@ def triton_run(
     metrics_port: Annotated[int, typer.Option(help="Port for Triton's own metrics.", min=0, max=LAST_PORT)] = 8002,
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(help="More arguments of tritonserver, after --.", show_default=False),
+        typer.Argument(help="More arguments of tritonserver, after --."),
     ] = None,
 ) -> None:
     """Run Triton alone, in the foreground; point `gateway serve` at it with GATEWAY_TRITON_URL.

@@ -25,12 +25,7 @@ if TYPE_CHECKING:
 @model_app.command("add")
 @takes_bucket
 @takes_spec
-def add(
-    spec: ModelSpec,
-    *,
-    address: Triton = None,
-    model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
-) -> None:
+def add(spec: ModelSpec, *, address: Triton = None, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) -> None:
     """Add a trained classifier: test it, append softmax or sigmoid if it has neither, and write it to the repository.
 
     SOURCE is a file of `torch.export.save(…)`, `torch.onnx.export(…)` or TorchScript, a folder or a name.

@@ -21,19 +21,13 @@ def calibrate(
     name: Name,
     data: Annotated[
         Path,
-        typer.Argument(
-            help="Labelled images, none from training: a folder for each class, or a CSV of path,label.",
-            show_default=False,
-        ),
+        typer.Argument(help="Labelled images, none from training: a folder for each class, or a CSV of path,label."),
     ],
     version: Version = None,
     plot: Annotated[
         Path | None,
         typer.Option(
-            "--plot",
-            help="PNG file for the reliability diagram, by default NAME-calibration.png.",
-            dir_okay=False,
-            show_default=False,
+            "--plot", help="PNG file for the reliability diagram, by default NAME-calibration.png.", dir_okay=False
         ),
     ] = None,
     address: Triton = None,
@@ -71,9 +65,7 @@ def calibrate(
     found = run(scored([answer for (answer,) in answers]))
     diagram = plot or Path(f"{name}-calibration.png")
     reliability(
-        [("before", found.before), ("after", found.after)],
-        f"Calibration of {name}, version {base}, on {data}",
-        diagram,
+        [("before", found.before), ("after", found.after)], f"Calibration of {name}, version {base}, on {data}", diagram
     )
     number = None
     if found.helps and not dry_run:

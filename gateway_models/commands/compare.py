@@ -20,17 +20,11 @@ if TYPE_CHECKING:
 @model_app.command("compare")
 def compare(
     name: Name,
-    first: Annotated[
-        int,
-        typer.Argument(help="A version, such as the one in use.", show_default=False, min=1),
-    ],
-    second: Annotated[int, typer.Argument(help="The other version.", show_default=False, min=1)],
+    first: Annotated[int, typer.Argument(help="A version, such as the one in use.", min=1)],
+    second: Annotated[int, typer.Argument(help="The other version.", min=1)],
     data: Annotated[
         Path,
-        typer.Argument(
-            help="A folder of images; for the accuracy a folder for each class, or a CSV of path,label.",
-            show_default=False,
-        ),
+        typer.Argument(help="A folder of images; for the accuracy a folder for each class, or a CSV of path,label."),
     ],
     tolerance: Annotated[
         float | None,
@@ -39,7 +33,6 @@ def compare(
             help="Exit with 1 beyond this share of images with another answer, such as 0.02.",
             min=0,
             max=1,
-            show_default=False,
         ),
     ] = None,
     decode: DecodeAs = None,

@@ -20,8 +20,7 @@ def doctor(
     run: Annotated[
         bool,
         typer.Option(
-            "--run",
-            help="Run the service for a minute: start, `model verify`, speed and costs (GATEWAY_COSTS).",
+            "--run", help="Run the service for a minute: start, `model verify`, speed and costs (GATEWAY_COSTS)."
         ),
     ] = False,
     photo: Annotated[

@@ -26,20 +26,14 @@ def drift(
     name: Name,
     reference: Annotated[
         str,
-        typer.Option(
-            "--reference",
-            metavar="LOG|DAYS",
-            help="Another log, or how many days of the log before --days.",
-            show_default=False,
-        ),
+        typer.Option("--reference", metavar="LOG|DAYS", help="Another log, or how many days of the log before --days."),
     ],
     log: LogUrl = None,
     days: Annotated[
         float, typer.Option("--days", help="The window: the last days of the log.", min=0.001, max=MAX_DAYS)
     ] = 1.0,
     version: Annotated[
-        int | None,
-        typer.Option("--version", help="By default the one with most images in the window.", show_default=False),
+        int | None, typer.Option("--version", help="By default the one with most images in the window.")
     ] = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,

@@ -51,9 +51,7 @@ def show(name: Name, model_repository: Repository = DEFAULT_MODEL_REPOSITORY) ->
 @takes_bucket
 def remove(
     name: Name,
-    version: Annotated[
-        int | None, typer.Option(help="Delete this version alone, which must not answer.", show_default=False)
-    ] = None,
+    version: Annotated[int | None, typer.Option(help="Delete this version alone, which must not answer.")] = None,
     address: Triton = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
 ) -> None:
@@ -81,17 +79,13 @@ def remove(
 def use(
     name: Name,
     versions: Annotated[
-        list[str],
-        typer.Argument(
-            help="The version that answers, such as 2; or several with shares: 1=90 2=10.", show_default=False
-        ),
+        list[str], typer.Argument(help="The version that answers, such as 2; or several with shares: 1=90 2=10.")
     ],
     shadow: Annotated[
         list[str] | None,
         typer.Option(
             metavar="VERSION[=PERCENT]",
             help="This version also classifies the images, or a percentage, after the answer; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     address: Triton = None,

@@ -14,7 +14,7 @@ model_app = typer.Typer(
 )
 
 
-Name = Annotated[str, typer.Argument(help="The model's name, as `gateway model list` shows it.", show_default=False)]
+Name = Annotated[str, typer.Argument(help="The model's name, as `gateway model list` shows it.")]
 
 
 def reload(address: str | None, *, load: Iterable[str] = (), unload: Iterable[str] = ()) -> None:

@@ -70,9 +70,7 @@ def pull(
     triton: Annotated[
         str | None,
         typer.Option(
-            metavar="URL",
-            help="HTTP address of the Triton that loads the changes, such as http://127.0.0.1:8000.",
-            show_default=False,
+            metavar="URL", help="HTTP address of the Triton that loads the changes, such as http://127.0.0.1:8000."
         ),
     ] = None,
 ) -> None:

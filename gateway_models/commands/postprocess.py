@@ -19,8 +19,7 @@ def postprocess(
     step: Annotated[
         str,
         typer.Argument(
-            help="A YAML file that declares calibration or own classes, or a Python function, FILE.py:NAME.",
-            show_default=False,
+            help="A YAML file that declares calibration or own classes, or a Python function, FILE.py:NAME."
         ),
     ],
     version: Annotated[
@@ -29,11 +28,7 @@ def postprocess(
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(
-            "--labels",
-            help="For FILE.py: its labels, if they are not the network's.",
-            dir_okay=False,
-        ),
+        typer.Option("--labels", help="For FILE.py: its labels, if they are not the network's.", dir_okay=False),
     ] = None,
     include: Annotated[
         list[Path] | None,
@@ -59,14 +54,7 @@ def postprocess(
     if include and not isinstance(found, FunctionStep):
         raise typer.BadParameter("--include is for FILE.py:NAME")
     entry, number = add_step(
-        found,
-        model_repository,
-        name,
-        version,
-        print_status,
-        labels=labels,
-        include=include or (),
-        trust=trust,
+        found, model_repository, name, version, print_status, labels=labels, include=include or (), trust=trust
     )
     reload(address, load=entry.ensembles)
     added = entry.versions[number]

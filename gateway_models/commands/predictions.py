@@ -21,10 +21,7 @@ predictions_app = typer.Typer(
 )
 
 LogUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--log", metavar="URL", help="Folder or bucket of the log (GATEWAY_LOG_PREDICTIONS).", show_default=False
-    ),
+    str | None, typer.Option("--log", metavar="URL", help="Folder or bucket of the log (GATEWAY_LOG_PREDICTIONS).")
 ]
 
 
@@ -54,7 +51,7 @@ def since(days: float | None) -> datetime | None:
 
 @predictions_app.command("forget")
 def forget(
-    sha256: Annotated[str, typer.Argument(metavar="HASH", help="SHA-256 of the image's file.", show_default=False)],
+    sha256: Annotated[str, typer.Argument(metavar="HASH", help="SHA-256 of the image's file.")],
     log: LogUrl = None,
 ) -> None:
     """Delete an image from the log: file, rows and feedback."""
@@ -69,22 +66,14 @@ def forget(
 
 @predictions_app.command("export")
 def export(
-    folder: Annotated[
-        Path, typer.Argument(help="New folder for the tasks and the images.", file_okay=False, show_default=False)
-    ],
+    folder: Annotated[Path, typer.Argument(help="New folder for the tasks and the images.", file_okay=False)],
     log: LogUrl = None,
-    model: Annotated[str | None, typer.Option("--model", help="Only this model's results.", show_default=False)] = None,
-    days: Annotated[
-        float | None, typer.Option("--days", help="Only the results of the last days.", min=0, show_default=False)
-    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only this model's results.")] = None,
+    days: Annotated[float | None, typer.Option("--days", help="Only the results of the last days.", min=0)] = None,
     most_uncertain: Annotated[
         int | None,
         typer.Option(
-            "--most-uncertain",
-            metavar="N",
-            help="Only the N images whose two best scores differ least.",
-            min=1,
-            show_default=False,
+            "--most-uncertain", metavar="N", help="Only the N images whose two best scores differ least.", min=1
         ),
     ] = None,
     random: Annotated[
@@ -94,16 +83,12 @@ def export(
             metavar="N",
             help="Only N images that were logged at random; their labels give the accuracy.",
             min=1,
-            show_default=False,
         ),
     ] = None,
     image_url: Annotated[
         str | None,
         typer.Option(
-            "--image-url",
-            metavar="URL",
-            help="URL of the log's images, such as s3://bucket/log; none is copied.",
-            show_default=False,
+            "--image-url", metavar="URL", help="URL of the log's images, such as s3://bucket/log; none is copied."
         ),
     ] = None,
 ) -> None:
@@ -122,10 +107,7 @@ def export(
 
 @predictions_app.command("import")
 def import_labels(
-    file: Annotated[
-        Path,
-        typer.Argument(help="Label Studio's JSON export.", show_default=False),
-    ],
+    file: Annotated[Path, typer.Argument(help="Label Studio's JSON export.")],
     url: RunningGateway = DEFAULT_GATEWAY,
     api_key: ApiKey = None,
 ) -> None:

@@ -14,18 +14,14 @@ from gateway_models.repository.spec import Decode
 Images = Annotated[
     list[Path] | None, typer.Argument(help="Images, or folders of them; by default those in docs/examples/.")
 ]
-Version = Annotated[
-    int | None, typer.Option("--version", help="Version to use; by default the one in use.", show_default=False)
-]
+Version = Annotated[int | None, typer.Option("--version", help="Version to use; by default the one in use.")]
 
 
 DecodeAs = Annotated[
-    Decode | None,
-    typer.Option("--decode", help="How to decode large JPEGs; by default as in the model's entry.", show_default=False),
+    Decode | None, typer.Option("--decode", help="How to decode large JPEGs; by default as in the model's entry.")
 ]
 Tolerance = Annotated[
-    float,
-    typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1),
+    float, typer.Option("--tolerance", help="Largest allowed difference of a probability.", min=0, max=1)
 ]
 
 
@@ -68,8 +64,7 @@ def verify(
 def evaluate(
     name: Name,
     data: Annotated[
-        Path | None,
-        typer.Argument(help="A folder with a folder for each class, or a CSV of path,label.", show_default=False),
+        Path | None, typer.Argument(help="A folder with a folder for each class, or a CSV of path,label.")
     ] = None,
     plot: Annotated[
         Path | None,
@@ -82,15 +77,10 @@ def evaluate(
     log: Annotated[
         str | None,
         typer.Option(
-            "--log",
-            metavar="URL",
-            help="Instead of DATA: logged results with feedback, by day, version and class.",
-            show_default=False,
+            "--log", metavar="URL", help="Instead of DATA: logged results with feedback, by day, version and class."
         ),
     ] = None,
-    days: Annotated[
-        float | None, typer.Option("--days", help="For --log: only the last days.", min=0, show_default=False)
-    ] = None,
+    days: Annotated[float | None, typer.Option("--days", help="For --log: only the last days.", min=0)] = None,
 ) -> None:
     """Measure how often the served model is right: top-1, top-5, each class, a confusion matrix.
 

@@ -23,12 +23,7 @@ def up(
     workers: Workers = None,
     model_repository: Repository = DEFAULT_MODEL_REPOSITORY,
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            help="Default model of requests (GATEWAY_MODEL): SOURCE, or the only one.",
-            show_default=False,
-        ),
+        str | None, typer.Option("--model", help="Default model of requests (GATEWAY_MODEL): SOURCE, or the only one.")
     ] = None,
     triton_port: Annotated[
         int,

@@ -15,14 +15,14 @@ app = typer.Typer(help="API keys; without any, the API is open to everyone.", no
 
 @app.command("add")
 def key_add(
-    name: Annotated[str, typer.Argument(help="Name of the key's holder, for log and metrics.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the key's holder, for log and metrics.")],
     quota: Annotated[
         list[str] | None,
         typer.Argument(help="Its quota, such as rate=100/s share=0.5 priority=bulk models=a,b routes=/predict."),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option(help="File of the keys' hashes (GATEWAY_API_KEYS_FILE).", dir_okay=False, show_default=False),
+        typer.Option(help="File of the keys' hashes (GATEWAY_API_KEYS_FILE).", dir_okay=False),
     ] = None,
 ) -> None:
     """Create a key and print it; the file keeps only its hash. Running gateways accept it at once.
