@@ -21,7 +21,7 @@ from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidPara
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Predictions, Result
-from gateway.inference.tools import Scope as TaskScope
+from gateway.inference.tools import Tasks
 from gateway.ingest.upload import Uploads
 from gateway.limits.pools import NEVER_EVICTED, PoolLease
 from gateway.timing import TimeSlice
@@ -172,7 +172,7 @@ class ResultLines(Response):
         del self.headers["content-length"]
         started = False
         try:
-            async with TaskScope() as tasks:
+            async with Tasks() as tasks:
                 tasks.start(self._classify())
                 while (line := await self._lines.get()) is not None:
                     if isinstance(line, Exception):

@@ -25,9 +25,9 @@ from gateway.ingest.upload import (
     BodyReader,
     Form,
     Hold,
-    Limits,
     Parameter,
     Upload,
+    UploadLimits,
     UploadReference,
     Uploads,
     UploadsOrUrls,
@@ -225,7 +225,7 @@ class Body(PoolClient):
 U = TypeVar("U", bound=Upload | UploadReference)
 
 
-async def read_raw(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold = uncounted) -> Uploads:
+async def read_raw(chunks: AsyncIterable[bytes], limits: UploadLimits, hold: Hold = uncounted) -> Uploads:
     """Yield one raw image; raises FileTooLarge beyond `max_file_bytes`, as the error of the whole request."""
     body = bytearray()
     async for chunk in chunks:

@@ -7,7 +7,7 @@ from gateway.decoder.headers import read_header
 from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, needs_decoding
 from gateway.ingest.resizing import Resize
-from gateway.ingest.upload import Limits, Upload
+from gateway.ingest.upload import Upload, UploadLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ def prepare(upload: Upload, policy: DecodePolicy, resize: Resize | None = None) 
     return Image(payload, info.width, info.height)
 
 
-def whole_header(data: bytes, found: Header | ImageFormat, limits: Limits) -> Header:
+def whole_header(data: bytes, found: Header | ImageFormat, limits: UploadLimits) -> Header:
     """The header of a file that was inspected, held to the limits; raises ImageError."""
     if isinstance(found, Header):
         return found

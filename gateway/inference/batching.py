@@ -24,7 +24,7 @@ from gateway.errors import (
     RequestError,
 )
 from gateway.inference.backend import Backend, CallLimits
-from gateway.inference.request import ALONE, BatchGroup, Image, Request, SharedCall
+from gateway.inference.request import ALONE, BatchGroup, Image, InferenceRequest, SharedCall
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Predictions, Row
 from gateway.inference.tools import BatchLimits, Tools
@@ -41,7 +41,7 @@ class ModelQueue:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.waiting: dict[Request, None] = {}
+        self.waiting: dict[InferenceRequest, None] = {}
         """Requests with waiting images, in the order of their turns."""
         self.calls = 0
         self.counted = 0
@@ -76,7 +76,7 @@ class ModelQueue:
         self.costly -= call.costly
         call.counted = call.costly = False
 
-    def most_images(self, request: Request, group: BatchGroup, backend: Backend, most: BatchLimits) -> int:
+    def most_images(self, request: InferenceRequest, group: BatchGroup, backend: Backend, most: BatchLimits) -> int:
         """How many images a call may have that begins with a group of a request; 0 if none may leave now."""
         if request.calls >= most.max_calls:
             return 0
@@ -101,7 +101,7 @@ class ModelQueue:
                     return self._take(request, group, max_images, most)
         return []
 
-    def _take(self, first: Request, group: BatchGroup, max_images: int, most: BatchLimits) -> list[Image]:
+    def _take(self, first: InferenceRequest, group: BatchGroup, max_images: int, most: BatchLimits) -> list[Image]:
         """Take images of one group, round-robin by request from `first` on, until the call is full."""
         turns = deque((first,))
         if len(self.waiting) > 1 and max_images > 1:
@@ -188,7 +188,7 @@ class Batcher:
             del self._models[model.name]  # clients can request arbitrary names
 
     def _send(self, model: ModelQueue, images: list[Image]) -> None:
-        requests: dict[Request, None] = {}
+        requests: dict[InferenceRequest, None] = {}
         payloads, signatures, deadline = [], [], images[0].deadline
         for image in images:
             requests[image.request] = None
@@ -232,13 +232,13 @@ class Batcher:
         metrics.BATCH_IMAGES.observe(len(images))
         call.began = time.perf_counter()
         call.task = task = asyncio.get_running_loop().create_task(self._backend.infer(call), context=context)
-        self._uncancelled.tasks.add(task)
+        self._uncancelled.running.add(task)
         task.add_done_callback(partial(self._ended, model, call))
 
     def _ended(self, model: ModelQueue, call: SharedCall, task: "asyncio.Task[Sequence[Row]]") -> None:
         """Send the next call, and report the results of the ended one."""
         metrics.CALL_SECONDS.observe(time.perf_counter() - call.began)
-        self._uncancelled.tasks.discard(task)
+        self._uncancelled.running.discard(task)
         call.task = None  # the traceback of a cancelled task refers to the call
         model.calls -= 1
         model.uncount(call)
@@ -263,7 +263,7 @@ class Batcher:
 
     def _report_rows(self, call: SharedCall, rows: Sequence[Row]) -> None:
         observed, best_classes = self._observers, self._best_classes
-        answered: dict[Request, list[tuple[Image, Row]]] = {}
+        answered: dict[InferenceRequest, list[tuple[Image, Row]]] = {}
         for image, row in zip(call.queued, rows, strict=True):
             if image.call is not call:
                 continue
@@ -279,7 +279,7 @@ class Batcher:
             for call_done in observed:
                 call_done(request.spec, images)
 
-    def _report_error(self, request: Request, images: list[Image], error: BaseException) -> None:
+    def _report_error(self, request: InferenceRequest, images: list[Image], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""
         spec = request.spec
         # A version with a share is the operator's choice: if no Triton serves it, the client is not at fault.

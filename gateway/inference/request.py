@@ -28,7 +28,7 @@ from gateway.errors import (
 from gateway.inference.backend import Call
 from gateway.inference.request_spec import Report, RequestSpec, Stage
 from gateway.inference.result import Result, Row
-from gateway.inference.tools import Scope, Tools
+from gateway.inference.tools import Tasks, Tools
 from gateway.ingest.image_formats import Header, Size
 from gateway.ingest.upload import Upload, Uploads
 from gateway.limits.account import Account
@@ -126,7 +126,7 @@ class Image:
     permit: Permit
     group: BatchGroup
 
-    def __init__(self, request: "Request", upload: Upload) -> None:
+    def __init__(self, request: "InferenceRequest", upload: Upload) -> None:
         self.request = request
         self.upload = upload
         self.deadline = Deadline.after(request.spec.timeout_seconds)
@@ -238,7 +238,7 @@ class SharedCall(Call):
     """A call in flight, of images of one request or several."""
 
     queued: "list[Image]"
-    requests: "Collection[Request]"
+    requests: "Collection[InferenceRequest]"
     """The requests of its images."""
     counted: bool
     """Whether it counts among the calls that keep the Triton servers busy."""
@@ -252,7 +252,7 @@ class SharedCall(Call):
         return [image for image in self.queued if image.call is self]
 
 
-class Request:
+class InferenceRequest:
     """Reads the uploads of one request, takes each through the steps, and gives each result to `take`.
 
     `run` works in its caller's task and interrupts the task's waits as asyncio.timeout does, by a cancellation that it
@@ -307,7 +307,7 @@ class Request:
         self._failure: Exception | None = None
         self._task: asyncio.Task[object] | None = None
         """The task of `run`, while it may be interrupted."""
-        self._scope: Scope | None = None
+        self._tasks: Tasks | None = None
 
     async def run(self, uploads: Uploads, disconnected: DisconnectWatcher | None) -> None:
         """Read all uploads, and return when each has its result.
@@ -336,8 +336,8 @@ class Request:
                 task.uncancel()
             if watch is not None:
                 watch.cancel()
-            if self._scope is not None:
-                await self._scope.close()
+            if self._tasks is not None:
+                await self._tasks.close()
         if self._failure is not None:
             try:
                 raise self._failure
@@ -346,9 +346,9 @@ class Request:
 
     def spawn(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Do some of the request's work in another task; an exception ends the request."""
-        if self._scope is None:
-            self._scope = Scope()
-        self._scope.start(self._guard(work, *arguments))
+        if self._tasks is None:
+            self._tasks = Tasks()
+        self._tasks.start(self._guard(work, *arguments))
 
     async def permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Permit:
         """Wait until the request may have another image in flight, and then for the image's permit.

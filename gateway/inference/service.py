@@ -7,10 +7,10 @@ from typing import TypeVar, cast
 import structlog
 
 from gateway.inference.batching import Batcher
-from gateway.inference.request import DisconnectWatcher, Image, Request, Step, Take, nothing
+from gateway.inference.request import DisconnectWatcher, Image, InferenceRequest, Step, Take, nothing
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Row
-from gateway.inference.tools import Tools
+from gateway.inference.tools import CLOSING_SECONDS, Tools
 from gateway.ingest.upload import Uploads
 from gateway.limits.account import Account
 from gateway.timing import interrupted_after
@@ -154,12 +154,14 @@ class InferenceService:
         finally:
             request.close()
 
-    def request(self, spec: RequestSpec, take: Take = nothing, account: Account | None = None) -> Request:
+    def request(self, spec: RequestSpec, take: Take = nothing, account: Account | None = None) -> InferenceRequest:
         """A request whose uploads are not read yet; the caller closes it."""
         done, keeps_files = self.observers.done, self.observers.keep_files
-        return Request(self.tools, done, self._steps, self._batcher, spec, take, account, keeps_files=keeps_files)
+        return InferenceRequest(
+            self.tools, done, self._steps, self._batcher, spec, take, account, keeps_files=keeps_files
+        )
 
     async def close(self) -> None:
         """End the observers, and wait a limited time for work that cannot be cancelled."""
         await self.observers.close()
-        await self.tools.uncancelled.close()
+        await self.tools.uncancelled.close(CLOSING_SECONDS)

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+CLOSING_SECONDS = 5.0
+"""How long a service waits at its end for work that cannot be cancelled."""
 AGAIN_SECONDS = 0.05
 """A task that has swallowed its cancellation is cancelled once more after this time."""
 
 
-class Scope:
+class Tasks:
     """A group of tasks, none of which outlives it.
 
     asyncio's TaskGroup cancels a task once, and waits forever for one that swallows the cancellation (as
@@ -30,17 +32,11 @@ class Scope:
     """
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.running: set[asyncio.Task[Any]] = set()
+        """A caller that handles the end of a task may add and remove it itself."""
 
     def __len__(self) -> int:
-        return len(self._tasks)
-
-    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """Run a task until the scope ends."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        return task
+        return len(self.running)
 
     async def __aenter__(self) -> Self:
         return self
@@ -48,45 +44,18 @@ class Scope:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Cancel the tasks until all have ended, even if the caller is cancelled meanwhile."""
-        cancelled = False
-        while self._tasks:
-            for task in self._tasks:
-                task.cancel()
-            try:
-                await asyncio.sleep(0)  # most tasks end at once
-                if running := [task for task in self._tasks if not task.done()]:
-                    await asyncio.wait(running, timeout=AGAIN_SECONDS)
-            except asyncio.CancelledError:
-                cancelled = True
-            self._tasks = {task for task in self._tasks if not task.done()}
-        if cancelled:
-            raise asyncio.CancelledError
-
-    def _forget(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
-
-
-CLOSING_SECONDS = 5.0
-"""How long `close` waits for such work."""
-
-
-class Uncancelled:
-    """Owns work that may outlive its request: a call, which may crash the server if it is cancelled, or a thread.
-
-    The caller may stop waiting; the permits stay taken until the work has ended.
-    """
-
-    def __init__(self) -> None:
-        self.tasks: set[asyncio.Task[Any]] = set()
-        """The tasks in progress. A caller that handles the end of a task may add and remove it itself."""
-
-    def __len__(self) -> int:
-        return len(self.tasks)
+    def start(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> "asyncio.Task[T]":
+        """Do `work` in a task of the group, and in a context if one is given."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+        return task
 
     async def run(self, work: Coroutine[Any, Any, T], permits: Collection[Lease] = ()) -> T:
-        """The result of `work`, which keeps its permits to its end, even if this wait for it is cancelled."""
+        """The result of `work` that must not be cancelled: if the caller is cancelled, it goes on until `close`.
+
+        It keeps its permits until it has ended. For a call, which may crash the server if it is cancelled, or a thread.
+        """
         for permit in permits:
             permit.keep()
         task = self.start(work)
@@ -94,35 +63,40 @@ class Uncancelled:
         await asyncio.wait({task})  # unlike await task, its cancellation does not cancel the task
         return task.result()
 
-    def start(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> "asyncio.Task[T]":
-        """A task that does `work`, in a context if one is given, and that its caller need not wait for."""
-        task = asyncio.get_running_loop().create_task(work, context=context)
-        self.tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
     async def idle(self) -> None:
         """Wait until nothing runs."""
-        while self.tasks:
-            await asyncio.wait(self.tasks)
+        while self.running:
+            await asyncio.wait(self.running)
 
-    async def close(self, grace_seconds: float = CLOSING_SECONDS) -> None:
-        """Wait up to `grace_seconds` for running work, and then cancel it."""
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=grace_seconds)
-        for task in self.tasks:
-            task.cancel()
-        await self.idle()
+    async def close(self, grace_seconds: float = 0.0) -> None:
+        """Wait up to `grace_seconds` for the tasks, then cancel them until all have ended.
 
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self.tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks the exception as retrieved: the caller may be gone
+        If the caller is cancelled meanwhile, it is so after that.
+        """
+        cancelled = False
+        try:
+            if grace_seconds and self.running:
+                await asyncio.wait(self.running, timeout=grace_seconds)
+        except asyncio.CancelledError:
+            cancelled = True
+        while running := [task for task in self.running if not task.done()]:
+            for task in running:
+                task.cancel()
+            try:
+                await asyncio.sleep(0)  # most tasks end at once
+                if running := [task for task in running if not task.done()]:
+                    await asyncio.wait(running, timeout=AGAIN_SECONDS)
+            except asyncio.CancelledError:
+                cancelled = True
+        if cancelled:
+            raise asyncio.CancelledError
 
 
-def _settle(permits: tuple[Lease, ...], _: "asyncio.Task[Any]") -> None:
+def _settle(permits: tuple[Lease, ...], task: "asyncio.Task[Any]") -> None:
     for permit in permits:
         permit.settle()
+    if not task.cancelled():
+        task.exception()  # marks it as retrieved: the caller may be gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,5 +117,5 @@ class Tools:
     policy: DecodePolicy
     batches: BatchLimits
     decoders: "Decoders"
-    uncancelled: Uncancelled = field(default_factory=Uncancelled)
+    uncancelled: Tasks = field(default_factory=Tasks)
     """Work that may outlive its request: calls, and work that cannot be cancelled."""

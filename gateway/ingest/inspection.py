@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats import jpeg, png, webp
 from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, Size, accepted_formats, shrunk_bytes
-from gateway.ingest.upload import Limits, Upload
+from gateway.ingest.upload import Upload, UploadLimits
 from gateway.values.variables import DecodeMode, variable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ _OTHERS = {
 }
 
 
-def inspect(data: bytes, limits: Limits) -> Header | ImageFormat:
+def inspect(data: bytes, limits: UploadLimits) -> Header | ImageFormat:
     """The header of a file with its size and ending checked, or the format of a file whose header a decoder reads.
 
     It takes microseconds for any image size. Raises EmptyFile, UnsupportedFormat, InvalidImage,
@@ -98,7 +98,7 @@ def _guess(data: bytes) -> str:
     return "The file is "
 
 
-def check_size(info: Header, limits: Limits) -> None:
+def check_size(info: Header, limits: UploadLimits) -> None:
     """Raise InvalidImage or ImageTooLarge if width and height are not within the limits."""
     width, height = info.width, info.height
     if width < 1 or height < 1:
@@ -126,12 +126,12 @@ class DecodePolicy:
     mode: DecodeMode
     above_pixels: int
     max_side: int
-    limits: Limits
+    limits: UploadLimits
 
     @classmethod
     def from_settings(cls, settings: "Settings") -> "DecodePolicy":
         """The policy of the settings."""
-        return cls(settings.decode, ABOVE_PIXELS, MAX_SIDE, Limits.from_settings(settings))
+        return cls(settings.decode, ABOVE_PIXELS, MAX_SIDE, UploadLimits.from_settings(settings))
 
 
 def examine(upload: Upload, policy: DecodePolicy) -> Header | ImageFormat:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable
 from pydantic_core import from_json
 
 from gateway.errors import ImageError, InvalidBody, InvalidImage, RequestTooLarge
-from gateway.ingest.upload import Hold, Limits, file_too_large, request_too_large
+from gateway.ingest.upload import Hold, UploadLimits, file_too_large, request_too_large
 from gateway.timing import TimeSlice
 from gateway.values.quantities import size
 
@@ -77,7 +77,7 @@ def _check_numbers(value: object) -> None:
             raise JsonError("a number is out of range")
 
 
-async def read_json(chunks: AsyncIterable[bytes], limits: Limits, hold: Hold) -> object:
+async def read_json(chunks: AsyncIterable[bytes], limits: UploadLimits, hold: Hold) -> object:
     """Decode a whole body, whose bytes are counted by `hold`; raises InvalidBody or RequestTooLarge."""
     body = bytearray()
     async for chunk in chunks:
@@ -105,7 +105,7 @@ def short_text(value: object, name: str) -> str:
     return value
 
 
-async def read_base64(text: str, limits: Limits, hold: Hold, left_bytes: int) -> tuple[bytes, ImageError | None]:
+async def read_base64(text: str, limits: UploadLimits, hold: Hold, left_bytes: int) -> tuple[bytes, ImageError | None]:
     """Decode an image in base64 (RFC 4648): its bytes, or b"" and what is wrong with it.
 
     Takes both alphabets, line breaks, missing padding and a leading `data:…;base64,`. Calls `hold` with the bytes of

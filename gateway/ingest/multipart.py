@@ -22,9 +22,9 @@ from multipart import (
 from gateway.errors import HeadersTooLarge, InvalidMultipart, clear_frames
 from gateway.ingest.upload import (
     Hold,
-    Limits,
     Parameter,
     Upload,
+    UploadLimits,
     clean_filename,
     file_too_large,
     request_too_large,
@@ -101,7 +101,7 @@ MAX_PART_HEADERS, MAX_PART_HEADER_BYTES = 32, 16 * 1024
 async def read_multipart(
     chunks: AsyncIterable[bytes],
     content_type: str,
-    limits: Limits,
+    limits: UploadLimits,
     hold: Hold = uncounted,
     announced_bytes: int = 0,
 ) -> AsyncIterator[Upload | Parameter]:
@@ -171,7 +171,7 @@ def _is_complete(parser: _Parser) -> bool:
 class _Form:
     """Turns the chunks of a body into its parts."""
 
-    def __init__(self, boundary: bytes, limits: Limits) -> None:
+    def __init__(self, boundary: bytes, limits: UploadLimits) -> None:
         # Not strict, it joins folded headers, line by line, in quadratic time. Header bytes are decoded by `_begin`.
         self._parser = _Parser(
             boundary,

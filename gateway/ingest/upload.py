@@ -30,7 +30,7 @@ _SEPARATORS = re.compile(r"[/\\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class UploadLimits:
     """The limits of one request and its files; each field is the setting of the same name."""
 
     max_files: int
@@ -39,7 +39,7 @@ class Limits:
     max_image_pixels: int
 
     @classmethod
-    def from_settings(cls, settings: "Settings") -> "Limits":
+    def from_settings(cls, settings: "Settings") -> "UploadLimits":
         """The limits of the settings."""
         return cls(**{each.name: getattr(settings, each.name) for each in fields(cls)})
 
@@ -89,7 +89,7 @@ class BodyReader(ABC):
 
     @abstractmethod
     def read(
-        self, chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold, *, urls: bool
+        self, chunks: AsyncIterable[bytes], limits: UploadLimits, names: Sequence[str], hold: Hold, *, urls: bool
     ) -> AsyncIterator[Upload | UploadReference | Parameter]:
         """Yield the parameters, which are among `names`, then each image as soon as it is complete.
 
@@ -107,7 +107,7 @@ def clean_filename(raw: str) -> str:
     return name.strip()[:MAX_FILENAME_CHARACTERS]
 
 
-def file_too_large(limits: Limits) -> FileTooLarge:
+def file_too_large(limits: UploadLimits) -> FileTooLarge:
     """The error of a file beyond `max_file_bytes`."""
     value = limits.max_file_bytes
     return FileTooLarge(
@@ -115,7 +115,7 @@ def file_too_large(limits: Limits) -> FileTooLarge:
     )
 
 
-def too_many_files(limits: Limits) -> TooManyFiles:
+def too_many_files(limits: UploadLimits) -> TooManyFiles:
     """The error of a request beyond `max_files`."""
     value = limits.max_files
     return TooManyFiles(
@@ -123,7 +123,7 @@ def too_many_files(limits: Limits) -> TooManyFiles:
     )
 
 
-def request_too_large(limits: Limits) -> RequestTooLarge:
+def request_too_large(limits: UploadLimits) -> RequestTooLarge:
     """The error of a body beyond `max_request_bytes`."""
     value = limits.max_request_bytes
     return RequestTooLarge(

@@ -15,7 +15,7 @@ from gateway.inference.backend import Call, CallLimits, ModelLoader
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.service import InferenceService, Observer, Observers
-from gateway.inference.tools import BatchLimits, Tools, Uncancelled
+from gateway.inference.tools import BatchLimits, Tasks, Tools
 from gateway.ingest.decoders.pool import Decoded
 from gateway.ingest.image_formats import Header, ImageFormat, Size
 from gateway.ingest.inspection import DecodePolicy
@@ -258,7 +258,7 @@ class ScriptedService(InferenceService):
             self.start().send(None)
 
     @property
-    def uncancelled(self) -> Uncancelled:
+    def uncancelled(self) -> Tasks:
         return self.tools.uncancelled
 
 

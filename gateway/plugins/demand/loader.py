@@ -24,7 +24,7 @@ from gateway.errors import (
     ModelUnavailable,
     TritonUnreachable,
 )
-from gateway.inference.tools import Uncancelled
+from gateway.inference.tools import CLOSING_SECONDS, Tasks
 from gateway.limits.pools import Bound
 from gateway.metrics import series
 from gateway.plugins.demand import metrics
@@ -88,7 +88,7 @@ class DemandLoader:
         """One for each client with images that wait."""
         self._deciding: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By Triton."""
-        self._owner = Uncancelled()
+        self._owner = Tasks()
         self._tasks: dict[str, asyncio.Task[GatewayError | None]] = {}
         """The load in progress of each model; it returns its error."""
         self._failed: dict[str, tuple[float, GatewayError]] = {}
@@ -98,7 +98,7 @@ class DemandLoader:
 
     async def close(self) -> None:
         """Wait a limited time for the loads in progress."""
-        await self._owner.close()
+        await self._owner.close(CLOSING_SECONDS)
 
     def is_fixed(self, model_name: str) -> bool:
         """Whether a model always stays loaded, so that it is left to recovery."""

@@ -16,7 +16,15 @@ from collections.abc import AsyncIterable, AsyncIterator
 
 from gateway.errors import InvalidBody, InvalidParameter
 from gateway.ingest.json_text import invalid, read_base64, read_json
-from gateway.ingest.upload import Hold, Limits, Upload, file_too_large, request_too_large, too_many_files, uncounted
+from gateway.ingest.upload import (
+    Hold,
+    Upload,
+    UploadLimits,
+    file_too_large,
+    request_too_large,
+    too_many_files,
+    uncounted,
+)
 from gateway.plugins.oip.documents import IMAGE
 from gateway.plugins.oip.members import InferenceRequest, parse_input, parse_request
 
@@ -33,7 +41,7 @@ class InferenceReader:
         self,
         chunks: AsyncIterable[bytes],
         header_bytes: int | None,
-        limits: Limits,
+        limits: UploadLimits,
         hold: Hold = uncounted,
     ) -> None:
         self._body = _Body(chunks, limits)
@@ -130,7 +138,7 @@ def _texts(given: dict[str, object] | None) -> list[str]:
 class _Body:
     """Reads a body in parts; only the current chunk is in memory."""
 
-    def __init__(self, chunks: AsyncIterable[bytes], limits: Limits) -> None:
+    def __init__(self, chunks: AsyncIterable[bytes], limits: UploadLimits) -> None:
         self._chunks = aiter(chunks)
         self._limits = limits
         self._received = 0

@@ -17,7 +17,7 @@ from gateway.inference.request import Image
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Predictions, Row
 from gateway.inference.service import Observer, Observers, ShadowClass
-from gateway.inference.tools import Scope, Tools
+from gateway.inference.tools import Tasks, Tools
 from gateway.limits.admission import Admission
 from gateway.limits.pools import Bound, Lease
 from gateway.plugins.rollouts import metrics
@@ -42,7 +42,7 @@ class Shadows(Observer):
 
     def __init__(self, *, chance: Callable[[], float] = random.random) -> None:
         self._chance = chance
-        self._scope = Scope()
+        self._tasks = Tasks()
         self._failing: set[tuple[str, str]] = set()
         """Models and versions whose last call failed."""
 
@@ -54,7 +54,7 @@ class Shadows(Observer):
         self.spare = SpareCapacity(tools.admission)
 
     def __len__(self) -> int:
-        return len(self._scope)
+        return len(self._tasks)
 
     def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
         """Start calls to the shadow versions of a model, by their shares, for images with their rows.
@@ -83,12 +83,12 @@ class Shadows(Observer):
             if lease is None:
                 continue
             # In its own context: the request, with its trace and log fields, may end first.
-            task = Context().run(self._scope.start, self._run(spec, version, chosen, lease))
+            task = Context().run(self._tasks.start, self._run(spec, version, chosen, lease))
             task.add_done_callback(partial(_release, lease))
 
     async def close(self) -> None:
-        """Cancel running calls; calls that must not be cancelled are left to Uncancelled."""
-        await self._scope.close()
+        """Cancel running calls; calls that must not be cancelled are left to the service."""
+        await self._tasks.close()
 
     async def _run(self, spec: RequestSpec, version: str, images: Sequence[tuple[Image, Row]], lease: Lease) -> None:
         key = (spec.model_name, version)

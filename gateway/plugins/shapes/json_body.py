@@ -15,9 +15,9 @@ from gateway.ingest.json_text import invalid, read_base64, read_json, short_text
 from gateway.ingest.upload import (
     BodyReader,
     Hold,
-    Limits,
     Parameter,
     Upload,
+    UploadLimits,
     UploadReference,
     clean_filename,
     too_many_files,
@@ -57,7 +57,7 @@ class JsonBody(BodyReader):
     """Reads JSON as a whole, and decodes one image after the other."""
 
     async def read(
-        self, chunks: AsyncIterable[bytes], limits: Limits, names: Sequence[str], hold: Hold, *, urls: bool
+        self, chunks: AsyncIterable[bytes], limits: UploadLimits, names: Sequence[str], hold: Hold, *, urls: bool
     ) -> AsyncIterator[Upload | UploadReference | Parameter]:
         """See BodyReader. Bad base64 and an image beyond `max_file_bytes` are that image's error.
 

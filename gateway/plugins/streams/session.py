@@ -14,7 +14,7 @@ from gateway.inference.backend import FrameSequence, SequenceScores
 from gateway.inference.request_spec import RequestSpec, RequestStats
 from gateway.inference.result import Result, Row, Selection
 from gateway.inference.service import InferenceService
-from gateway.inference.tools import Scope
+from gateway.inference.tools import Tasks
 from gateway.ingest import json_text
 from gateway.ingest.json_text import JsonError
 from gateway.ingest.upload import Upload
@@ -98,7 +98,7 @@ class StreamSession(WaitingClient):
         self._account = StreamAccount(limits.request_cpu_seconds, limits.cpu_seconds, client=spec.caller)
         self.stats = StreamStats()
         self._loop = asyncio.get_running_loop()
-        self._scope = Scope()
+        self._tasks = Tasks()
         self._waiting: deque[StreamFrame] = deque()
         self._pending_bytes = 0
         """Bytes of frames that no longer wait but are not admitted, or that wait to be queued."""
@@ -147,7 +147,7 @@ class StreamSession(WaitingClient):
         `send`. In each case the sequence in Triton is ended, and all tasks of the stream are finished.
         """
         try:
-            async with self._scope:
+            async with self._tasks:
                 self._start(self._read, receive)
                 self._start(self._work)
                 self._start(self._send_results, send)
@@ -174,7 +174,7 @@ class StreamSession(WaitingClient):
             except Exception as failure:  # raised again by `serve`
                 self._fail(failure)
 
-        self._scope.start(guarded())
+        self._tasks.start(guarded())
 
     def _fail(self, failure: Exception) -> None:
         self._failure = self._failure or failure

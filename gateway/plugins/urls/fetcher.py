@@ -15,10 +15,10 @@ import httpcore2
 
 from gateway import __version__
 from gateway.errors import ImageError, Overloaded, UnsupportedFormat, UploadTimeout
-from gateway.inference.tools import Scope
+from gateway.inference.tools import Tasks
 from gateway.ingest.upload import (
-    Limits,
     Upload,
+    UploadLimits,
     UploadReference,
     Uploads,
     UploadsOrUrls,
@@ -68,7 +68,7 @@ class UrlFetcher:
         urls = UrlSettings.of(settings)
         self._allowed = tuple(map(read_prefix, urls.fetch_urls))
         self._rule = AddressRule(urls.fetch_networks)
-        self._limits = Limits.from_settings(settings)
+        self._limits = UploadLimits.from_settings(settings)
         self._uploads = uploads
         self._slots = RoundRobin(Bound("max_fetches", MAX_FETCHES, metrics.FETCHES, metrics.FETCHES_LIMIT))
         self._client_slots: WeakValueDictionary[str, RoundRobin] = WeakValueDictionary()
@@ -90,18 +90,18 @@ class UrlFetcher:
         left_seconds = self._settings.upload_timeout_seconds
         with ExitStack() as leases:
             request = _Request(leases, key_bound, self._limits.max_request_bytes, client, self._slots_of(client))
-            # The scope ends first: its tasks read `images`, and hold the leases.
-            async with aclosing(images), Scope() as scope:
+            # The tasks end first: they read `images`, and hold the leases.
+            async with aclosing(images), Tasks() as tasks:
                 while fetches or not ended:
                     if reading is None and not ended and len(fetches) < FETCHES_PER_REQUEST:
-                        reading = scope.start(_next(images))
+                        reading = tasks.start(_next(images))
                         reading.add_done_callback(_retrieve)
-                    tasks: set[asyncio.Task[Any]] = {*fetches}
+                    waiting: set[asyncio.Task[Any]] = {*fetches}
                     if reading is not None:
-                        tasks.add(reading)
+                        waiting.add(reading)
                     began = time.monotonic()
                     done, _ = await asyncio.wait(
-                        tasks, timeout=max(left_seconds, 0), return_when=asyncio.FIRST_COMPLETED
+                        waiting, timeout=max(left_seconds, 0), return_when=asyncio.FIRST_COMPLETED
                     )
                     left_seconds -= time.monotonic() - began
                     if not done:
@@ -123,7 +123,7 @@ class UrlFetcher:
                         elif isinstance(image, Upload):
                             yield image  # the body is read on once this one has its permit
                         else:
-                            fetch = scope.start(self._fetch(image, request))
+                            fetch = tasks.start(self._fetch(image, request))
                             fetch.add_done_callback(_retrieve)
                             fetches.add(fetch)
 
@@ -237,7 +237,7 @@ class UrlFetcher:
 class Download(PoolClient):
     """One download, a client of the upload buffer: when that is full, the slowest one may be evicted."""
 
-    def __init__(self, limits: Limits, min_bytes_per_second: float, uploads: Pool, request: "_Request") -> None:
+    def __init__(self, limits: UploadLimits, min_bytes_per_second: float, uploads: Pool, request: "_Request") -> None:
         self._limits = limits
         self.request = request
         self.pace: Pace = Pace(min_bytes_per_second=min_bytes_per_second, grace_seconds=0, now=time.monotonic)

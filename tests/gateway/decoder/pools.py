@@ -8,7 +8,7 @@ from gateway.decoder.in_process import whole_header
 from gateway.ingest.decoders.pool import Decoders
 from gateway.ingest.image_formats import DecodeLimits, Header
 from gateway.ingest.inspection import inspect
-from gateway.ingest.upload import Limits
+from gateway.ingest.upload import UploadLimits
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import encode, photograph
 
@@ -26,7 +26,7 @@ def cat() -> bytes:
     return encode(photograph(), "PNG")
 
 
-def inspect_whole(data: bytes, limits: Limits) -> Header:
+def inspect_whole(data: bytes, limits: UploadLimits) -> Header:
     """The header of any accepted file, held to the limits; raises ImageError."""
     return whole_header(data, inspect(data, limits), limits)
 

@@ -1,4 +1,4 @@
-"""A request: its scope, its statistics, its backpressure and its cost."""
+"""A request: its tasks, its statistics, its backpressure and its cost."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from gateway.api.answers import MAX_UNREAD_BYTES, Native, ResultLines
 from gateway.errors import EmptyFile
 from gateway.inference.request_spec import Stage
 from gateway.inference.result import Prediction, Predictions, Row
-from gateway.inference.tools import AGAIN_SECONDS, Scope
+from gateway.inference.tools import AGAIN_SECONDS, Tasks
 from tests.doubles.backend import PNG
 from tests.doubles.clock import Clock
 from tests.doubles.scripted import Scripted, body_of, query, start
@@ -82,16 +82,16 @@ async def stubborn(swallows: int, ended: list[str]) -> None:
             swallows -= 1
 
 
-async def in_scope(*works) -> None:
-    async with Scope() as scope:
+async def in_group(*works) -> None:
+    async with Tasks() as tasks:
         for work in works:
-            scope.start(work)
+            tasks.start(work)
         await asyncio.sleep(0)
 
 
 def test_task_that_swallows_its_cancellation_is_cancelled_again(loop):
     ended: list[str] = []
-    task = start(loop, in_scope(stubborn(3, ended), stubborn(0, ended)))
+    task = start(loop, in_group(stubborn(3, ended), stubborn(0, ended)))
     for _ in range(3):
         loop.settle()
         assert not task.done()

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gateway.ingest.inspection import DecodePolicy
-from gateway.ingest.upload import Limits
+from gateway.ingest.upload import UploadLimits
 from gateway.settings import DecodeMode
 from tests.settings import Settings
 
 T = TypeVar("T")
 
-LIMITS = Limits.from_settings(Settings(_env_file=None))
+LIMITS = UploadLimits.from_settings(Settings(_env_file=None))
 AUTO, ALWAYS, NEVER = (DecodePolicy(mode, above_pixels=4_000_000, max_side=1_024, limits=LIMITS) for mode in DecodeMode)
 BOUNDARY = "----a boundary of 1 to 70"
 CONTENT_TYPE = f'multipart/form-data; boundary="{BOUNDARY}"'
 
 
-def limits(**changed: int) -> Limits:
+def limits(**changed: int) -> UploadLimits:
     """The default limits, with some changed."""
     return replace(LIMITS, **changed)
 
