@@ -46,7 +46,6 @@ FAULTS = (
             "Triton": ("bin/tritonserver",),
             "the API's workers": ("-m gateway.worker",),
             "the decoders": ("-m gateway.decoder",),
-            "the watcher": ("reaper.py",),
         }.items()
         for number in (signal.SIGKILL, signal.SIGTERM)
     ),

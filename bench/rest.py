@@ -29,7 +29,7 @@ def name_of(process: psutil.Process) -> str:
         "gateway_local.supervise": "supervisor",
         "gateway.worker": "worker",
         "gateway.decoder": "decoder",
-        "reaper.py": "reaper",
+        "/bin/sh": "reaper",
         "/bin/tritonserver": "Triton",
         "/preprocessor/": "preprocessors",
         "python_backend_stub": "networks",

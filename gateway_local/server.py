@@ -3,20 +3,23 @@
 import contextlib
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
 from gateway.machine.capacity import Plan, plan
+from gateway.machine.child_environment import child_environment
 from gateway.machine.cores import usable_cores
 from gateway_client.files import is_hidden
 from gateway_local import sizing
 from gateway_local.bytecode import compile_models
-from gateway_local.children import Child, Waited, get, is_ok, wait_ready
+from gateway_local.children import POLL_SECONDS, Waited, get, is_ok, wait_ready
 from gateway_local.hosts import authority, reachable
 from gateway_local.runtime.base import TritonRuntime, TritonRuntimeError
 from gateway_local.server_log import error_lines
@@ -33,6 +36,15 @@ SHM_BYTES = 16 * MIB
 SHM_GROWTH_BYTES = 16 * MIB
 
 EXIT_TIMEOUT_SECONDS = 5
+GRACE_SECONDS = EXIT_TIMEOUT_SECONDS + 5.0
+"""Time that requests in flight have to finish when Triton is stopped."""
+GROUP_TIMEOUT_SECONDS = 10.0
+LAST_RESPONSES_SECONDS = 0.3
+"""Pause before a finished Triton is killed: its results are still on their way to the clients."""
+REAPER = ("/bin/sh", "-c", """trap '' INT TERM HUP; read _; kill -s KILL -- "-$1" """, "reaper")
+"""Kills the process group whose number follows when its standard input ends, which is when this process dies. The
+signal on a parent's death (PR_SET_PDEATHSIG) reaches Triton, but not its children: a stub that waits for a lock held by
+a killed Triton would wait for ever."""
 FINISHED = "Found 0 live models"
 """Triton logs this line during its exit when all models are unloaded, each after its last inference. Its line "Found 0
 model versions that have in-flight inferences" comes while models are still computing."""
@@ -61,8 +73,8 @@ def missing_code(repository: Path) -> list[Path]:
     return missing
 
 
-class EmbeddedTriton(Child):
-    """A Triton server that belongs to this process and dies with it.
+class EmbeddedTriton:
+    """A Triton server that belongs to this process and dies with it, in a process group that Ctrl-C does not reach.
 
     Every port may be 0: a free one is then taken. `cache_bytes` is the size of the response cache, 0 for none.
     `load_models` are loaded with the models that they need; `environment` is added to Triton's. `sizes` has the
@@ -72,7 +84,6 @@ class EmbeddedTriton(Child):
     """
 
     name = "Triton"
-    grace_seconds = EXIT_TIMEOUT_SECONDS + 5.0
 
     def __init__(
         self,
@@ -90,7 +101,9 @@ class EmbeddedTriton(Child):
         environment: Mapping[str, str] | None = None,
         sizes: Plan | None = None,
     ) -> None:
-        super().__init__()
+        self._process: subprocess.Popen[str] | None = None
+        self._reaper: subprocess.Popen[bytes] | None = None
+        """Runs while the process group may have processes."""
         self.runtime = runtime
         self.model_repository = model_repository.resolve()
         sizes = sizes or plan(usable_cores(), 0)
@@ -108,6 +121,20 @@ class EmbeddedTriton(Child):
         self._lines: deque[str] = deque(maxlen=KEPT_LOG_LINES)
         self._was_ready = False
         self._finished = threading.Event()
+
+    @property
+    def alive(self) -> bool:
+        """Whether Triton's own process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """The id of Triton's own process, and of its session, also after it has ended; None before the first start."""
+        return self._process.pid if self._process else None
+
+    def poll(self) -> int | None:
+        """The exit code of a process that has ended, negative for a signal; None while it runs or before a start."""
+        return self._process.poll() if self._process else None
 
     @property
     def url(self) -> str:
@@ -152,9 +179,21 @@ class EmbeddedTriton(Child):
         self._finished.clear()
         command = [str(self.runtime.tritonserver), *self._arguments()]
         try:
-            self._run(command, {**self.runtime.environment(), **self._environment}, stdout=subprocess.PIPE)
+            self._process = subprocess.Popen(
+                command,
+                env={**self.runtime.environment(), **self._environment},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
         except OSError as exc:
             raise TritonRuntimeError(f"cannot start {self.runtime.tritonserver}: {exc}") from exc
+        self._reaper = subprocess.Popen(
+            [*REAPER, str(self._process.pid)], env=child_environment(), stdin=subprocess.PIPE, start_new_session=True
+        )
         self._log_thread = threading.Thread(
             target=self._read_log, args=(self._process,), name="triton-log", daemon=True
         )
@@ -197,10 +236,6 @@ class EmbeddedTriton(Child):
             return False
         return False
 
-    def has_finished(self) -> bool:
-        """See Child; the remaining work takes seconds."""
-        return self._finished.is_set()
-
     def _is_ok(self, path: str) -> bool:
         return is_ok(reachable(self.host), self.http_port, path, timeout_seconds=RESPONSE_TIMEOUT_SECONDS)
 
@@ -214,11 +249,34 @@ class EmbeddedTriton(Child):
                 raise self._failed(f"Triton was not ready after {timeout_seconds:g} s")
         self._was_ready = True
 
-    def _clean_up(self) -> None:
+    def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Stop Triton: requests in flight may finish within the grace period, then the process group is killed.
+
+        Returns when all of its processes have ended. Stopping a stopped Triton does nothing.
+        """
+        if self._process is None or self._reaper is None:
+            return
+        if grace_seconds and self.alive:
+            deadline = time.monotonic() + grace_seconds
+            self._process.terminate()
+            while self.alive and not self._finished.is_set() and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+            if self.alive and self._finished.is_set():
+                time.sleep(LAST_RESPONSES_SECONDS)
+        _kill_group(self._process)
+        self._reaper.kill()
+        self._reaper.communicate()
+        self._reaper = None
         self._join_log()
         for region in SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
             region.unlink(missing_ok=True)
         self._sized.remove()
+
+    def kill(self) -> None:
+        """Kill all processes, also while `stop` waits; for signal handlers."""
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def __enter__(self) -> "EmbeddedTriton":
         self.start()
@@ -294,3 +352,27 @@ class EmbeddedTriton(Child):
         if not reasons:
             return StartFailed(f"{text}. Its log is empty.")
         return StartFailed(f"{text}. Its log:", *(f"  {reason}" for reason in reasons))
+
+
+def _kill_group(process: "subprocess.Popen[str]") -> None:
+    """Kill a process group by its leader, which may have ended already; returns when the group has ended.
+
+    Call this once for each leader: afterwards the group's number may be reused.
+    """
+    deadline = time.monotonic() + GROUP_TIMEOUT_SECONDS
+    with contextlib.suppress(ProcessLookupError):  # the group has ended
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, signal.SIGKILL)
+            # The leader first, by its own Popen, which must not miss the exit code.
+            if process.poll() is not None:
+                _reap(process.pid)
+            time.sleep(POLL_SECONDS)
+    process.wait()
+
+
+def _reap(group: int) -> None:
+    # In a container this process may be process 1, which inherits the leader's orphans; a zombie stays in its group
+    # until its parent waits for it.
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass

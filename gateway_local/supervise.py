@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO, cast
@@ -21,22 +21,27 @@ from gateway.log_stream import LogStream
 from gateway.machine.memory import killed_for_memory
 from gateway.machine.service_record import ServiceRecord
 from gateway.server.supervisor import replanned
-from gateway.server.workers import Plan, Reloads, hung_up
+from gateway.server.workers import MAX_DEATHS, Plan, Restarts, Workers, hung_up
 from gateway_client.visible import visible
-from gateway_local.api_process import ApiProcess
-from gateway_local.children import Child
+from gateway_local.children import ApiFailed, wait_for_api
 from gateway_local.display import Display, Say
-from gateway_local.groups import REAPER
 from gateway_local.hosts import authority
 from gateway_local.server import EmbeddedTriton, StartFailed
 from gateway_local.server_log import concerns_a_gpu_alone
-from gateway_local.supervisor import Readiness, Supervisor
 from gateway_local.table import Api, Table
 
 POLL_SECONDS = 0.5
+ANSWER_SECONDS = 2.0
+"""Time between two questions whether Triton answers."""
+HANGS_AFTER = 3
+"""Consecutive questions without an answer; each waits for 2 s, so a hang is found within about ten seconds."""
 CHECK_SECONDS, REPORT_SECONDS = 5.0, 60.0
 """Time between two checks of files and of processes killed by the kernel, and between two reports of these."""
 IF_LATE = "If it was still loading models, give it longer with GATEWAY_TRITON_START_TIMEOUT_SECONDS"
+
+
+class GivenUp(UserError):
+    """Triton keeps dying; the message says how it ended."""
 
 
 def main() -> None:
@@ -59,14 +64,14 @@ def run(table: Table) -> None:
     SIGHUP replaces the API's workers; a second signal to stop kills everything. Raises TritonRuntimeError,
     ApiFailed or GivenUp.
     """
-    display = table.shown.display()
+    display = Display(**table.shown)
 
     def log(line: str) -> None:
         if not (table.hides_gpu_errors and concerns_a_gpu_alone(line)):
             display.log(line)
 
     triton = EmbeddedTriton(**table.triton, on_log=log)
-    children: list[Child | ApiProcess] = [triton]
+    children: list[EmbeddedTriton | Workers] = [triton]
     if table.api is None:
         with _stopping(children, display):
             _start(triton, table, display, lambda: None)
@@ -76,40 +81,44 @@ def run(table: Table) -> None:
 
 
 def _run_with_api(
-    table: Table, given: Api, triton: EmbeddedTriton, children: "list[Child | ApiProcess]", display: Display
+    table: Table, given: Api, triton: EmbeddedTriton, children: list[EmbeddedTriton | Workers], display: Display
 ) -> None:
     say = display.say
     host, port = given.plan.address
-    api = ApiProcess(socket.socket(fileno=given.listener), given.model, say=say)
     record = ServiceRecord(port, command="up", host=host, ready=False, **given.record)
+
+    def report(event: str, text: str, fields: Mapping[str, object]) -> None:
+        say(text)
+        record.follow(event, fields)
+
+    workers = Workers(socket.socket(fileno=given.listener), report)
 
     def plan(values: Plan) -> Plan:
         return values._replace(variables={**values.variables, "GATEWAY_TRITON_URL": triton.url})
 
     def start_api() -> None:
         # Concurrently with Triton, whose address is known once its process runs.
-        children.append(api)
-        api.start(plan(given.plan), given.process)
+        children.append(workers)
+        workers.start(plan(given.plan), [given.process])
 
     with _recorded(record), _stopping(children, display):
         _start(triton, table, display, start_api)
         with display.waiting("starting the API"):
-            api.wait_ready()
+            wait_for_api(workers)
         record.update(ready=True, triton=triton.url)
         say(f"ready after {time.monotonic() - table.began:.1f} s: open http://{authority(host, port)}/ or try")
         for line in given.ready:
             say(line)
         say("Ctrl-C stops everything")
-        reloads = api.reloads(lambda: plan(replanned(given.replan)), record.reloaded)
         terminal = sys.stderr.isatty()
 
         def hang_up(number: int, frame: FrameType | None) -> None:
             if hung_up(terminal):
                 _interrupt(number, frame)
-            reloads.ask()
+            workers.reload(lambda: plan(replanned(given.replan)))
 
         signal.signal(signal.SIGHUP, hang_up)
-        _keep_running(triton, table, say, api, Readiness(api.readiness, say), reloads)
+        _keep_running(triton, table, say, workers)
 
 
 def _start(triton: EmbeddedTriton, table: Table, display: Display, meanwhile: Callable[[], None]) -> None:
@@ -121,7 +130,7 @@ def _start(triton: EmbeddedTriton, table: Table, display: Display, meanwhile: Ca
 
 
 @contextmanager
-def _stopping(children: "Sequence[Child | ApiProcess]", display: Display) -> Iterator[None]:
+def _stopping(children: list[EmbeddedTriton | Workers], display: Display) -> Iterator[None]:
     """Stop the children, the last one first, when the block ends, by a signal or an error."""
     # SIGINT too: a shell starts background jobs with SIGINT ignored, and Python would keep ignoring it.
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -154,18 +163,91 @@ def _recorded(record: ServiceRecord) -> Iterator[None]:
         record.remove()
 
 
-def _keep_running(triton: EmbeddedTriton, table: Table, say: Say, *checks: "ApiProcess | Readiness | Reloads") -> None:
-    """Apply the checks until one raises GivenUp, or a signal interrupts."""
-    supervisor = Supervisor(triton, say, start_timeout_seconds=table.start_timeout_seconds)
+def _keep_running(triton: EmbeddedTriton, table: Table, say: Say, workers: Workers | None = None) -> None:
+    """Restart what dies or hangs, until a signal interrupts; raises GivenUp or ApiFailed if it keeps dying."""
+    restarter = TritonRestarter(triton, say, start_timeout_seconds=table.start_timeout_seconds)
     memory, sizes_at = KillReports(say), 0.0
     while True:
-        for each in (supervisor, *checks, memory):
-            each.check()
-        REAPER.check()
+        restarter.check()
+        memory.check()
+        if workers is not None:
+            workers.check()
+            if workers.failure is not None:
+                raise ApiFailed(f"the API ended with code {workers.failure} several times; its log may say why")
         if time.monotonic() >= sizes_at:  # the repository may be on a slow network disk
             triton.update_sizes()
             sizes_at = time.monotonic() + CHECK_SECONDS
         time.sleep(POLL_SECONDS)
+
+
+class TritonRestarter:
+    """Restarts a Triton that died or hangs; call `check` periodically, it never waits for long.
+
+    The API detects and recovers models that fail, or were not loaded, inside a healthy Triton.
+    """
+
+    def __init__(
+        self,
+        triton: EmbeddedTriton,
+        say: Say,
+        *,
+        start_timeout_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._triton = triton
+        self._say = say
+        self._start_timeout_seconds = start_timeout_seconds
+        self._clock = clock
+        self._started_at = self._asked_at = clock()
+        self._start_at: float | None = None
+        """When to start Triton again; None while it runs."""
+        self._ready = True
+        self._silences = 0
+        self._restarts = Restarts()
+
+    def check(self) -> None:
+        """Start Triton again if it died or hangs; raises GivenUp if it keeps dying."""
+        if self._start_at is not None:
+            if self._clock() >= self._start_at:
+                self._start()
+        elif not self._triton.alive:
+            self._restart(f"Triton ended with code {self._triton.poll()}")
+        elif self._clock() - self._asked_at >= ANSWER_SECONDS:
+            self._asked_at = self._clock()
+            self._check_answers()
+
+    def _check_answers(self) -> None:
+        if not self._ready:
+            self._ready = self._triton.ready()
+            if self._ready:
+                self._say(f"Triton answers again after {self._clock() - self._started_at:.1f} s")
+                self._silences = 0
+                return
+            if self._clock() - self._started_at > self._start_timeout_seconds:
+                self._restart(f"Triton was not ready after {self._start_timeout_seconds:g} s")
+                return
+            silent = self._triton.hangs()
+        else:
+            silent = not self._triton.answers()
+        self._silences = self._silences + 1 if silent else 0
+        if self._silences >= HANGS_AFTER:
+            self._restart("Triton does not answer")
+
+    def _restart(self, why: str) -> None:
+        self._triton.stop(grace_seconds=0)
+        pause_seconds = self._restarts.pause_seconds(self._clock() - self._started_at)
+        if pause_seconds is None:
+            raise GivenUp(f"{why} {MAX_DEATHS + 1} times in a row; its log may say why")
+        self._say(f"{why}; starting it again in {pause_seconds:g} s")
+        # No sleep here: the checks of other processes must not wait for this one.
+        self._start_at = self._clock() + pause_seconds
+
+    def _start(self) -> None:
+        self._triton.start()
+        self._start_at = None
+        self._started_at = self._asked_at = self._clock()
+        self._ready = False
+        self._silences = 0
 
 
 def start(

@@ -5,25 +5,9 @@ import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
 from gateway.server.workers import Plan, Process
-from gateway_local.display import Display
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """How a start is shown; see Display."""
-
-    as_json: bool = False
-    tables: bool = True
-    log: Path | None = None
-    """The file of Triton's log."""
-
-    def display(self) -> Display:
-        """The display."""
-        return Display(as_json=self.as_json, tables=self.tables, log_file=self.log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +18,6 @@ class Api:
     """The plan of its workers, except Triton's address."""
     listener: int
     """The descriptor of its socket."""
-    model: str
     replan: Sequence[str]
     """The command that prints the plan for the settings as they are then, or why there is none, in JSON."""
     record: Mapping[str, object]
@@ -51,7 +34,8 @@ class Table:
 
     triton: Mapping[str, Any]
     start_timeout_seconds: float
-    shown: Shown
+    shown: Mapping[str, Any]
+    """The arguments of Display."""
     hides_gpu_errors: bool
     """Whether Triton's errors about missing GPUs are left out, on a machine without a usable one."""
     began: float

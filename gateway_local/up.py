@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.environment import load_settings
 from gateway.errors import UserError
+from gateway.findings import Level
 from gateway.machine.gpus import Gpus, find_gpus
 from gateway.plugin_loading import hooks, needs_key
 from gateway.server.serve import plan_of
@@ -24,12 +25,13 @@ from gateway_local import elastic
 from gateway_local.default_model import default_model
 from gateway_local.devices import choose_devices
 from gateway_local.display import STATUS_PREFIX, Display, Say
+from gateway_local.doctor.repository import models
 from gateway_local.hosts import LOOPBACK, authority
 from gateway_local.memory_plan import StartPlan, models_to_start, plan_start, sized_configs
 from gateway_local.paths import default_cache_dir, install_models, sample_image
 from gateway_local.runtime.base import TritonRuntime
 from gateway_local.runtime.wheel import ensure_runtime, is_fetched
-from gateway_local.table import Api, Shown, Table, become_supervisor
+from gateway_local.table import Api, Table, become_supervisor
 
 TRITONS = (*LocalTritonSettings.model_fields, "cores", "costs", "load_models", "max_image_pixels", "model")
 """Settings with which Triton is started, and its default model."""
@@ -45,17 +47,21 @@ def up(
     listener: socket.socket,
     process: Process,
     *,
-    shown: Shown,
-    display: Display,
+    shown: Mapping[str, Any],
     triton_port: int = 0,
 ) -> None:
     """Prepare Triton and the API, and become the process that starts them and keeps them running.
 
-    `process` is the first worker's on the socket of the API; `display`, of the kind `shown`, gets the progress;
-    `triton_port` is for gRPC, 0 takes a free one. Raises NoDefaultModel, UpFailed or TritonRuntimeError.
+    `process` is the first worker's on the socket of the API; `shown` are the arguments of Display; `triton_port` is for
+    gRPC, 0 takes a free one. Raises NoDefaultModel, UpFailed or TritonRuntimeError.
     """
-    began = time.monotonic()
+    began, display = time.monotonic(), Display(**shown)
     say = display.say
+    if log_file := shown.get("log_file"):
+        say(f"Triton's log goes to {log_file}; --verbose shows it here")
+    configs, found = models(model_repository)
+    if configs and found.level is not Level.OK:  # a warning only: Triton decides about the models
+        say(f"warning: {found.text.replace(chr(10), ', ')}: {found.advice}")
     if settings.triton_ca_file is not None:
         raise UpFailed(
             f"{variable('triton_ca_file')} is set, and the Triton of gateway up speaks without TLS on this machine: "
@@ -76,9 +82,8 @@ def up(
     api = Api(
         api_plan(new, {**plan.changed, **fields}),
         listener.detach(),
-        name,
         (sys.executable, "-m", "gateway_local.up", given),
-        {"model_repository": fields["model_repository"], **({"log": str(shown.log)} if shown.log else {})},
+        {"model_repository": fields["model_repository"], **({"log": str(log_file)} if log_file else {})},
         (
             f"  {request(new, address)}",
             *(f"{port.purpose}: {authority(new.host, port.number)}" for port in hooks(new).ports(new)),
@@ -125,14 +130,14 @@ def run_triton(
     *,
     host: str,
     ports: tuple[int, int, int],
-    shown: Shown,
+    shown: Mapping[str, Any],
     arguments: Sequence[str] = (),
 ) -> None:
     """Become the process that keeps a Triton running alone, on (gRPC, HTTP, metrics) ports, until a signal.
 
     Raises TritonRuntimeError or UpFailed.
     """
-    began, display = time.monotonic(), shown.display()
+    began, display = time.monotonic(), Display(**shown)
     install_models(model_repository, display.say)
     gpus = find_gpus()
     triton, _ = _triton(

@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,10 @@ class ServiceRecord:
                 json.dump(self._fields, file)
             Path(file.name).replace(self._path)
 
-    def reloaded(self, fault: str | None) -> None:
-        """Count a reload that has ended, and why it failed, if it did."""
-        self.update(reloads=int(str(self._fields["reloads"])) + 1, fault=fault)
+    def follow(self, event: str, fields: Mapping[str, object]) -> None:
+        """Count a reload that has ended, by its event, and record why it failed, if it did."""
+        if event in {"reloaded", "reload_failed"}:
+            self.update(reloads=int(str(self._fields["reloads"])) + 1, fault=fields.get("reason"))
 
     def remove(self) -> None:
         """Remove the record, unless another service has taken the port since."""

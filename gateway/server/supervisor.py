@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from gateway.machine.service_record import ServiceRecord
-from gateway.server.workers import Plan, Refused, Reloads, Workers, hung_up
+from gateway.server.workers import Plan, Refused, Workers, hung_up
 
 POLL_SECONDS = 0.2
 PLAN_SECONDS = 60.0
@@ -30,27 +30,27 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: asked.append(number))
 
+    record = ServiceRecord(plan.address[1], command="serve", host=plan.address[0])
+
     def report(event: str, text: str, fields: Mapping[str, object]) -> None:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         line = {"timestamp": now, "level": LEVELS.get(event, "info"), "event": event, **fields}
         with contextlib.suppress(OSError):  # a log that cannot be written must not stop a service
             sys.stderr.write(f"gateway | {text}\n" if plan.log_as_text else json.dumps(line) + "\n")
+        record.follow(event, fields)
 
     workers = Workers(socket.socket(fileno=int(sys.argv[1])), report)
     workers.start(plan)
-    record = ServiceRecord(plan.address[1], command="serve", host=plan.address[0])
     terminal = sys.stderr.isatty()
     replan = (sys.executable, "-m", "gateway.worker", "--plan")
-    reloads = Reloads(workers, lambda: replanned(replan), record.reloaded)
     try:
         while workers.failure is None and not {signal.SIGINT, signal.SIGTERM} & set(asked):
             if signal.SIGHUP in asked:
                 asked.remove(signal.SIGHUP)
                 if hung_up(terminal):
                     break
-                reloads.ask()
+                workers.reload(lambda: replanned(replan))
             workers.check()
-            reloads.check()
             time.sleep(POLL_SECONDS)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):

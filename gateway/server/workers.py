@@ -214,8 +214,14 @@ class Generation:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
+class Refused(Exception):
+    """The settings do not allow a reload; the message is the reason."""
+
+
 class Workers:
     """Keeps the workers of a plan running on a socket; call `check` periodically, it never waits for long."""
+
+    name = "the API"
 
     def __init__(self, listener: socket.socket, report: Report) -> None:
         self._listener = listener
@@ -230,15 +236,10 @@ class Workers:
         """Whether any worker has ever listened: if not, the settings are wrong, and another one would fail as well."""
         self._restarts = Restarts()
         self._checked_at = time.monotonic()
+        self._replan: Callable[[], Plan] | None = None
+        """Computes the plan of the next reload, if one was requested."""
         self.failure: int | None = None
         """The exit code of a worker, if it is not worth replacing."""
-        self.fault: str | None = None
-        """Why the last reload failed."""
-
-    @property
-    def reloading(self) -> bool:
-        """Whether new workers are starting."""
-        return self._starting is not None
 
     @property
     def pids(self) -> list[int]:
@@ -255,27 +256,12 @@ class Workers:
         self._serving = Generation(self._listener, plan, self._secret, started)
         self.failure, self._restarts = None, Restarts()
 
-    def reload(self, plan: Plan) -> None:
-        """Start workers with another plan; `check` retires the present ones when the new ones are ready."""
-        assert self._serving is not None
-        self.fault = None
-        if plan.address != self._serving.plan.address:
-            self.refuse("another host or port needs a restart")
-            return
-        for each in self._retiring:  # of an earlier reload: a third generation would take memory
-            each.send(signal.SIGTERM)
-        if self._starting:
-            self._starting.end()
-        self._starting = Generation(self._listener, plan, self._secret)
-        self._late_at = time.monotonic() + START_SECONDS
+    def reload(self, replan: Callable[[], Plan]) -> None:
+        """Have `check` start workers with the plan that `replan` returns, or raises Refused for.
 
-    def refuse(self, fault: str) -> None:
-        """Report that a reload failed; the present workers continue."""
-        if self._starting:
-            self._starting.end()
-            self._starting = None
-        self.fault = fault
-        self._report("reload_failed", f"not reloaded, and the workers go on as before: {fault}", {"reason": fault})
+        The present workers are retired when the new ones are ready. Safe in signal handlers.
+        """
+        self._replan = replan
 
     def check(self) -> None:
         """Replace workers that died or hang, complete a reload, and clean up after workers that have retired."""
@@ -290,13 +276,37 @@ class Workers:
                 self._retiring.remove(each)
         if self._starting:
             self._check_reload(self._starting)
+        elif self._replan and self._serving:
+            replan, self._replan = self._replan, None
+            self._begin_reload(replan, self._serving)
         if self._serving and self.failure is None:
             for worker in list(self._serving.workers):
                 self._check_worker(self._serving, worker)
 
+    def _begin_reload(self, replan: Callable[[], Plan], serving: Generation) -> None:
+        try:
+            plan = replan()
+        except Refused as exc:
+            self._refuse(str(exc))
+            return
+        if plan.address != serving.plan.address:
+            self._refuse("another host or port needs a restart")
+            return
+        for each in self._retiring:  # of an earlier reload: a third generation would take memory
+            each.send(signal.SIGTERM)
+        self._starting = Generation(self._listener, plan, self._secret)
+        self._late_at = time.monotonic() + START_SECONDS
+
+    def _refuse(self, fault: str) -> None:
+        """Report that a reload failed; the present workers continue."""
+        if self._starting:
+            self._starting.end()
+            self._starting = None
+        self._report("reload_failed", f"not reloaded, and the workers go on as before: {fault}", {"reason": fault})
+
     def _check_reload(self, new: Generation) -> None:
         if len(new.alive()) < len(new.workers):
-            self.refuse("a new worker ended; the log has its reason")
+            self._refuse("a new worker ended; the log has its reason")
         elif new.all_heard(READY):
             assert self._serving is not None
             self._serving.send(signal.SIGUSR1)
@@ -305,7 +315,7 @@ class Workers:
             self._restarts = Restarts()
             self._report("reloaded", "reloaded: new workers serve, the old ones finish", {"pids": self.pids})
         elif time.monotonic() > self._late_at:
-            self.refuse(f"the new workers were not ready after {START_SECONDS:g} s; GET /health/ready may say why")
+            self._refuse(f"the new workers were not ready after {START_SECONDS:g} s; GET /health/ready may say why")
 
     def _check_worker(self, serving: Generation, worker: Worker) -> None:
         now = time.monotonic()
@@ -352,34 +362,6 @@ class Workers:
         for each in filter(None, (self._serving, self._starting, *self._retiring)):
             for worker in each.workers:
                 worker.kill()
-
-
-class Refused(Exception):
-    """The settings do not allow a reload; the message is the reason."""
-
-
-class Reloads:
-    """Reloads on request: `replan` returns the new plan or raises Refused; `done` gets a failure's reason or None."""
-
-    def __init__(self, workers: Workers, replan: Callable[[], Plan], done: Callable[[str | None], None]) -> None:
-        self._workers, self._replan, self._done = workers, replan, done
-        self._asked = self._under_way = False
-
-    def ask(self) -> None:
-        """Reload at the next check."""
-        self._asked = True
-
-    def check(self) -> None:
-        """Begin a reload, or report the end of one; call this periodically."""
-        if self._asked and not self._workers.reloading:
-            self._asked, self._under_way = False, True
-            try:
-                self._workers.reload(self._replan())
-            except Refused as exc:
-                self._workers.refuse(str(exc))
-        elif self._under_way and not self._workers.reloading:
-            self._under_way = False
-            self._done(self._workers.fault)
 
 
 def hung_up(had_terminal: bool) -> bool:  # noqa: FBT001

@@ -70,15 +70,7 @@ def up(
     # The worker imports its packages while the rest of the start is imported and planned.
     listener = bound(settings)
     process = start_process(listener)
-    from gateway.findings import Level
-    from gateway_local.doctor.repository import models
     from gateway_local.up import up as run_up
 
     how = shown(settings, verbose=verbose)
-    display = how.display()
-    if how.log:
-        display.say(f"Triton's log goes to {how.log}; --verbose shows it here")
-    configs, found = models(model_repository)
-    if configs and found.level is not Level.OK:  # a warning only: Triton decides about the models
-        display.say(f"warning: {found.text.replace(chr(10), ', ')}: {found.advice}")
-    run_up(settings, model_repository, listener, process, shown=how, display=display, triton_port=triton_port)
+    run_up(settings, model_repository, listener, process, shown=how, triton_port=triton_port)

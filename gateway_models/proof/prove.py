@@ -22,9 +22,10 @@ from gateway.machine.capacity import CALL_IMAGES, GPU_BATCH, Costs
 from gateway.machine.gpus import find_gpus
 from gateway.plugin_loading import hooks, needs_key
 from gateway.server.serve import bound
+from gateway.server.workers import Workers
 from gateway.settings import LogLevel, Settings, variable
 from gateway.triton.configs import ModelConfig
-from gateway_local.api_process import ApiProcess
+from gateway_local.children import wait_for_api
 from gateway_local.display import Display
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_plan import machine_plan, sized_configs
@@ -60,7 +61,7 @@ class Service:
 
     port: int
     triton: EmbeddedTriton
-    api: ApiProcess
+    api: Workers
     image: bytes
 
     def send(self, seconds: float) -> tuple[list[float], int]:
@@ -122,11 +123,11 @@ def prove(
         with display.waiting("starting Triton"):
             triton.wait_ready(settings.triton_start_timeout_seconds)
         loaded = time.monotonic()
-        api = ApiProcess(bound(settings), settings.model)
+        api = Workers(bound(settings), lambda _, text, __: display.say(text))
         stack.callback(api.stop, 0)
         with display.waiting("starting the API"):
             api.start(api_plan(settings, {"triton_url": triton.url, "load_models": settings.model}))
-            api.wait_ready()
+            wait_for_api(api)
         service = Service(settings.port, triton, api, sample.read_bytes())
         classified, now = service.send_one(), time.monotonic()
         text = (

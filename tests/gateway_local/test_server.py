@@ -129,7 +129,7 @@ def test_dead_server_can_be_restarted_on_its_ports(runtime, echo_repository):
     server.wait_ready()
     url, stubs = server.url, family(server.pid)[1:]
     os.kill(server.pid, signal.SIGKILL)
-    assert server.wait(60) == -signal.SIGKILL
+    assert wait_for(server.poll) == -signal.SIGKILL
     assert not server.ready()
     server.stop()
     assert all(map(is_gone, stubs))

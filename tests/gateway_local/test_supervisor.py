@@ -1,6 +1,5 @@
-"""Processes are watched: restarts, liveness, and groups that end as a whole."""
+"""Triton is watched: restarts, liveness, and its end with the process that started it."""
 
-import contextlib
 import subprocess
 import sys
 
@@ -8,29 +7,19 @@ import psutil
 import pytest
 
 from gateway.server.workers import MAX_DEATHS, STEADY_SECONDS
-from gateway_local.reaper import watch
-from gateway_local.supervisor import (
-    CHECK_SECONDS,
-    HANGS_AFTER,
-    READINESS_SECONDS,
-    GivenUp,
-    Readiness,
-    Supervisor,
-)
+from gateway_local.supervise import ANSWER_SECONDS, HANGS_AFTER, GivenUp, TritonRestarter
 from tests.processes import PROJECT, is_gone, wait_for
 
 
 class Kept:
-    """A process in name only, its supervisor, and the reports; checked four times a second of its own clock."""
-
-    name = "Triton"
+    """A Triton in name only, what restarts it, and the reports; checked four times a second of its own clock."""
 
     def __init__(self):
         self.code = None
         self.silent = self.loading = False
         self.starts, self.now = 0, 1_000.0
         self.graces, self.said = [], []
-        self.supervisor = Supervisor(self, self.said.append, start_timeout_seconds=30, clock=lambda: self.now)
+        self.restarter = TritonRestarter(self, self.said.append, start_timeout_seconds=30, clock=lambda: self.now)
 
     alive = property(lambda self: self.code is None)
 
@@ -54,10 +43,10 @@ class Kept:
     def hangs(self):
         return self.silent
 
-    def run(self, seconds, watcher=None):
+    def run(self, seconds):
         end = self.now + seconds
         while self.now < end:
-            (watcher or self.supervisor).check()
+            self.restarter.check()
             self.now += 0.25
 
 
@@ -68,11 +57,11 @@ def kept():
 
 def test_dead_process_is_restarted_after_a_pause(kept):
     kept.code = -9
-    kept.supervisor.check()
+    kept.restarter.check()
     assert kept.graces == [0]
     assert kept.starts == 0
     assert kept.said == ["Triton ended with code -9; starting it again in 0.5 s"]
-    kept.run(0.5 + CHECK_SECONDS + 0.5)
+    kept.run(0.5 + ANSWER_SECONDS + 0.5)
     assert kept.starts == 1
     assert kept.said[-1].startswith("Triton answers again after")
 
@@ -80,9 +69,9 @@ def test_dead_process_is_restarted_after_a_pause(kept):
 @pytest.mark.parametrize(
     ("dies", "fault", "seconds", "said"),
     [
-        (False, "silent", CHECK_SECONDS * HANGS_AFTER + 2, "Triton does not answer; starting it again in 0.5 s"),
-        (True, "silent", CHECK_SECONDS * HANGS_AFTER + 2, "Triton does not answer; starting it again in 1 s"),
-        (True, "loading", 30 + 2 * CHECK_SECONDS, "Triton was not ready after 30 s; starting it again in 1 s"),
+        (False, "silent", ANSWER_SECONDS * HANGS_AFTER + 2, "Triton does not answer; starting it again in 0.5 s"),
+        (True, "silent", ANSWER_SECONDS * HANGS_AFTER + 2, "Triton does not answer; starting it again in 1 s"),
+        (True, "loading", 30 + 2 * ANSWER_SECONDS, "Triton was not ready after 30 s; starting it again in 1 s"),
     ],
     ids=["hangs", "hangs while it starts", "is not ready in time"],
 )
@@ -98,7 +87,7 @@ def test_process_without_answers_is_restarted(kept, dies, fault, seconds, said):
 
 def test_single_missed_answer_is_not_a_hang(kept):
     kept.silent = True
-    kept.run(CHECK_SECONDS + 0.5)
+    kept.run(ANSWER_SECONDS + 0.5)
     kept.silent = False
     kept.run(60)
     assert kept.starts == 0
@@ -112,7 +101,7 @@ def test_pauses_grow_until_the_supervisor_gives_up(kept):
         kept.run(20)
     kept.code = 1
     with pytest.raises(GivenUp, match=rf"Triton ended with code 1 {MAX_DEATHS + 1} times in a row"):
-        kept.supervisor.check()
+        kept.restarter.check()
     assert kept.starts == MAX_DEATHS
     pauses = [line.rpartition(" in ")[2] for line in kept.said if "starting it again" in line]
     assert pauses == ["0.5 s", "1 s", "2 s", "4 s", "8 s"]
@@ -125,23 +114,6 @@ def test_deaths_long_apart_are_not_added_up(kept):
     assert kept.starts == 3 * MAX_DEATHS
 
 
-def test_readiness_is_reported_when_lost_and_regained(kept):
-    """A Triton that answers again may still load the default model: only a real inference makes the service ready."""
-    answers = [(True, "")]
-    readiness = Readiness(lambda: answers[-1], kept.said.append, clock=lambda: kept.now)
-    kept.run(READINESS_SECONDS + CHECK_SECONDS, readiness)
-    assert kept.said == []
-    answers.append((False, "classifier: no memory"))
-    kept.run(READINESS_SECONDS + CHECK_SECONDS, readiness)
-    answers.append((False, "classifier: no labels"))
-    kept.run(READINESS_SECONDS + CHECK_SECONDS, readiness)
-    answers.append((True, ""))
-    kept.run(READINESS_SECONDS + CHECK_SECONDS, readiness)
-    assert kept.said[:2] == ["not ready: classifier: no memory", "not ready: classifier: no labels"]
-    assert kept.said[2].startswith("ready again after ")
-    assert len(kept.said) == 3
-
-
 LEADER = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
@@ -150,45 +122,21 @@ time.sleep(600)
 """
 PARENT = """
 import subprocess, sys
-from gateway_local.groups import REAPER
+from gateway_local.server import REAPER
 leader = subprocess.Popen([sys.executable, "-S", "-c", sys.argv[1]], start_new_session=True)
-REAPER.watch(leader.pid)
-for _ in sys.stdin:
-    REAPER.check()
-    print("checked", flush=True)
+reaper = subprocess.Popen([*REAPER, str(leader.pid)], stdin=subprocess.PIPE, start_new_session=True)
+sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("reaper_dies", [False, True], ids=["", "with a second reaper"])
-def test_group_dies_with_the_process_that_started_it(reaper_dies):
-    """Also where the first reaper was killed: it is replaced, and the new one watches the group."""
+def test_group_dies_with_the_process_that_started_it():
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=PROJECT
     ) as parent:
         child = psutil.Process(int(parent.stdout.readline()))
         try:
-            wait_for(lambda: watcher_of(parent.pid))
-            if reaper_dies:
-                watcher = watcher_of(parent.pid)
-                watcher.kill()
-                wait_for(lambda: is_gone(watcher))
-            parent.stdin.write("\n")
-            parent.stdin.flush()
-            assert parent.stdout.readline() == "checked\n"  # the reaper has been told of the group
+            wait_for(lambda: any("reaper" in each.cmdline() for each in psutil.Process(parent.pid).children()))
             assert not is_gone(child)
         finally:
             parent.kill()
         wait_for(lambda: is_gone(child))
-
-
-def watcher_of(pid):
-    for process in psutil.Process(pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            # Between its birth and its program, and after its death, a process has no command line.
-            if not is_gone(process) and any(part.endswith("reaper.py") for part in process.cmdline()[-1:]):
-                return process
-    return None
-
-
-def test_reaper_forgets_ended_groups():
-    assert watch(["+5\n", "+7\n", "-5\n", "-9\n"]) == {7}

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import uvicorn
 import uvloop
@@ -21,12 +23,13 @@ from gateway.server import serve
 from gateway.server.allocator import VARIABLES
 from gateway.server.connections import OWN_FILES, RESERVED
 from gateway.server.draining import Draining
-from gateway.server.serve import METRICS_BYTES, NoSpaceForWorkers, plan_of, plan_to_serve
+from gateway.server.serve import METRICS_BYTES, NoSpaceForWorkers, bound, plan_of, plan_to_serve
 from gateway.server.server import ACCEPTED, Server, listening_sockets
-from gateway.server.workers import Process, Worker, accept_no_more
+from gateway.server.workers import Process, Worker, Workers, accept_no_more
 from gateway.settings import variable
+from gateway_local.children import ApiFailed, is_ok, wait_for_api
 from gateway_local.hosts import LOOPBACK
-from tests.processes import PROJECT, children, is_gone, running_gateway, wait_for
+from tests.processes import PROJECT, children, free_port, is_gone, running_gateway, wait_for
 from tests.settings import Settings
 
 
@@ -35,6 +38,50 @@ def test_worker_ends_when_its_supervisor_is_killed(tmp_path):
         (worker,) = children(gateway.process.pid, "gateway.worker")
         gateway.process.kill()
         wait_for(lambda: is_gone(worker), timeout_seconds=20)
+
+
+@pytest.fixture
+def api():
+    """Starts workers in front of a Triton that does not answer; returns them, their port and the reported lines."""
+    started = []
+
+    def start(changed=(), **settings):
+        said = []
+        given = Settings(_env_file=None, port=free_port(), **settings)
+        workers = Workers(bound(given), lambda _, text, __: said.append(text))
+        workers.start(plan_of(given, {"port": given.port, "triton_url": "127.0.0.1:9", **dict(changed)}))
+        started.append(workers)
+        return workers, given.port, said
+
+    yield start
+    for workers in started:
+        workers.stop(0)
+
+
+def test_worker_that_ends_while_it_starts_fails_the_start(api):
+    workers, _, _ = api({"workers": 0})
+    with pytest.raises(ApiFailed, match=r"the API ended with code \d while it started"):
+        wait_for_api(workers)
+
+
+@pytest.mark.slow
+def test_worker_that_dies_or_hangs_is_replaced(api, monkeypatch):
+    workers, port, said = api(workers=2, shutdown_delay_seconds=100)
+    wait_for(lambda: is_ok(LOOPBACK, port, "/health/live", timeout_seconds=60))
+    with pytest.raises(ApiFailed, match=r"not ready after 0.3 s"):
+        wait_for_api(workers, 0.3)
+    family = [psutil.Process(pid) for pid in workers.pids]
+    os.kill(workers.pids[0], signal.SIGKILL)
+    wait_for(lambda: workers.check() or len(said) > 0)
+    assert said == ["a worker of the API ended with code -9; starting another one in 0.5 s"]
+    wait_for(lambda: workers.check() or workers.pids[0] != family[0].pid)
+    family.append(psutil.Process(workers.pids[0]))
+    os.kill(workers.pids[1], signal.SIGSTOP)
+    monkeypatch.setattr("gateway.server.workers.HANG_SECONDS", 0.5)
+    wait_for(lambda: workers.check() or len(said) > 1)
+    assert said[1].startswith("a worker of the API did not answer for 0.5 s; starting another one")
+    workers.stop(0.1)  # within the shutdown delay
+    assert all(map(is_gone, family))
 
 
 def test_worker_without_an_exit_code_has_ended():
