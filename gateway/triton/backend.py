@@ -2,13 +2,13 @@
 
 import asyncio
 import random
+import secrets
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -34,6 +34,7 @@ from gateway.values.rollout import Rollout
 
 if TYPE_CHECKING:
     from gateway.inference.backend import ModelInfo
+    from gateway.settings import Settings
     from gateway.triton.sequence import TritonSequence
 
 
@@ -47,31 +48,23 @@ _SUPPORTS_CANCELLATION = attrgetter("endpoint.supports_cancellation")
 log = structlog.get_logger("gateway")
 
 
-class BackendOptions(TypedDict):
-    """The options of a TritonBackend."""
-
-    model_name: str
-    signer: Signer
-    hold_seconds: NotRequired[float]
-    """While no Triton is ready, a call waits up to this long for one; by default it does not wait."""
-    repository: NotRequired[Path | None]
-
-
 class TritonBackend:
     """Sends each call to a ready Triton of the pool; see gateway.triton.pool.
 
-    `start` it inside the event loop that uses it. With the folder of the models, `repository`, a model is loaded only
-    if its memory is free on this machine.
+    `start` it inside the event loop that uses it.
     """
 
-    def __init__(self, pool: TritonPool, **options: Unpack[BackendOptions]) -> None:
+    def __init__(self, pool: TritonPool, settings: "Settings") -> None:
         self._pool = pool
-        self._model_name = options["model_name"]
-        self._repository = options.get("repository")
+        self._model_name = settings.model
+        self._repository = settings.model_repository
+        """With the folder of the models, a model is loaded only if its memory is free on this machine."""
         self.rollout: Callable[[str], Rollout | None] = pool.rollouts.get
         """See Backend.rollout."""
-        self._hold_seconds = options.get("hold_seconds", 0.0)
-        self.sign = options["signer"].sign
+        self._hold_seconds = settings.max_wait_seconds if settings.hold_without_triton else 0.0
+        """How long a call waits for a ready Triton."""
+        secret = settings.cache_secret
+        self.sign = Signer(secret.get_secret_value().encode() if secret else secrets.token_bytes(32)).sign
         """The signature of an image; see gateway.triton.wire."""
         self.tensor_input = pool.codecs.tensor_input
         """See Backend.tensor_input."""

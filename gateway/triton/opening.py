@@ -1,10 +1,9 @@
-"""Builds the backend from the settings: names resolved to addresses, health checkers, TLS, the secret of signatures."""
+"""Builds the backend from the settings: names resolved to addresses, health checkers, TLS."""
 
 import asyncio
-import secrets
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -15,14 +14,14 @@ from gateway import metrics
 from gateway.errors import UserError
 from gateway.inference.backend import PROBE_SECONDS
 from gateway.settings import Settings, variable
-from gateway.triton.backend import BackendOptions, TritonBackend
+from gateway.triton.backend import TritonBackend
 from gateway.triton.client import Tls, TritonEndpoint
 from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.reloading import ModelReloader
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.models import Models
-from gateway.triton.pool import MakeReplica, Replica, TritonPool
-from gateway.triton.wire import Codecs, Signer
+from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.wire import Codecs
 from gateway.values.clients import is_address
 
 log = structlog.get_logger("gateway")
@@ -80,66 +79,36 @@ class Addresses:
         return found
 
 
-def replica_maker(
-    *,
-    model_name: str,
-    schedule: Schedule,
-    heal: bool = True,
-    load: Collection[str] = (),
-    on_demand: bool = False,
-    codecs: Codecs | None = None,
-    connect: Connect = TritonEndpoint,
-) -> MakeReplica:
-    """A function that makes the replicas of a pool, see MakeReplica.
+def create_backend(settings: Settings, connect: Connect | None = None) -> TritonBackend:
+    """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
+    return TritonBackend(open_pool(settings, connect), settings)
 
-    With `heal`, failing models are reloaded. `load` names the models that should be loaded; with `on_demand`, requests
-    load others. `codecs` has the models' codecs; `connect` makes the endpoint of an address.
+
+def open_pool(
+    settings: Settings,
+    connect: Connect | None = None,
+    *,
+    on_demand: bool = False,
+    lookup: Lookup = look_up,
+    schedule: Schedule | None = None,
+) -> TritonPool:
+    """The Triton servers of the settings; with `on_demand`, requests load other models than the default ones.
+
+    `connect` makes the endpoint of an address.
     """
+    connect = connect or connector(settings)
+    schedule = schedule or Schedule(settings.ready_interval_seconds, PROBE_SECONDS)
+    codecs = Codecs.of_settings(settings)
 
     def make(address: str, model_changed: Callable[[str], None]) -> Replica:
         endpoint = connect(address)
-        health = HealthState(address, ExpectedModels(model_name, load=load, on_demand=on_demand), schedule)
-        reloader = ModelReloader(endpoint) if heal else None
+        expected = ExpectedModels(settings.model, load=settings.load_models, on_demand=on_demand)
+        health = HealthState(address, expected, schedule)
+        reloader = ModelReloader(endpoint) if settings.heal else None
         checker = HealthChecker(endpoint, health, reloader=reloader, model_changed=model_changed, codecs=codecs)
         return Replica(address, endpoint, health, checker, Models(endpoint, health, codecs))
 
-    return make
-
-
-def create_backend(settings: Settings, connect: Connect | None = None) -> TritonBackend:
-    """Create the backend for the settings; the caller starts it inside the event loop that uses it."""
-    return TritonBackend(open_pool(settings, connect), **options(settings))
-
-
-def open_pool(settings: Settings, connect: Connect | None = None, *, on_demand: bool = False) -> TritonPool:
-    """The Triton servers of the settings."""
-    schedule = Schedule(settings.ready_interval_seconds, PROBE_SECONDS)
-    codecs = Codecs.of_settings(settings)
-    make_replica = replica_maker(
-        model_name=settings.model,
-        schedule=schedule,
-        heal=settings.heal,
-        load=settings.load_models,
-        on_demand=on_demand,
-        codecs=codecs,
-        connect=connect or connector(settings),
-    )
-    return TritonPool(Addresses(settings.triton_url).current, make_replica, schedule, codecs)
-
-
-def options(settings: Settings) -> BackendOptions:
-    """The options of the settings for a TritonBackend."""
-    return {
-        "model_name": settings.model,
-        "signer": Signer(_cache_secret(settings)),
-        "hold_seconds": settings.max_wait_seconds if settings.hold_without_triton else 0.0,
-        "repository": settings.model_repository,
-    }
-
-
-def _cache_secret(settings: Settings) -> bytes:
-    """The secret for keys of Triton's response cache; random if none is set."""
-    return settings.cache_secret.get_secret_value().encode() if settings.cache_secret else secrets.token_bytes(32)
+    return TritonPool(Addresses(settings.triton_url, lookup).current, make, schedule.interval_seconds, codecs)
 
 
 def connector(settings: Settings) -> Connect:

@@ -16,7 +16,7 @@ from gateway.values.rollout import Rollout, newest
 if TYPE_CHECKING:
     from gateway.triton.client import TritonEndpoint
     from gateway.triton.health.checker import HealthChecker
-    from gateway.triton.health.state import HealthState, Schedule
+    from gateway.triton.health.state import HealthState
     from gateway.triton.models import Models
 
 
@@ -70,19 +70,19 @@ RETIREMENT_SECONDS = 60.0
 class TritonPool:
     """The Triton servers at some addresses, each with a health checker. `start` it inside its event loop.
 
-    `find_addresses` returns the present addresses, host:port.
+    `find_addresses` returns the present addresses, host:port; it is called every `interval_seconds`.
     """
 
     def __init__(
         self,
         find_addresses: Callable[[], Awaitable[list[str]]],
         make_replica: MakeReplica,
-        schedule: "Schedule",
-        codecs: Codecs | None = None,
+        interval_seconds: float,
+        codecs: Codecs,
     ) -> None:
         self._find_addresses, self._make_replica = find_addresses, make_replica
-        self._interval_seconds = schedule.interval_seconds
-        self.codecs = codecs or Codecs()
+        self._interval_seconds = interval_seconds
+        self.codecs = codecs
         self._wanted: set[str] = set()
         """Models that `want` has named."""
         self.in_use: dict[str, Replica] = {}

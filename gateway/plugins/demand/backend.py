@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
 
 from gateway.errors import GatewayError, ModelNotFound, ModelUnavailable
 from gateway.inference.backend import Call, ModelInfo
 from gateway.inference.result import Row
 from gateway.plugins.demand.loader import DemandLoader
+from gateway.settings import Settings
 from gateway.timing import Deadline
-from gateway.triton.backend import LIST_HINT, BackendOptions, TritonBackend
+from gateway.triton.backend import LIST_HINT, TritonBackend
 from gateway.triton.client import LOAD_TIMEOUT_SECONDS, StubDied
 from gateway.triton.models import NOT_SERVED
 from gateway.triton.pool import TritonPool
@@ -27,8 +27,8 @@ class DemandBackend(TritonBackend):
     loads it again.
     """
 
-    def __init__(self, pool: TritonPool, loader: DemandLoader, **options: Unpack[BackendOptions]) -> None:
-        super().__init__(pool, **options)
+    def __init__(self, pool: TritonPool, loader: DemandLoader, settings: Settings) -> None:
+        super().__init__(pool, settings)
         self._loader = loader
         self._tritons = pool
         self._described: dict[str, ModelInfo] = {}

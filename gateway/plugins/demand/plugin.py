@@ -26,7 +26,7 @@ class Demand(Plugin):
         from gateway.plugins.demand.backend import DemandBackend
         from gateway.plugins.demand.loader import DemandLoader
         from gateway.plugins.demand.models import Budget, ModelDescriptions
-        from gateway.triton.opening import open_pool, options
+        from gateway.triton.opening import open_pool
 
         pool = open_pool(settings, on_demand=True)
         # A Triton elsewhere has GPUs if there is a budget for them.
@@ -38,4 +38,4 @@ class Demand(Plugin):
             descriptions=ModelDescriptions(settings.model_repository, gpus=gpus),
             max_waiting=settings.max_images_waiting,
         )
-        return DemandBackend(pool, loader, **options(settings))
+        return DemandBackend(pool, loader, settings)

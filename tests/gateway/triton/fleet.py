@@ -12,11 +12,11 @@ from gateway.triton.backend import TritonBackend
 from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.reloading import ModelReloader
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
-from gateway.triton.opening import Addresses, replica_maker
-from gateway.triton.pool import TritonPool
+from gateway.triton.opening import open_pool
 from gateway.triton.wire import Signer
 from gateway.values.files import machine_lock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
+from tests.settings import Settings
 
 MODEL = "ensemble_model"
 SIGNER = Signer(b"secret of a test")
@@ -81,9 +81,10 @@ class Fleet:
         self.tritons = tritons
         self.addresses = list(tritons)
         self.endpoints: list[FakeEndpoint] = []
-        make_replica = replica_maker(model_name=MODEL, schedule=SCHEDULE, heal=heal, connect=self._connect)
-        self.pool = TritonPool(Addresses(["triton:8001"], self._look_up).current, make_replica, SCHEDULE)
-        self.backend = TritonBackend(self.pool, model_name=MODEL, signer=SIGNER, hold_seconds=hold_seconds)
+        held = {"hold_without_triton": True, "max_wait_seconds": hold_seconds} if hold_seconds else {}
+        settings = Settings(_env_file=None, model=MODEL, heal=heal, triton_url="triton:8001", **held)
+        self.pool = open_pool(settings, self._connect, lookup=self._look_up, schedule=SCHEDULE)
+        self.backend = TritonBackend(self.pool, settings)
 
     def _connect(self, address: str) -> FakeEndpoint:
         self.endpoints.append(FakeEndpoint(address, self.tritons[address]))

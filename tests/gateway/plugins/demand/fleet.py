@@ -10,11 +10,11 @@ from gateway.plugins.demand.backend import DemandBackend
 from gateway.plugins.demand.loader import DemandLoader
 from gateway.plugins.demand.models import HOST, Budget, Described, ModelDescriptions
 from gateway.timing import Deadline
-from gateway.triton.opening import Addresses, replica_maker
-from gateway.triton.pool import Replica, TritonPool
-from gateway.triton.wire import Signer
+from gateway.triton.opening import open_pool
+from gateway.triton.pool import Replica
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, wait_until
+from tests.settings import Settings
 
 MODEL_BYTES = 100
 """Memory of each model here, in the unit of the budgets."""
@@ -80,14 +80,8 @@ class DemandGateway:
         self.endpoints: list[FakeEndpoint] = []
         self.dns = list(tritons)
         """The addresses behind the name of the gateway's Triton servers."""
-        make_replica = replica_maker(
-            model_name=MODEL,
-            schedule=SCHEDULE,
-            load=load,
-            on_demand=True,
-            connect=self._connect,
-        )
-        self.pool = TritonPool(Addresses(["tritons.test:8001"], self._look_up).current, make_replica, SCHEDULE)
+        settings = Settings(_env_file=None, model=MODEL, load_models=load, triton_url="tritons.test:8001")
+        self.pool = open_pool(settings, self._connect, on_demand=True, lookup=self._look_up, schedule=SCHEDULE)
         self.loader = DemandLoader(
             self.pool,
             fixed=(MODEL, *load),
@@ -95,7 +89,7 @@ class DemandGateway:
             descriptions=descriptions,
             **{"kept_seconds": 0.0, **policy},
         )
-        self.backend = DemandBackend(self.pool, self.loader, model_name=MODEL, signer=Signer(b"secret of a test"))
+        self.backend = DemandBackend(self.pool, self.loader, settings)
 
     @property
     def triton(self) -> FakeTriton:
