@@ -5,7 +5,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import aclosing
 from http import HTTPStatus
-from itertools import repeat
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ from gateway.api.body import Body
 from gateway.api.request_context import RequestContext
 from gateway.api.schemas import PredictResponse
 from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError, problem_document
-from gateway.inference.answer_shape import AnswerShape
+from gateway.hooks import AnswerShape
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Predictions, Result
 from gateway.inference.tools import Tasks
@@ -110,6 +109,11 @@ class PiecedAnswer(Response):
             if self._pieces:  # the bytes of the last piece are released with the request
                 self._held.grow(-len(piece))
                 await time_slice.pause_if_over()
+
+
+def item_bytes(item: object) -> bytes:
+    """The bytes of an `AnswerShape.item`."""
+    return item if isinstance(item, bytes) else to_json(item, inf_nan_mode="null")
 
 
 async def pieces_of(items: Iterable[bytes], separator: bytes, held: PoolLease) -> deque[bytes]:
@@ -264,12 +268,12 @@ async def respond(
         raise results[0].error
     before, after = shape.around(results, spec)
     if len(results) == 1:
-        item = shape.item(results[0], spec)
-        document = before + (item if isinstance(item, bytes) else to_json(item, inf_nan_mode="null")) + after
+        document = before + item_bytes(shape.item(results[0], spec)) + after
         if len(document) <= min(PIECE_BYTES, held.held):
             return Response(document, status, {"content-type": shape.media_type})
         return PiecedAnswer(deque((document,)), held, status, shape.media_type)
-    pieces = await pieces_of(map(shape.written, results, repeat(spec)), shape.separator, held)
+    items = (item_bytes(shape.item(result, spec)) for result in results)
+    pieces = await pieces_of(items, shape.separator, held)
     pieces.appendleft(before)
     pieces.append(after)
     return PiecedAnswer(pieces, held, status, shape.media_type)

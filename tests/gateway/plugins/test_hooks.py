@@ -25,8 +25,7 @@ from gateway import hooks, timing
 from gateway.api.route_table import traits
 from gateway.app import create_app
 from gateway.errors import ImageTooLarge, Unauthorized, UserError
-from gateway.hooks import Authenticator, Identity, Plugin, PluginFailed
-from gateway.inference.answer_shape import AnswerShape
+from gateway.hooks import AnswerShape, Authenticator, Identity, Plugin, PluginFailed
 from gateway.inference.request import Image
 from gateway.inference.result import Result
 from gateway.inference.service import Observer
