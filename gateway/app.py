@@ -17,7 +17,7 @@ from gateway.hooks import Plugin, Plugins, Runtime
 from gateway.inference.backend import Backend
 from gateway.inference.service import InferenceService, Observers
 from gateway.inference.tools import BatchLimits, Tools
-from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.decoder_pool import DecoderPool
 from gateway.ingest.image_formats import CPU_SECONDS, DecodeLimits
 from gateway.ingest.inspection import DecodePolicy
 from gateway.limits.admission import Admission
@@ -72,7 +72,7 @@ def create_app(
             settings.max_image_pixels,
             settings.request_cpu_seconds,
         )
-        decoders = await stack.enter_async_context(Decoders(_decoders(settings), limits=limits))
+        decoders = await stack.enter_async_context(DecoderPool(_decoders(settings), limits=limits))
         service = _service(settings, triton, decoders, every, has_keys=check is not None)
         stack.push_async_callback(service.close)
         await triton.start()
@@ -153,7 +153,7 @@ def _decoders(settings: Settings) -> int:
 
 
 def _service(
-    settings: Settings, backend: Backend, decoders: Decoders, plugins: Plugins, *, has_keys: bool
+    settings: Settings, backend: Backend, decoders: DecoderPool, plugins: Plugins, *, has_keys: bool
 ) -> InferenceService:
     admission = Admission(
         max_images=settings.max_images_in_flight,

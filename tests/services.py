@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.app import create_app
 from gateway.inference.backend import Backend
-from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.decoder_pool import DecoderPool
 from gateway.server.serve import server_options
 from tests.doubles.backend import StubBackend
 from tests.processes import free_port, wait_for
@@ -118,8 +118,8 @@ def _only(settings: Mapping[str, Any]) -> Settings:
     return Settings(_env_file=None, **settings)
 
 
-class DecodersOnDemand(Decoders):
-    """Decoders without the process that is started in advance for the first image."""
+class DecodersOnDemand(DecoderPool):
+    """DecoderPool without the process that is started in advance for the first image."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -127,7 +127,7 @@ class DecodersOnDemand(Decoders):
 
 def decoders_on_demand() -> AbstractContextManager[object]:
     """Most applications in tests decode nothing, and a decoder's start takes a fifth of a second of processor time."""
-    return patch("gateway.app.Decoders", DecodersOnDemand)
+    return patch("gateway.app.DecoderPool", DecodersOnDemand)
 
 
 @contextmanager

@@ -1,10 +1,8 @@
 """A decoder's process: `python -m gateway.decoder SOCKET MEMORY PARENT`.
 
-A file comes in a shared memory file, and its pixels return in the same one. Lines of JSON go over the socket: a job of
-`gateway.ingest.decoders.worker` one way, its `Reply` the other. The plug-in media has more jobs: an `AnimationJob`
-opens an animation, and a `FrameJob` returns its next frame; a `MaskJob` makes a masked copy of a decoded image, or it
-draws a map. A hostile file may take over this process. So its parent trusts only the form of the reply, and measures
-the processor time by the clock of the process.
+A file comes in a shared memory file, and its pixels return in the same one. Over the socket come pickled jobs (see
+`gateway.ingest.decoder_process`), and replies return as lines of JSON: a hostile file may take over this process, so
+its parent trusts only the form of the reply, and measures the processor time by the clock of the process.
 """
 
 import contextlib
@@ -12,6 +10,7 @@ import ctypes
 import json
 import mmap
 import os
+import pickle
 import resource
 import signal
 import socket
@@ -19,20 +18,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gateway.decoder.damage import DamageDetector
-from gateway.decoder.decoding import Ppm, decode
-from gateway.decoder.frames import OpenedAnimation
-from gateway.decoder.headers import read_header
-from gateway.decoder.masking import masked_copy, overlay_of, read_ppm
-from gateway.decoder.tensors import to_tensor
+from gateway.decoder.jobs import Made
 from gateway.errors import ImageError, TooCostly, UndecodableImage
-from gateway.ingest.frames import FrameSelection
-from gateway.ingest.image_formats import Header, ImageFormat, Size
-from gateway.ingest.resizing import Resize, TensorInput
 
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # prctl(2)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # mallopt(3)
@@ -46,11 +39,12 @@ def main() -> None:
     """Answer one job after the other until the parent closes the socket, or is gone."""
     channel, memory, parent = (int(argument) for argument in sys.argv[1:])
     _restrict(parent)
-    with socket.socket(fileno=channel) as connection, connection.makefile("rb") as lines:
+    with socket.socket(fileno=channel) as connection, connection.makefile("rb") as jobs:
         _send(connection, {"ready": True})
         decoder = _Decoder(memory)
-        for line in lines:
-            _send(connection, decoder.answer(json.loads(line)))
+        with contextlib.suppress(EOFError):
+            while True:
+                _send(connection, decoder.answer(*pickle.load(jobs)))  # noqa: S301  # from the parent alone
 
 
 def _restrict(parent: int) -> None:
@@ -77,115 +71,59 @@ def _send(connection: socket.socket, reply: dict[str, Any]) -> None:
 
 
 class _Decoder:
-    """Does one job after the other, and keeps the animation that is open."""
+    """Does one job after the other, and keeps the file that is open."""
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self._animation: OpenedAnimation | None = None
-        self._size: Size = 0
-        """Size of the frames of the open animation."""
-        self._damage = DamageDetector()
+        self._opened: Iterator[Made] | None = None
         self._ceiling_bytes = 0
 
-    def answer(self, job: dict[str, Any]) -> dict[str, Any]:
-        """The reply to a job; a job that fails closes the animation as well."""
-        reply: dict[str, Any]
+    def answer(
+        self, function: str, arguments: dict[str, Any], nbytes: int, memory_bytes: int, cpu_seconds: float
+    ) -> dict[str, Any]:
+        """The reply to a job; one that fails closes the open file as well."""
         try:
-            if job["kind"] != "frame":  # it is for the file that is open
-                self._animation = None
-                self._ceiling_bytes = _address_space() + job["memory_bytes"]
-            with _limits(self._ceiling_bytes, job["cpu_seconds"]):
-                reply = self._JOBS[job["kind"]](self, job)
+            if function:
+                self._opened = None
+                work = resolve_name(function)  # an import must not be short of memory
+                self._ceiling_bytes = _address_space() + memory_bytes
+            with _limits(self._ceiling_bytes, cpu_seconds):
+                reply = self._next() if not function else self._begin(work(self._input(nbytes), **arguments))
         except ImageError as error:
             reply = {"error": error.code, "message": error.message}
         except MemoryError:
             reply = {"error": TooCostly.code}
         except Exception as exc:
             reply = {"error": UndecodableImage.code, "cause": repr(exc)[:500]}
-        if "error" in reply or reply.get("ends"):
-            self._animation = None
-        return reply
+        if "error" in reply:
+            self._opened = None
+        return reply | {"open": self._opened is not None}
 
-    def _read_header(self, job: dict[str, Any]) -> dict[str, Any]:
-        info = read_header(_input(self._memory, job["nbytes"]).tobytes(), ImageFormat(job["image_format"]))
-        # What else the header says is read again with the pixels.
-        return {name: getattr(info, name) for name in ("width", "height", "bit_depth", "has_alpha", "animated")}
-
-    def _decode(self, job: dict[str, Any]) -> dict[str, Any]:
-        size = _size(job["size"])
-        with self._damage:
-            ppm = decode(_input(self._memory, job["nbytes"]), _info(job["info"]), size)
-        return {"size": _output(self._memory, *_image(ppm, size)), "damaged": self._damage.damaged}
-
-    def _open(self, job: dict[str, Any]) -> dict[str, Any]:
-        # A copy: the frames overwrite the file's memory.
-        data = _input(self._memory, job["nbytes"]).tobytes()
-        self._size = _size(job["size"])
-        self._animation = OpenedAnimation(
-            data, _info(job["info"]), self._size, FrameSelection(**job["wanted"]), job["first"]
-        )
+    def _begin(self, result: Made | Iterator[Made]) -> dict[str, Any]:
+        """The reply for the result of a function; an iterator stays open."""
+        if isinstance(result, Made):
+            return self._output(result)
+        self._opened = result
         return {}
 
-    def _mask(self, job: dict[str, Any]) -> dict[str, Any]:
-        options = job["options"]
-        # A copy: the result overwrites the image's memory.
-        pixels = read_ppm(_input(self._memory, job["nbytes"]).tobytes())
-        copy, visible = masked_copy(pixels, options["number"])
-        return {"size": _output(self._memory, *_image(copy, _size(options["size"])), visible.data.cast("B"))}
+    def _next(self) -> dict[str, Any]:
+        """The reply for the next result of the open file."""
+        assert self._opened is not None
+        result = next(self._opened)
+        if result.is_last:
+            self._opened = None
+        return self._output(result)
 
-    def _draw(self, job: dict[str, Any]) -> dict[str, Any]:
-        side, width, height = (job["options"][name] for name in ("side", "width", "height"))
-        values = np.frombuffer(_input(self._memory, job["nbytes"]).tobytes(), np.float32).reshape(side, side)
-        return {"size": _output(self._memory, overlay_of(values, height, width))}
+    def _input(self, nbytes: int) -> NDArray[np.uint8]:
+        return np.frombuffer(mmap.mmap(self._memory, nbytes, prot=mmap.PROT_READ), np.uint8)
 
-    def _next(self, _: dict[str, Any]) -> dict[str, Any]:
-        assert self._animation is not None
-        frame = self._animation.step()
-        if frame is None:
-            return {}
-        size = _output(self._memory, *_image(frame.image, self._size))
-        return {"size": size, "frame": frame.index, "shown_seconds": frame.seconds, "ends": frame.is_last}
-
-    _JOBS = {  # noqa: RUF012
-        "header": _read_header,
-        "image": _decode,
-        "animation": _open,
-        "frame": _next,
-        "mask": _mask,
-        "heat map": _draw,
-    }
-
-
-def _info(fields: dict[str, Any]) -> Header:
-    return Header(**{**fields, "format": ImageFormat(fields["format"])})
-
-
-def _size(value: Any) -> Size:  # noqa: ANN401  # from JSON
-    if isinstance(value, int):
-        return value
-    if "resize" in value:
-        return TensorInput(**{**value, "resize": _size(value["resize"]), "crop": tuple(value["crop"])})
-    return Resize(tuple(value["size"]), value["interpolation"], value["fast"])
-
-
-def _input(memory: int, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.frombuffer(mmap.mmap(memory, nbytes, prot=mmap.PROT_READ), dtype=np.uint8)
-
-
-def _image(ppm: Ppm, size: Size) -> tuple[bytes | memoryview, ...]:
-    """The parts of an image as its model wants it."""
-    if isinstance(size, TensorInput):
-        return (to_tensor(ppm.pixels, size).data.cast("B"),)
-    return ppm.header, ppm.pixels.data.cast("B")
-
-
-def _output(memory: int, *parts: bytes | memoryview) -> int:
-    position = 0
-    for part in parts:
-        while part:
-            written = os.pwrite(memory, part, position)
-            part, position = part[written:], position + written
-    return position
+    def _output(self, result: Made) -> dict[str, Any]:
+        position = 0
+        for part in result.parts:
+            while part:
+                written = os.pwrite(self._memory, part, position)
+                part, position = part[written:], position + written
+        return {**result.fields, "size": position}
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from PIL import (
 )
 
 from gateway.errors import ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
-from gateway.ingest.frames import MOST_IN_FILE
 from gateway.ingest.image_formats import Header, ImageFormat
 
 # One thread: the images of several decoders share the cores already.
@@ -43,8 +41,6 @@ Image.MAX_IMAGE_PIXELS = None
 _MOST_PIXELS = int(os.environ.get("OPENCV_IO_MAX_IMAGE_PIXELS", 1_000_000_000))
 _CUT_OFF = re.compile("truncated|end of file", re.IGNORECASE)
 _STRIP_PIXELS = 1_000_000
-_DEFAULT_SECONDS = 0.1
-"""Duration of a frame whose file says 0, as in browsers."""
 
 
 def read(data: bytes, info: Header) -> NDArray[np.uint8]:
@@ -109,72 +105,3 @@ def rgb(image: Image.Image) -> NDArray[Any]:
         white = Image.new("RGBA", strip.size, (255, 255, 255, 255))
         pixels[top : top + rows] = np.asarray(Image.alpha_composite(white, strip).convert("RGB"))
     return pixels
-
-
-class Animation:
-    """An open animated image, before its first frame; raises UndecodableImage."""
-
-    def __init__(self, data: bytes, info: Header) -> None:
-        self._info = info
-        try:
-            with warnings.catch_warnings(action="ignore"):
-                self._image: Any = opened(data, info.format)
-                check_size(self._image, info)
-                is_gif = info.format is ImageFormat.GIF
-                count = count_gif_frames(data, MOST_IN_FILE) if is_gif else getattr(self._image, "n_frames", 1)
-        except (MemoryError, ImageError):
-            raise
-        except Exception as exc:  # plugins raise many types for hostile bytes
-            raise damaged(info.format, exc) from exc
-        self.total: int = max(count, 1)
-        """Number of frames, by its header."""
-
-    def walk(self) -> Iterator[tuple[int, float]]:
-        """Seek each frame in order, and yield its number and time in seconds; raises UndecodableImage."""
-        seconds = 0.0
-        for index in range(self.total):
-            try:
-                with warnings.catch_warnings(action="ignore"):
-                    self._image.seek(index)
-                    # A frame may reach beyond the screen, which grows then.
-                    check_size(self._image, self._info)
-                    self._image.load()
-            except (MemoryError, UndecodableImage):
-                raise
-            except Exception as exc:  # plugins raise many types for hostile bytes
-                raise UndecodableImage(f"Frame {index} of {self.total} cannot be decoded.") from exc
-            shown = self._image.info.get("duration")
-            yield index, seconds
-            seconds += shown / 1e3 if isinstance(shown, int | float) and 0 < shown < 1e9 else _DEFAULT_SECONDS
-
-    def pixels(self) -> NDArray[Any]:
-        """The current frame of `walk`, uint8 RGB [height, width, 3]."""
-        with warnings.catch_warnings(action="ignore"):
-            return rgb(self._image)
-
-
-def count_gif_frames(data: bytes, most: int) -> int:
-    """The number of frames of a GIF, at most `most` + 1. Pillow would need seconds to count a million."""
-    position, count = 13 + _palette_bytes(data[10]), 0
-    while position < len(data) and count <= most:
-        kind, position = data[position], position + 1
-        if kind == 0x3B:  # trailer
-            break
-        if kind == 0x21:  # extension
-            position = _after_blocks(data, position + 1)
-        elif kind == 0x2C and position + 9 < len(data):  # image
-            count += 1
-            # The size of the first codes follows the descriptor and its palette.
-            position = _after_blocks(data, position + 10 + _palette_bytes(data[position + 8]))
-    return count
-
-
-def _palette_bytes(flags: int) -> int:
-    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
-
-
-def _after_blocks(data: bytes, position: int) -> int:
-    """The position after a chain of blocks, each with its length before it and the last one empty."""
-    while position < len(data) and (length := data[position]):
-        position += length + 1
-    return position + 1

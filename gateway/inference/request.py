@@ -79,7 +79,7 @@ class OpenedImage:
 class ImageSource(Protocol):
     """A file that gives one image after the other, and may be closed in between to make room for another file.
 
-    Its methods raise what `Decoders.decode` raises.
+    Its methods raise what `DecoderPool.decode` raises.
     """
 
     @property

@@ -13,7 +13,7 @@ from gateway.limits.admission import Admission
 from gateway.limits.pools import Lease
 
 if TYPE_CHECKING:
-    from gateway.ingest.decoders.pool import Decoders
+    from gateway.ingest.decoder_pool import DecoderPool
 
 T = TypeVar("T")
 
@@ -116,6 +116,6 @@ class Tools:
     admission: Admission
     policy: DecodePolicy
     batches: BatchLimits
-    decoders: "Decoders"
+    decoders: "DecoderPool"
     uncancelled: Tasks = field(default_factory=Tasks)
     """Work that may outlive its request: calls, and work that cannot be cancelled."""

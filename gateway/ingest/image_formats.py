@@ -186,7 +186,7 @@ _MOST_SECONDS_PER_PIXEL, _MOST_SECONDS_PER_BYTE, _MOST_SECONDS = 200e-9, 50e-9, 
 """Limit for one image: the slowest kind, 12-bit AVIF with alpha, takes some 100 ns a pixel."""
 CPU_SECONDS = 3.0
 """Processor time for decoding one image; less for a small one."""
-WORKER_START_SECONDS = 0.2
+DECODER_START_SECONDS = 0.2
 """Processor time to start a decoder's process, until one was measured."""
 
 

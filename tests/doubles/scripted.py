@@ -16,7 +16,7 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.service import InferenceService, Observer, Observers
 from gateway.inference.tools import BatchLimits, Tasks, Tools
-from gateway.ingest.decoders.pool import Decoded
+from gateway.ingest.decoder_pool import Decoded
 from gateway.ingest.image_formats import Header, ImageFormat, Size
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize

@@ -20,9 +20,9 @@ from gateway.inference.request import Image, OpenedImage, within
 from gateway.inference.request_spec import Report
 from gateway.inference.result import NO_PREDICTIONS, Prediction, Result, Row
 from gateway.ingest.formats import png
-from gateway.ingest.frames import FrameSelection
 from gateway.ingest.image_formats import Header, ImageFormat, shrunk_bytes
 from gateway.ingest.inspection import require_decoders
+from gateway.plugins.media.frame_selection import FrameSelection
 from gateway.plugins.media.open_files import animation
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +18,11 @@ from gateway.errors import (
 from gateway.inference.request import NOT_SERVED, Image, OpenedImage, within
 from gateway.inference.request_spec import Report
 from gateway.inference.result import Result, Row
-from gateway.ingest.decoders.worker import DecoderJob
+from gateway.ingest.decoder_process import Job
 from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, memory_limit, shrunk_bytes
 from gateway.ingest.inspection import encoded, require_decoders
-from gateway.ingest.masking import MAP_SIDE, OVERLAY_SIDE, HeatMap, heat_values
 from gateway.ingest.resizing import TensorInput
+from gateway.plugins.media.heat_map import MAP_SIDE, OVERLAY_SIDE, HeatMap, heat_values
 
 MAX_SIDE = 384
 """Shorter side in pixels of a masked image, if the input size of its model is unknown."""
@@ -33,25 +32,6 @@ WORK_BYTES = 16
 """Bytes of memory for each byte of the decoded image while a copy is made: arithmetic is in fp32."""
 MAX_OVERLAY_BYTES = 4 * OVERLAY_SIDE**2 + 64 * 1024
 """Bytes of an overlay: its pixels, and the overhead of chunks, filters and deflate for incompressible pixels."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaskJob(DecoderJob):
-    """One of two jobs, which gets `options`, and data of `nbytes`; its result has at most `most_result_bytes`.
-
-    mask        makes a copy of a decoded image, and says how visible each cell of the heat map is in it
-    heat map    draws the values of a map as a PNG in the proportions of the image
-    """
-
-    nbytes: int
-    memory_bytes: int
-    most_bytes: int
-    options: dict[str, Any]
-
-    @property
-    def most_result_bytes(self) -> int:
-        """See DecoderJob."""
-        return self.most_bytes
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -155,16 +135,15 @@ class Copies:
         """Nothing is open between two copies."""
 
     async def next(self) -> OpenedImage:
-        """The next copy, of which number 0 is the image itself; raises what `Decoders.decode` raises."""
+        """The next copy, of which number 0 is the image itself; raises what `DecoderPool.decode` raises."""
         number, size = len(self._visible), self._size
         image_bytes = size.nbytes if isinstance(size, TensorInput) else len(self._ppm)
-        options = {"number": number, "size": size}
-        made = await self._run("mask", self._ppm, image_bytes + CELLS_BYTES, options)
+        made = await self._run("mask", self._ppm, image_bytes + CELLS_BYTES, number=number, size=size)
         self._visible.append(made[-CELLS_BYTES:])
         return OpenedImage(number, 0.0, made[:-CELLS_BYTES])
 
     async def draw(self, scores: NDArray[np.float32]) -> HeatMap:
-        """The heat map of a class with these scores, fp32 [images]; raises what `Decoders.decode` raises."""
+        """The heat map of a class with these scores, fp32 [images]; raises what `DecoderPool.decode` raises."""
         shape = (len(scores) - 1, MAP_SIDE, MAP_SIDE)
         cells = np.frombuffer(b"".join(self._visible[1:]), np.float32)
         if cells.size != math.prod(shape):
@@ -173,14 +152,20 @@ class Copies:
         if not np.isfinite(values).all():
             raise UndecodableImage
         width, height = map(int, self._ppm.split(b"\n", 2)[1].split())
-        options = {"side": MAP_SIDE, "width": width, "height": height}
-        return HeatMap(values, await self._run("heat map", values.tobytes(), MAX_OVERLAY_BYTES, options))
+        drawn = self._run("draw", values.tobytes(), MAX_OVERLAY_BYTES, width=width, height=height)
+        return HeatMap(values, await drawn)
 
-    async def _run(self, kind: str, data: bytes, most_bytes: int, options: dict[str, Any]) -> bytes:
+    async def _run(self, name: str, data: bytes, most_bytes: int, **arguments: object) -> bytes:
+        """The result of a function of gateway.plugins.media.in_decoder.masking, of at most `most_bytes`."""
         image, request, decoders = self._image, self._image.request, self._image.request.tools.decoders
         limits = decoders.limits
         memory_bytes = min(memory_limit(image.info, WORK_BYTES * len(self._ppm)), limits.memory_bytes)
-        job = MaskJob(kind=kind, nbytes=len(data), memory_bytes=memory_bytes, most_bytes=most_bytes, options=options)
+        job = Job(
+            function=f"gateway.plugins.media.in_decoder.masking:{name}",
+            arguments=arguments,
+            memory_bytes=memory_bytes,
+            most_result_bytes=most_bytes,
+        )
         slot_bytes = min(WORK_BYTES * len(self._ppm), limits.memory_bytes)
         expected = expected_frame_seconds(image.info)
         return (await decoders.run(job, data, image.info, request.account, expected, slot_bytes))[1]

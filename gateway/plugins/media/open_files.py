@@ -2,59 +2,33 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
 from typing import Self
 
 from gateway.inference.request import OpenedImage
-from gateway.ingest.decoders.pool import Decoders, check_reply, error_of
-from gateway.ingest.decoders.worker import DecoderJob, PixelJob, Reply, Worker, WorkerLost
-from gateway.ingest.frames import FrameSelection
+from gateway.ingest.decoder_pool import DecoderPool
+from gateway.ingest.decoder_process import DecoderProcess, Job, Reply, most_pixel_bytes
 from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, open_bytes
 from gateway.limits.account import Account
-from gateway.limits.pools import Lease, RoundRobin
+from gateway.limits.pools import Lease
+from gateway.plugins.media.frame_selection import FrameSelection
 
+_OPEN = "gateway.plugins.media.in_decoder.animations:OpenAnimation"
 KEEP_SECONDS = 5.0
 """How long an open file may wait between its frames, in total, before another waiting file takes its slot. It is opened
 again for its next frame. It may be waiting for the rate of its API key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnimationJob(DecoderJob):
-    """Open an animated file, at its frame number `first`; it may take `memory_bytes` as long as it is open."""
-
-    info: Header
-    nbytes: int
-    memory_bytes: int
-    size: Size
-    wanted: FrameSelection
-    first: int = 0
-    kind: str = "animation"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameJob(PixelJob):
-    """Decode the next requested frame of the open animation.
-
-    The reply has the size of the pixels, the number of the `frame`, its start time, and whether the animation `ends`
-    with it; it has no pixels if the process takes another job first.
-    """
-
-    kind: str = "frame"
-
-
 @asynccontextmanager
 async def animation(
-    decoders: Decoders, data: bytes, info: Header, size: Size, account: Account, wanted: FrameSelection
+    decoders: DecoderPool, data: bytes, info: Header, size: Size, account: Account, wanted: FrameSelection
 ) -> AsyncIterator["OpenFile"]:
     """An inspected animation, open in a separate process while the context lasts.
 
-    Entering raises TooManyFrames, and what `Decoders.decode` raises. Open files have their own slots: as many as
+    Entering raises TooManyFrames, and what `DecoderPool.decode` raises. Open files have their own slots: as many as
     decoders, within the memory of all decoders; their frames share the slots of all images. See OpenFile.
     """
-    memory_bytes = min(open_bytes(info, len(data)), decoders.limits.memory_bytes)
-    job = AnimationJob(info=info, nbytes=len(data), size=size, wanted=wanted, memory_bytes=memory_bytes)
-    with OpenFile(decoders, decoders.slots_of("animation", decoders.count), job, data, account) as opened:
+    with OpenFile(decoders, data, info, size, account, wanted) as opened:
         await opened.open()
         yield opened
 
@@ -66,17 +40,25 @@ class OpenFile:
     once these waits have taken KEEP_SECONDS; then this one is opened again for its next frame.
     """
 
-    def __init__(self, decoders: Decoders, slots: RoundRobin, job: AnimationJob, data: bytes, account: Account) -> None:
+    def __init__(
+        self,
+        decoders: DecoderPool,
+        data: bytes,
+        info: Header,
+        size: Size,
+        account: Account,
+        wanted: FrameSelection,
+    ) -> None:
         self._decoders = decoders
-        self._slots = slots
-        self._job = job
-        self._data = data
+        self._slots = decoders.open_slots
+        self._data, self._info, self._size, self._wanted = data, info, size, wanted
+        self._memory_bytes = min(open_bytes(info, len(data)), decoders.limits.memory_bytes)
         self._account = account
+        self._first = 0
+        """The number in the file from which on the next requested frame is searched."""
         self._read = False
         """Whether the last requested frame was read."""
-        self._ended = True
-        """Whether the process has closed the file."""
-        self._worker: Worker | None = None
+        self._process: DecoderProcess | None = None
         self._lease: Lease | None = None
         self._waited_seconds = self._waits_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -90,18 +72,19 @@ class OpenFile:
     @property
     def is_open(self) -> bool:
         """Whether it has a slot and a process."""
-        return self._worker is not None
+        return self._process is not None
 
     async def open(self) -> None:
         """Wait for a slot, and open the file at its next frame, unless it is open. Raises what `decode` raises."""
         if self.is_open:
             return
         account = self._account
-        self._lease = await self._slots.acquire(account, 1, self._job.memory_bytes, client=account.client)
+        self._lease = await self._slots.acquire(account, 1, self._memory_bytes, client=account.client)
         self._waited_seconds = 0.0
         try:
-            self._worker = self._decoders.take_worker()
-            await self._run(self._job, self._data)
+            self._process = self._decoders.take_process()
+            wanted = {"info": self._info, "size": self._size, "wanted": self._wanted, "first": self._first}
+            await self._run(Job(function=_OPEN, arguments=wanted, memory_bytes=self._memory_bytes), self._data)
         except BaseException:
             self.close()
             raise
@@ -109,11 +92,9 @@ class OpenFile:
     def close(self) -> None:
         """Give back the slot and the process."""
         self._begin_work()
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            if not self._ended:  # the process still holds it
-                worker.close()
-            self._decoders.return_worker(worker, self._account)
+        process, self._process = self._process, None
+        if process is not None:
+            self._decoders.return_process(process, self._account)
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.release()
@@ -127,38 +108,22 @@ class OpenFile:
         """The next requested frame as an uncompressed PPM (P6). Raises as `decode`."""
         while True:
             await self.open()
-            reply, pixels = await self._run(FrameJob(info=self._job.info, size=self._job.size), b"")
+            job = Job(function="", most_result_bytes=most_pixel_bytes(self._info, self._size))
+            reply, pixels = await self._run(job, b"")
             if pixels:
-                self._read = self._ended = reply.ends
-                self._job = replace(self._job, first=reply.frame + 1)
+                self._read = not reply.open
+                self._first = reply.frame + 1
                 return OpenedImage(reply.frame, reply.shown_seconds, pixels)
 
-    async def _run(self, job: DecoderJob, data: bytes) -> tuple[Reply, bytes]:
-        assert self._worker is not None
-        info = self._job.info
-        expected = expected_frame_seconds(info)
+    async def _run(self, job: Job, data: bytes) -> tuple[Reply, bytes]:
+        info, expected = self._info, expected_frame_seconds(self._info)
         self._begin_work()
         try:
-            reply, pixels = await self._decoders.work(
-                nullcontext(self._worker),
-                job,
-                data,
-                info,
-                self._account,
-                expected,
-                nbytes=len(self._data),
-                began=self._begun,
+            return await self._decoders.run(
+                job, data, info, self._account, expected, process=self._process, nbytes=len(self._data)
             )
-            self._ended = bool(reply.error)  # the process then closes the file
-            check_reply(reply, info)
-        except WorkerLost as lost:
-            raise error_of(lost) from lost
         finally:
             self._end_work()
-        return reply, pixels
-
-    def _begun(self) -> None:
-        self._ended = False
 
     def _begin_work(self) -> None:
         if self._timer is not None:

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.decoder_pool import DecoderPool
 from tests.gateway.decoder.pools import decoders
 
 
 @pytest.fixture(scope="module")
-async def pool() -> AsyncIterator[Decoders]:
+async def pool() -> AsyncIterator[DecoderPool]:
     """One process for all tests of a module, since processes start slowly; another that a test starts ends soon."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.ingest.decoders.pool.SPARE_SECONDS", 0.01)
+        patch.setattr("gateway.ingest.decoder_pool.SPARE_SECONDS", 0.01)
         async with decoders() as pool:
             yield pool

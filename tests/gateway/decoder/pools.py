@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.decoder.in_process import whole_header
-from gateway.ingest.decoders.pool import Decoders
+from gateway.ingest.decoder_pool import DecoderPool
 from gateway.ingest.image_formats import DecodeLimits, Header
 from gateway.ingest.inspection import inspect
 from gateway.ingest.upload import UploadLimits
@@ -16,9 +16,9 @@ MAX_SIDE = 256
 DECODE_LIMITS = DecodeLimits(cpu_seconds=3.0, memory_bytes=2**30, image_pixels=50_000_000)
 
 
-def decoders(count: int = 1, **limits: Any) -> Decoders:
+def decoders(count: int = 1, **limits: Any) -> DecoderPool:
     """A pool of processes; `limits` are others than DECODE_LIMITS."""
-    return Decoders(count, limits=replace(DECODE_LIMITS, **limits))
+    return DecoderPool(count, limits=replace(DECODE_LIMITS, **limits))
 
 
 @functools.cache
@@ -35,10 +35,10 @@ def info_of(data: bytes) -> Header:
     return inspect_whole(data, LIMITS)
 
 
-async def decoded(pool: Decoders, data: bytes, account: Any = None) -> bytes:
+async def decoded(pool: DecoderPool, data: bytes, account: Any = None) -> bytes:
     return (await pool.decode(data, info_of(data), MAX_SIDE, account or pool.account())).pixels
 
 
-async def works(pool: Decoders) -> bool:
+async def works(pool: DecoderPool) -> bool:
     """Whether a sound image is decoded."""
     return (await decoded(pool, cat())).startswith(b"P6")

@@ -15,10 +15,10 @@ from PIL import Image
 
 from gateway.decoder.decoding import decode
 from gateway.errors import Overloaded, TooCostly, UndecodableImage
-from gateway.ingest.decoders import pool as pool_module
-from gateway.ingest.decoders.worker import Worker, WorkerLost
-from gateway.ingest.frames import FrameSelection
+from gateway.ingest import decoder_pool as pool_module
+from gateway.ingest.decoder_process import DecoderLost, DecoderProcess
 from gateway.ingest.image_formats import peak_bytes
+from gateway.plugins.media.frame_selection import FrameSelection
 from gateway.plugins.media.open_files import animation
 from tests.encoders import png_bomb
 from tests.gateway.decoder.pools import MAX_SIDE, cat, decoded, decoders, info_of, works
@@ -144,7 +144,7 @@ async def test_killed_idle_decoder_is_replaced(pool):
     (idle,) = pool._idle
     os.kill(idle.pid, signal.SIGKILL)
     idle._process.wait(30)
-    async with pool._worker(pool.account()) as worker:
+    async with pool._any_process(pool.account()) as worker:
         assert worker is not idle
         assert worker.alive()
 
@@ -196,7 +196,7 @@ async def test_images_that_fit_into_memory_are_decoded_concurrently():
     nbytes = peak_bytes(info_of(data), MAX_SIDE)
     for room, together in ((2 * nbytes, 2), (2 * nbytes - 1, 1), (nbytes - 1, 1)):
         async with decoders(2, memory_bytes=room) as pool:
-            pool._worker = standing_still
+            pool._any_process = standing_still
             tasks = [asyncio.ensure_future(decoded(pool, data)) for _ in range(3)]
             for _ in range(5):
                 await asyncio.sleep(0)
@@ -218,7 +218,7 @@ async def test_cancelled_wait_for_memory_does_not_block_later_images():
     large = png_bomb(1_000, 1_000)
     room = peak_bytes(info_of(large), MAX_SIDE) + peak_bytes(info_of(data), MAX_SIDE)
     async with decoders(3, memory_bytes=room) as pool:
-        pool._worker = standing_still
+        pool._any_process = standing_still
         first, waits, behind = (asyncio.ensure_future(decoded(pool, picture)) for picture in (large, large, data))
         for _ in range(5):
             await asyncio.sleep(0)
@@ -243,7 +243,7 @@ def test_decoder_that_cannot_be_started_keeps_no_files(monkeypatch):
         changed.setattr(subprocess, "Popen", refuse)
         for _ in range(10):
             with pytest.raises(BlockingIOError):
-                Worker(1_000_000)
+                DecoderProcess(1_000_000)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
@@ -350,8 +350,8 @@ async def test_reason_of_a_lost_decoder(monkeypatch, program, reason):
         return popen([sys.executable, "-c", code, command[4]], **options)
 
     popen = subprocess.Popen
-    monkeypatch.setattr("gateway.ingest.decoders.worker.subprocess.Popen", start)
-    worker = Worker(1_000_000)
-    with pytest.raises(WorkerLost) as lost:
+    monkeypatch.setattr("gateway.ingest.decoder_process.subprocess.Popen", start)
+    worker = DecoderProcess(1_000_000)
+    with pytest.raises(DecoderLost) as lost:
         await worker._receive()
     assert lost.value.reason == reason

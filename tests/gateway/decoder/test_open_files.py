@@ -11,11 +11,11 @@ import pytest
 from gateway.decoder.decoding import decode
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage
 from gateway.ingest.formats import png
-from gateway.ingest.frames import MOST_IN_FILE
 from gateway.ingest.image_formats import ImageFormat, open_bytes
 from gateway.ingest.inspection import inspect
 from gateway.plugins.media import open_files
 from gateway.plugins.media.animation import read_frames
+from gateway.plugins.media.frame_selection import MOST_IN_FILE
 from gateway.plugins.media.open_files import animation
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of, level_of
 from tests.gateway.decoder.pools import DECODE_LIMITS, MAX_SIDE, decoders, info_of, works
@@ -76,7 +76,7 @@ async def test_abandoned_animation_ends_its_process(pool):
         await reader.next()
         (worker,) = pool._busy
     assert not worker.alive()
-    assert [bound.free for bound in pool.slots_of("animation", 1).bounds] == [1, DECODE_LIMITS.memory_bytes]
+    assert [bound.free for bound in pool.open_slots.bounds] == [1, DECODE_LIMITS.memory_bytes]
     assert await works(pool)
 
 
@@ -155,7 +155,7 @@ async def test_cancelled_frame_leaves_no_busy_process(pool):
         await asyncio.wait([step])
         assert step.cancelled()
         assert not worker.alive()
-    assert (pool._slots.bounds[0].free, pool.slots_of("animation", 1).bounds[0].free) == (1, 1)
+    assert (pool._slots.bounds[0].free, pool.open_slots.bounds[0].free) == (1, 1)
 
 
 @pytest.mark.parametrize("image_format", FORMATS)
@@ -170,7 +170,7 @@ async def test_file_that_waits_for_long_makes_room_and_goes_on(pool, monkeypatch
         frames += await rest(reader)
     assert [frame.index for frame in frames] == list(range(10))
     assert [level_of(frame.pixels) for frame in frames] == pytest.approx(levels, abs=6)
-    assert [bound.free for bound in pool.slots_of("animation", 1).bounds] == [1, DECODE_LIMITS.memory_bytes]
+    assert [bound.free for bound in pool.open_slots.bounds] == [1, DECODE_LIMITS.memory_bytes]
 
 
 async def test_waiting_animation_does_not_delay_images(pool):

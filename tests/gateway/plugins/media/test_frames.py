@@ -10,11 +10,11 @@ from PIL import Image
 from prometheus_client import REGISTRY
 
 from gateway.api.schemas import PredictResponse
-from gateway.decoder.pillow import count_gif_frames
 from gateway.errors import InferenceFailed
 from gateway.inference.backend import Call
 from gateway.inference.result import Prediction, Result, Row
 from gateway.plugins.media.animation import FileFrames, read_frames
+from gateway.plugins.media.in_decoder.animations import count_gif_frames
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of
 from tests.doubles.backend import PNG, StubBackend, brightness
 from tests.keys import key_of

@@ -4,8 +4,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.decoder.decoding import Ppm
+from gateway.decoder.jobs import Made, as_wanted
 from gateway.decoder.opencv import cv2
-from gateway.ingest.masking import GRID, MAP_SIDE, OVERLAY_SIDE, SEED
+from gateway.ingest.image_formats import Size
+from gateway.plugins.media.heat_map import MAP_SIDE, OVERLAY_SIDE
+
+SEED = 20_180_619
+"""Seed of all masks, so that the same image always gets the same masks."""
+GRID = 8
+"""Cells of a mask on each side."""
 
 _MOST_OPAQUE = 0.75
 """Opacity of the overlay at its hottest point."""
@@ -13,6 +20,19 @@ _FULL = 0.1
 """A difference of scores that is drawn at full strength; a map with smaller ones is paler in proportion."""
 
 Mask = NDArray[np.float32]
+
+
+def mask(data: NDArray[np.uint8], number: int, size: Size) -> Made:
+    """Masked copy `number` of a decoded image, followed by how visible each cell of the heat map is."""
+    pixels = read_ppm(data.tobytes())  # a copy: the result overwrites the image's memory
+    copy, visible = masked_copy(pixels, number)
+    return Made(parts=(*as_wanted(copy, size), visible.data.cast("B")))
+
+
+def draw(data: NDArray[np.uint8], width: int, height: int) -> Made:
+    """The overlay of a heat map, fp32 [MAP_SIDE, MAP_SIDE], for an image of `width` × `height` pixels."""
+    values = np.frombuffer(data.tobytes(), np.float32).reshape(MAP_SIDE, MAP_SIDE)
+    return Made(parts=(overlay_of(values, height, width),))
 
 
 def read_ppm(data: bytes) -> NDArray[np.uint8]:

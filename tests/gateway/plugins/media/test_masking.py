@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from gateway.decoder.decoding import Ppm
-from gateway.decoder.masking import masked_copy, overlay_of, read_ppm
-from gateway.ingest.masking import MAP_SIDE, heat_values
+from gateway.plugins.media.heat_map import MAP_SIDE, heat_values
+from gateway.plugins.media.in_decoder.masking import masked_copy, overlay_of, read_ppm
 
 HEIGHT, WIDTH = 40, 80
 PIXELS = np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)

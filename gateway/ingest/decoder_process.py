@@ -1,21 +1,22 @@
 """The parent's side of one decoder: starts the process, sends files, receives pixels, ends it."""
 
 import asyncio
-import json
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 import gateway
-from gateway.ingest.image_formats import WORKER_START_SECONDS, Header, ImageFormat, Size
+from gateway.ingest.image_formats import DECODER_START_SECONDS, Header, Size
 from gateway.ingest.resizing import TensorInput
 from gateway.machine.child_environment import child_environment
 
@@ -27,7 +28,7 @@ _ENDING_SECONDS, _LOOK_SECONDS = 0.5, 0.005
 """How long a process whose socket is closed may take to end by itself, and the interval of checks."""
 
 
-class WorkerLost(Exception):
+class DecoderLost(Exception):
     """The process ended during a job.
 
     `returncode` is as in subprocess; `reason` is "time" if its own timer ended it, "stuck" if the parent did,
@@ -41,57 +42,31 @@ class WorkerLost(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderJob:
-    """A job of a decoder's process, which gets the fields as JSON."""
+class Job:
+    """What a decoder's process does with a file."""
 
-    kind: str
-
-    @property
-    def most_result_bytes(self) -> int:
-        """Bytes of the largest result of the job."""
-        return 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderJob(DecoderJob):
-    """Read the header of a file of `nbytes`; `memory_bytes` of address space may be added to the process."""
-
-    image_format: ImageFormat
-    nbytes: int
-    memory_bytes: int
-    kind: str = "header"
+    function: str
+    """Its module and name, as in `gateway.decoder.jobs:decode`; "" takes the next result of the iterator that the last
+    job returned. It gets the bytes of the file and the `arguments`, which are pickled."""
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    memory_bytes: int = 0
+    """Address space that may be added to the process; for as long as its iterator is open, too."""
+    most_result_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PixelJob(DecoderJob):
-    """A job that makes the pixels of one image, in a `size`."""
-
-    info: Header
-    size: Size
-
-    @property
-    def most_result_bytes(self) -> int:
-        """Bytes of the pixels."""
-        if isinstance(self.size, TensorInput):
-            return self.size.nbytes
-        return 3 * self.info.width * self.info.height + _MAX_HEADER_BYTES
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageJob(PixelJob):
-    """Decode an inspected image."""
-
-    nbytes: int
-    memory_bytes: int
-    kind: str = "image"
+def most_pixel_bytes(info: Header, size: Size) -> int:
+    """Bytes of the largest result of a decoded image."""
+    if isinstance(size, TensorInput):
+        return size.nbytes
+    return 3 * info.width * info.height + _MAX_HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """The reply to a job: its result, or an `error` by its code, with a public message and a cause.
 
-    To a HeaderJob the fields of a Header; to an ImageJob the `size` of the pixels in bytes, and whether the
-    data was `damaged`. The others are for files that stay open: see gateway.plugins.media.open_files.
+    Of `read_header` the fields of a Header; of `decode` the `size` of the pixels in bytes, and whether the data was
+    `damaged`. The others are of frames: see gateway.plugins.media.open_files.
     """
 
     width: NonNegativeInt = 0
@@ -103,7 +78,8 @@ class Reply:
     size: NonNegativeInt = 0
     frame: NonNegativeInt = 0
     shown_seconds: float = 0.0
-    ends: bool = False
+    open: bool = False
+    """Whether the process keeps the file open, for its next result."""
     error: str = ""
     message: str = ""
     cause: str = ""
@@ -112,7 +88,7 @@ class Reply:
 _REPLY = TypeAdapter(Reply)
 
 
-class Worker:
+class DecoderProcess:
     """One child process, `gateway.decoder`, which does one job at a time.
 
     It ends with the thread that started it, so start it on the event loop's thread. The process gets only the
@@ -124,7 +100,9 @@ class Worker:
         self._socket.settimeout(0)
         self._memory = os.memfd_create("image")
         self._ready = self._interrupted = False
-        self.start_seconds = WORKER_START_SECONDS
+        self.idle = True
+        """Whether the process does no job and keeps no file open; otherwise it cannot be used for another file."""
+        self.start_seconds = DECODER_START_SECONDS
         """The processor time of its start, measured once it is ready."""
         self._cpu_seconds = self._charged_seconds = 0.0
         with theirs:
@@ -166,23 +144,26 @@ class Worker:
             # clock_getcpuclockid(3): the complement of the process id, and the kernel's CPUCLOCK_SCHED.
             self._cpu_seconds = time.clock_gettime(~self.pid << 3 | 2)
 
-    async def do(self, job: DecoderJob, data: bytes, cpu_seconds: float) -> tuple[Reply, bytes]:
+    async def do(self, job: Job, data: bytes, cpu_seconds: float) -> tuple[Reply, bytes]:
         """Run a job on `data`; returns the reply, and the pixels if there are any.
 
-        Raises WorkerLost if the process ends. Do not cancel it: `interrupt` the worker if it takes too long.
+        Raises DecoderLost if the process ends. Do not cancel it: `interrupt` the process if it takes too long.
         """
+        self.idle = False
         if not self._ready:
             await self._receive()
             self._ready = True
             self.start_seconds = self.charge_seconds()
         os.pwrite(self._memory, data, 0)
-        line = json.dumps(asdict(job) | {"cpu_seconds": cpu_seconds}).encode() + b"\n"
+        # The process trusts its parent, and never the other way round: its reply is JSON.
+        message = pickle.dumps((job.function, job.arguments, len(data), job.memory_bytes, cpu_seconds))
         with suppress(ConnectionError):  # then no reply comes either
-            await asyncio.get_running_loop().sock_sendall(self._socket, line)
+            await asyncio.get_running_loop().sock_sendall(self._socket, message)
         try:
             reply = _REPLY.validate_json(await self._receive(), strict=True)
         except ValidationError as exc:
-            raise WorkerLost(self.close(), "crash") from exc
+            raise DecoderLost(self.close(), "crash") from exc
+        self.idle = not reply.open
         # Never more than the job can make, even if the child was taken over.
         size = min(reply.size, job.most_result_bytes)
         pixels = os.pread(self._memory, size, 0)
@@ -200,7 +181,7 @@ class Worker:
                 by_itself = not piece and await self._has_ended()
                 code = self.close()
                 reason = _REASONS.get(code, "crash") if by_itself else "crash"
-                raise WorkerLost(code, "stuck" if self._interrupted else reason)
+                raise DecoderLost(code, "stuck" if self._interrupted else reason)
             line += piece
         return line
 
@@ -215,7 +196,7 @@ class Worker:
         return True
 
     def interrupt(self) -> None:
-        """End the process during its job: `do` then raises WorkerLost."""
+        """End the process during its job: `do` then raises DecoderLost."""
         self._interrupted = True
         self._kill()
 

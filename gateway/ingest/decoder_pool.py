@@ -1,8 +1,8 @@
 """The decoders of one gateway process: a few child processes, shared fairly by requests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -21,14 +21,13 @@ from gateway.errors import (
     UndecodableImage,
     UnsupportedFormat,
 )
-from gateway.ingest.decoders.worker import (
+from gateway.ingest.decoder_process import (
     START_SECONDS,
-    DecoderJob,
-    HeaderJob,
-    ImageJob,
+    DecoderLost,
+    DecoderProcess,
+    Job,
     Reply,
-    Worker,
-    WorkerLost,
+    most_pixel_bytes,
 )
 from gateway.ingest.image_formats import (
     DecodeLimits,
@@ -55,17 +54,15 @@ WALL_SECONDS_PER_CPU_SECOND = 20.0
 SPARE_SECONDS = 5.0
 """How long an idle process beyond `count` is kept: starting one takes longer than decoding most images."""
 
+_READ_HEADER, _DECODE = "gateway.decoder.jobs:read_header", "gateway.decoder.jobs:decode"
+
 _ERRORS = {
     error.code: error
     for error in (InvalidImage, TooCostly, TooManyFrames, TruncatedImage, UndecodableImage, UnsupportedFormat)
 }
 
 
-def _nothing() -> None:
-    """Do nothing."""
-
-
-class Decoders:
+class DecoderPool:
     """Decodes images in at most `count` child processes.
 
     Slots alternate between clients, and between the requests of a client. The decoders hold at most
@@ -79,22 +76,22 @@ class Decoders:
         """Makes a request's account."""
         self.count = count
         self._slots = _slots(count, limits)
-        self._open_slots: dict[str, RoundRobin] = {}
-        """The slots of files that stay open, by kind."""
-        self._idle: list[Worker] = []
-        self._busy: set[Worker] = set()
+        self.open_slots = _slots(count, limits)
+        """The slots of files that stay open; images have their own, so that they need not wait."""
+        self._idle: list[DecoderProcess] = []
+        self._busy: set[DecoderProcess] = set()
         self._trimming: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         # So that the first image does not wait for a start; the other processes start when images wait.
-        self._idle.append(Worker(self.limits.image_pixels))
+        self._idle.append(DecoderProcess(self.limits.image_pixels))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for worker in self._busy:
-            worker.interrupt()
+        for process in self._busy:
+            process.interrupt()
         if self._trimming is not None:
             self._trimming.cancel()
         while self._idle:
@@ -104,7 +101,7 @@ class Decoders:
         """The header of a file whose format is not passed on; raises InvalidImage, and what `decode` raises."""
         info = Header(image_format, 0, 0)
         memory_bytes = min(open_bytes(info, len(data)), self.limits.memory_bytes)
-        job = HeaderJob(image_format=image_format, nbytes=len(data), memory_bytes=memory_bytes)
+        job = Job(function=_READ_HEADER, arguments={"image_format": image_format}, memory_bytes=memory_bytes)
         expected = expected_frame_seconds(info)
         reply, _ = await self.run(job, data, info, account, expected, min(3 * len(data), self.limits.memory_bytes))
         return Header(
@@ -124,95 +121,84 @@ class Decoders:
         a cancellation waits for at most LET_FINISH_SECONDS and then ends the process.
         """
         memory_bytes = min(memory_limit(info, len(data)), self.limits.memory_bytes)
-        job = ImageJob(info=info, nbytes=len(data), size=size, memory_bytes=memory_bytes)
+        job = Job(
+            function=_DECODE,
+            arguments={"info": info, "size": size},
+            memory_bytes=memory_bytes,
+            most_result_bytes=most_pixel_bytes(info, size),
+        )
         expected = expected_seconds(info, len(data))
         # The frame of an AVIF or HEIC may be larger than its header says, so its limit is reserved.
         slot_bytes = memory_bytes if info.format.traits.slow else min(peak_bytes(info, size), memory_bytes)
         reply, pixels = await self.run(job, data, info, account, expected, slot_bytes)
         return Decoded(pixels, reply.damaged)
 
-    def slots_of(self, kind: str, count: int) -> RoundRobin:
-        """The `count` slots of files of one kind that stay open; images have their own, so that they need not wait."""
-        if kind not in self._open_slots:
-            self._open_slots[kind] = _slots(count, self.limits)
-        return self._open_slots[kind]
-
     async def run(
-        self, job: DecoderJob, data: bytes, info: Header, account: Account, expected: float, slot_bytes: int
-    ) -> tuple[Reply, bytes]:
-        """Run a job in any process, in a slot of all images; raises what `decode` raises."""
-        reply, pixels = await self.work(
-            self._worker(account), job, data, info, account, expected, slot_bytes, nbytes=len(data)
-        )
-        check_reply(reply, info)
-        return reply, pixels
-
-    async def work(
         self,
-        worker: AbstractAsyncContextManager[Worker],
-        job: DecoderJob,
+        job: Job,
         data: bytes,
         info: Header,
         account: Account,
         expected: float,
         slot_bytes: int = 0,
         *,
-        nbytes: int,
-        began: Callable[[], None] = _nothing,
+        process: DecoderProcess | None = None,
+        nbytes: int | None = None,
     ) -> tuple[Reply, bytes]:
-        """Run a job in a slot and within its limits; `nbytes` is the size of its file.
+        """Run a job in a slot of all images, in any process or a given one; raises what `decode` raises.
 
-        `began` is called once it has its slot and its process. Raises TooCostly and WorkerLost.
+        `nbytes` is the size of the file, if `data` is not the file.
         """
+        most = most_seconds(info, len(data) if nbytes is None else nbytes)
         async with (
-            self._spending(account, info, nbytes, expected) as spending,
+            account.spending(reserve_seconds(expected), most) as spending,
             self._slots.lease(account, 1, slot_bytes, client=account.client),
-            worker as process,
+            self._any_process(account) if process is None else nullcontext(process) as process,
         ):
-            began()
-            return await _run(process, process.do(job, data, spending.cpu_seconds), spending)
-
-    @asynccontextmanager
-    async def _spending(self, account: Account, info: Header, nbytes: int, expected: float) -> AsyncIterator[Spending]:
-        """Reserve the processor time of an image from its account."""
-        async with account.spending(reserve_seconds(expected), most_seconds(info, nbytes)) as spending:
             try:
-                yield spending
+                reply, pixels = await _run(process, job, data, spending)
+            except DecoderLost as lost:
+                raise _error_of(lost) from lost
             finally:
                 if spending.spent_seconds:
                     metrics.DECODE_CPU_SECONDS.observe(spending.spent_seconds)
+        if reply.error:
+            if reply.cause:
+                log.warning("decoder_fault", cause=reply.cause, format=info.format.value)
+            raise _ERRORS.get(reply.error, UndecodableImage)(reply.message or None)
+        return reply, pixels
 
     @asynccontextmanager
-    async def _worker(self, account: Account) -> AsyncIterator[Worker]:
-        """A worker for one image; if it is lost, the error says why."""
-        worker = self.take_worker()
+    async def _any_process(self, account: Account) -> AsyncIterator[DecoderProcess]:
+        """A process for one job."""
+        process = self.take_process()
         try:
-            yield worker
-        except WorkerLost as lost:
-            raise error_of(lost) from lost
+            yield process
         finally:
-            self.return_worker(worker, account)
+            self.return_process(process, account)
 
-    def take_worker(self) -> Worker:
-        """An idle worker, or a new one; raises Overloaded if none can be started."""
+    def take_process(self) -> DecoderProcess:
+        """An idle process, or a new one; raises Overloaded if none can be started."""
         try:
-            worker = self._living() or Worker(self.limits.image_pixels)
+            process = self._living() or DecoderProcess(self.limits.image_pixels)
         except OSError as exc:
             raise Overloaded("No process to decode the image could be started; try again later.") from exc
-        self._busy.add(worker)
-        return worker
+        self._busy.add(process)
+        return process
 
-    def return_worker(self, worker: Worker, account: Account) -> None:
-        """Make a worker idle; if its process has ended, another one is started, and `account` is charged."""
-        self._busy.discard(worker)
-        if not worker.alive():
+    def return_process(self, process: DecoderProcess, account: Account) -> None:
+        """Take a process back; if it has ended or must be ended, another one is started, and `account` is charged."""
+        self._busy.discard(process)
+        if not process.idle:
+            process.close()
+        if not process.alive():
             # For its last job, and for the start of its replacement, which takes as long as its own did.
-            account.charge(worker.charge_seconds() + worker.start_seconds)
+            account.charge(process.charge_seconds() + process.start_seconds)
             if not self._idle:
                 with suppress(OSError):
-                    self._idle.append(Worker(self.limits.image_pixels))  # it starts while others work
+                    self._idle.append(DecoderProcess(self.limits.image_pixels))  # it starts while others work
         else:
-            self._idle.append(worker)
+            self._idle.append(process)
             if len(self._idle) > self.count and not self._trimming:  # open files may use more
                 self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
 
@@ -224,13 +210,13 @@ class Decoders:
         if len(self._idle) > self.count:
             self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
 
-    def _living(self) -> Worker | None:
-        """An idle worker, None if there is none; logs the ones that ended while idle."""
+    def _living(self) -> DecoderProcess | None:
+        """An idle process, None if there is none; logs the ones that ended while idle."""
         while self._idle:
-            worker = self._idle.pop()
-            if worker.alive():
-                return worker
-            log.warning("decoder_lost", reason="idle", returncode=worker.close())
+            process = self._idle.pop()
+            if process.alive():
+                return process
+            log.warning("decoder_lost", reason="idle", returncode=process.close())
         return None
 
 
@@ -248,15 +234,7 @@ def _slots(count: int, limits: DecodeLimits) -> RoundRobin:
     )
 
 
-def check_reply(reply: Reply, info: Header) -> None:
-    """Raise the error of a reply, if it has one."""
-    if reply.error:
-        if reply.cause:
-            log.warning("decoder_fault", cause=reply.cause, format=info.format.value)
-        raise _ERRORS.get(reply.error, UndecodableImage)(reply.message or None)
-
-
-def error_of(lost: WorkerLost) -> GatewayError:
+def _error_of(lost: DecoderLost) -> GatewayError:
     """The error of an image whose process ended; counted and logged."""
     metrics.DECODERS_LOST.labels(lost.reason).inc()
     log.warning("decoder_lost", reason=lost.reason, returncode=lost.returncode)
@@ -265,10 +243,10 @@ def error_of(lost: WorkerLost) -> GatewayError:
     return UndecodableImage() if lost.reason == "crash" else TooCostly()
 
 
-async def _run(worker: Worker, work: Awaitable[tuple[Reply, bytes]], spending: Spending) -> tuple[Reply, bytes]:
-    """Run a job in a worker and measure its processor time; a cancelled job has ended when this returns."""
+async def _run(process: DecoderProcess, job: Job, data: bytes, spending: Spending) -> tuple[Reply, bytes]:
+    """Run a job in a process and measure its processor time; a cancelled job has ended when this returns."""
     # The task is never cancelled: otherwise a reply that arrives at that moment would be read as the next job's.
-    task = asyncio.ensure_future(work)
+    task = asyncio.ensure_future(process.do(job, data, spending.cpu_seconds))
     try:
         await asyncio.wait([task], timeout=START_SECONDS + WALL_SECONDS_PER_CPU_SECOND * spending.cpu_seconds)
     except asyncio.CancelledError:
@@ -276,10 +254,10 @@ async def _run(worker: Worker, work: Awaitable[tuple[Reply, bytes]], spending: S
         raise
     finally:
         if not task.done():
-            worker.interrupt()
+            process.interrupt()
             await _wait_uninterrupted(task, None)
         task.exception()  # of a task whose caller was cancelled, asyncio would log it as never retrieved
-        spending.spent_seconds = worker.charge_seconds()
+        spending.spent_seconds = process.charge_seconds()
     return task.result()
 
 

@@ -5,14 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-SEED = 20_180_619
-"""Seed of all masks, so that the same image always gets the same masks."""
 MAP_SIDE = 28
 """Rows and columns of the heat map: more than cells, which are shifted and therefore show finer parts."""
 OVERLAY_SIDE = 448
 """Longer side of the overlay in pixels."""
-GRID = 8
-"""Cells of a mask on each side."""
 _EPSILON = 1e-9
 
 

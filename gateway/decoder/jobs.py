@@ -1,0 +1,48 @@
+"""The jobs of a decoder's process. A plug-in has more: see `gateway.ingest.decoder_process.Job`."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gateway.decoder import decoding, headers
+from gateway.decoder.damage import DamageDetector
+from gateway.decoder.decoding import Buffer, Ppm
+from gateway.decoder.tensors import to_tensor
+from gateway.ingest.image_formats import Header, ImageFormat, Size
+from gateway.ingest.resizing import TensorInput
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A result of a job: `fields` of its Reply, and the parts of its output."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[bytes | memoryview, ...] = ()
+    is_last: bool = False
+    """Of an iterator: whether it is closed now."""
+
+
+_detector = cache(DamageDetector)
+
+
+def read_header(data: NDArray[Any], image_format: ImageFormat) -> Made:
+    """See `headers.read_header`; what else the header says is read again with the pixels."""
+    info = headers.read_header(data.tobytes(), image_format)
+    return Made({name: getattr(info, name) for name in ("width", "height", "bit_depth", "has_alpha", "animated")})
+
+
+def decode(data: Buffer, info: Header, size: Size) -> Made:
+    """See `decoding.decode`."""
+    detector = _detector()
+    with detector:
+        ppm = decoding.decode(data, info, size)
+    return Made({"damaged": detector.damaged}, as_wanted(ppm, size))
+
+
+def as_wanted(ppm: Ppm, size: Size) -> tuple[bytes | memoryview, ...]:
+    """The parts of an image as its model wants it."""
+    if isinstance(size, TensorInput):
+        return (to_tensor(ppm.pixels, size).data.cast("B"),)
+    return ppm.header, ppm.pixels.data.cast("B")
