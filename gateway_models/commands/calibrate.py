@@ -62,7 +62,7 @@ def calibrate(
     answers, refused = classified(samples, entry, (base,), model_repository, print_status, url=address)
     for line in reasons(refused):
         print_status(f"left out: {line}")
-    found = run(scored([answer for (answer,) in answers]))
+    found = run(scored(answers))
     diagram = plot or Path(f"{name}-calibration.png")
     reliability(
         [("before", found.before), ("after", found.after)], f"Calibration of {name}, version {base}, on {data}", diagram

@@ -49,7 +49,7 @@ def compare(
 
     A version can also be compared on live traffic: gateway model use flowers 1 --shadow 2=10.
     """
-    from gateway_models.proof.compare import Compared, Pair
+    from gateway_models.proof.compare import Compared
     from gateway_models.proof.dataset import read_samples
     from gateway_models.proof.report import comparison_report
     from gateway_models.proof.serving import classified
@@ -58,8 +58,7 @@ def compare(
     entry, labels = _local(name, versions, model_repository)
     samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
     answers, refused = classified(samples, entry, versions, model_repository, print_status, url=address, decode=decode)
-    pairs = [Pair(one.sample, (one.probabilities, other.probabilities), entry.multi_label) for one, other in answers]
-    compared = Compared(pairs, refused, labelled)
+    compared = Compared(answers, refused, labelled, entry.multi_label)
     comparison_report(compared, versions, labels).print()
     if not compared.holds(tolerance):
         if compared.pairs:

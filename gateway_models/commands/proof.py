@@ -41,7 +41,7 @@ def verify(
     """
     from gateway_local.paths import SHIPPED_EXAMPLES
     from gateway_models.networks.model_source import labels_of
-    from gateway_models.proof.image_files import image_files
+    from gateway_models.proof.image_files import image_files, parted
     from gateway_models.proof.parity import Parity, compare_served, runs_on_gpu
     from gateway_models.proof.report import parity_report
     from gateway_models.proof.serving import serving
@@ -54,7 +54,7 @@ def verify(
     with serving(model_repository, (entry.ensemble_of(number),), print_status, url=address) as triton:
         results = compare_served(entry, number, triton, files, decode)
         on_gpu = runs_on_gpu(entry, triton)
-        found = Parity.of(progress(results, len(files), "comparing"), on_gpu=on_gpu)
+        found = Parity(*parted(progress(results, len(files), "comparing")), on_gpu)
     parity_report(found, labels_of(entry, model_repository, number), tolerance).print()
     if not found.holds(tolerance):
         raise typer.Exit(1)
@@ -111,8 +111,7 @@ def evaluate(
     labels = labels_of(entry, model_repository, number)
     samples = read_dataset(data, labels, multi_label=entry.multi_label)
     answers, refused = classified(samples, entry, (number,), model_repository, print_status, url=address, decode=decode)
-    found = [answer for (answer,) in answers]
-    evaluation = Evaluation(entry.versions[number].classes, entry.multi_label, found, refused)
+    evaluation = Evaluation(entry.versions[number].classes, entry.multi_label, answers, refused)
     evaluation_report(evaluation, labels).print()
     if not evaluation.answers:
         raise typer.Exit(1)

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import UserError
-from gateway_models.proof.calibration import Calibration, calibration_of
-from gateway_models.proof.evaluate import SampleAnswer
+from gateway_models.proof.evaluate import Answered, Calibration, calibration_of
 from gateway_models.repository.entry import Entry
 
 LEAST_IMAGES = 20
@@ -81,12 +80,12 @@ def check_calibration(entry: Entry, version: int) -> None:
         )
 
 
-def scored(answers: Sequence[SampleAnswer]) -> ScoredImages:
+def scored(answers: Sequence[Answered]) -> ScoredImages:
     """The scores and the classes of images; raises UserError without any."""
     if not answers:
         raise UserError("none of the images could be classified")
     return ScoredImages(
-        np.array([each.probabilities for each in answers], np.float64),
+        np.array([each.scores[0] for each in answers], np.float64),
         np.array([next(iter(each.sample.classes)) for each in answers], np.intp),
     )
 

@@ -5,58 +5,43 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gateway_models.predictions.shares import wilson
-from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import predicted
+from gateway_models.proof.evaluate import Answered, predicted
 from gateway_models.proof.image_files import NotCompared
 
-Probabilities = NDArray[np.float32]
 CHANCE = 0.05
 """The significance level: a p-value below it counts as a real difference."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Both versions' answers for one image: probabilities fp32 [classes].
-
-    An answer is the top-1 class, or the classes from a probability of one half for a multi-label model.
-    """
-
-    sample: Sample
-    scores: tuple[Probabilities, Probabilities]
-    multi_label: bool = False
-
-    @property
-    def answers(self) -> tuple[frozenset[int], ...]:
-        """The classes that each version predicts."""
-        return tuple(predicted(scores, multi_label=self.multi_label) for scores in self.scores)
-
-    @property
-    def largest(self) -> float:
-        """The largest difference of a probability."""
-        return float(np.abs(self.scores[0] - self.scores[1]).max())
-
-    @property
-    def right(self) -> tuple[bool, ...]:
-        """Whether each answer is a true class, or all true classes and no other for a multi-label model."""
-        true = self.sample.classes
-        return tuple(answer == true if self.multi_label else answer <= true for answer in self.answers)
+def apart(pair: Answered) -> float:
+    """The largest difference of a probability."""
+    first, second = pair.scores
+    return float(np.abs(first - second).max())
 
 
 @dataclass(frozen=True)
 class Compared:
-    """All pairs of a run; `labelled` means that the true classes are known."""
+    """The answers of two versions to all images of a run; `labelled` means that the true classes are known."""
 
-    pairs: Sequence[Pair]
+    pairs: Sequence[Answered]
     refused: Sequence[NotCompared] = field(default=())
     labelled: bool = False
+    multi_label: bool = False
+
+    def answers(self, pair: Answered) -> tuple[frozenset[int], ...]:
+        """The classes that each version predicts."""
+        return tuple(predicted(scores, multi_label=self.multi_label) for scores in pair.scores)
+
+    def right(self, pair: Answered) -> tuple[bool, ...]:
+        """Whether each answer is a true class, or all true classes and no other for a multi-label model."""
+        true = pair.sample.classes
+        return tuple(answer == true if self.multi_label else answer <= true for answer in self.answers(pair))
 
     @cached_property
-    def different(self) -> Sequence[Pair]:
+    def different(self) -> Sequence[Answered]:
         """The pairs with different answers, largest difference of a probability first."""
-        return sorted((each for each in self.pairs if len(set(each.answers)) > 1), key=lambda each: -each.largest)
+        return sorted((each for each in self.pairs if len(set(self.answers(each))) > 1), key=apart, reverse=True)
 
     @property
     def disagreement(self) -> float:
@@ -71,13 +56,13 @@ class Compared:
     @property
     def accuracy(self) -> tuple[float, float]:
         """Each version's share of correct images."""
-        first, second = np.mean([each.right for each in self.pairs], axis=0)
+        first, second = np.mean([self.right(each) for each in self.pairs], axis=0)
         return float(first), float(second)
 
     @property
     def only(self) -> tuple[int, int]:
         """The number of images that only the first version has right, and only the second."""
-        right = [each.right for each in self.pairs]
+        right = [self.right(each) for each in self.pairs]
         return right.count((True, False)), right.count((False, True))
 
     @property

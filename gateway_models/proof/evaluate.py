@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from gateway.ingest.resizing import Resize
 from gateway_models.blocking_triton import Answers, BlockingTriton
 from gateway_models.predictions.shares import ClassAccuracy, Proportion
-from gateway_models.proof.calibration import Calibration, calibration_of
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.image_files import NotCompared, reader
 
@@ -20,23 +19,65 @@ CALLERS = 4
 """Concurrent calls to Triton: enough to keep both steps of an ensemble busy."""
 THRESHOLD = 0.5
 """The probability from which a multi-label model predicts a class."""
+BINS = 15
+"""Bins of equal width, as C. Guo et al. have them (On Calibration of Modern Neural Networks, ICML 2017)."""
+Probabilities = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class SampleAnswer:
-    """The served answer for one sample: probabilities fp32 [classes]."""
+class Answered:
+    """The served answers for one sample: probabilities fp32 [classes], by each ensemble that was called."""
 
     sample: Sample
-    probabilities: NDArray[np.float32]
+    scores: tuple[Probabilities, ...]
     embedding: NDArray[np.float32] | None = None
-    """fp32 [size], if the model gives embeddings."""
+    """fp32 [size], by the first ensemble, if the model gives embeddings."""
 
 
-SampleAnswers = tuple[SampleAnswer, ...]
-"""One for each ensemble that was called."""
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """The images whose best class has a score above `low` and up to `high`."""
+
+    low: float
+    high: float
+    images: int
+    score: float
+    """The mean score of their best classes."""
+    right: float
+    """The share of them that were right."""
 
 
-def predicted(scores: NDArray[np.float32], *, multi_label: bool) -> frozenset[int]:
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The calibration of some answers."""
+
+    bins: tuple[Bin, ...]
+    """Those with images."""
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: the mean over images of |score - share right| in the bin of each."""
+        return sum(each.images * abs(each.score - each.right) for each in self.bins) / sum(
+            each.images for each in self.bins
+        )
+
+
+def calibration_of(scores: NDArray[np.float64], right: NDArray[np.bool_]) -> Calibration:
+    """The calibration of answers: the scores of their best classes, fp64 [images], and whether each is right.
+
+    There must be images. A score at the border of two bins is in the lower one.
+    """
+    numbers = np.clip(np.ceil(scores * BINS).astype(np.intp) - 1, 0, BINS - 1)
+    bins = ((int(number), numbers == number) for number in np.unique(numbers))
+    return Calibration(
+        tuple(
+            Bin(n / BINS, (n + 1) / BINS, int(inside.sum()), float(scores[inside].mean()), float(right[inside].mean()))
+            for n, inside in bins
+        )
+    )
+
+
+def predicted(scores: Probabilities, *, multi_label: bool) -> frozenset[int]:
     """The classes of an answer: the top-1 class, or those from THRESHOLD for a multi-label model."""
     return frozenset(np.flatnonzero(scores >= THRESHOLD).tolist() if multi_label else [int(scores.argmax())])
 
@@ -47,12 +88,12 @@ class Evaluation:
 
     classes: int
     multi_label: bool
-    answers: Sequence[SampleAnswer]
+    answers: Sequence[Answered]
     refused: Sequence[NotCompared] = ()
 
     def top(self, k: int) -> float:
         """The share of images with a true class among the top k."""
-        best = (set(np.argsort(each.probabilities)[::-1][:k].tolist()) for each in self.answers)
+        best = (set(np.argsort(each.scores[0])[::-1][:k].tolist()) for each in self.answers)
         hits = sum(bool(answer.sample.classes & found) for answer, found in zip(self.answers, best, strict=True))
         return hits / max(1, len(self.answers))
 
@@ -60,7 +101,7 @@ class Evaluation:
         """How well scores say how often answers are right; None for multi-label models, and without answers."""
         if self.multi_label or not self.answers:
             return None
-        scores = np.array([each.probabilities for each in self.answers], np.float64)
+        scores = np.array([each.scores[0] for each in self.answers], np.float64)
         best = scores.argmax(axis=1)
         right = [int(number) in each.sample.classes for number, each in zip(best, self.answers, strict=True)]
         return calibration_of(scores.max(axis=1), np.array(right, np.bool_))
@@ -91,8 +132,8 @@ class Evaluation:
             if shown or given
         ]
 
-    def _predicted(self, answer: SampleAnswer) -> frozenset[int]:
-        return predicted(answer.probabilities, multi_label=self.multi_label)
+    def _predicted(self, answer: Answered) -> frozenset[int]:
+        return predicted(answer.scores[0], multi_label=self.multi_label)
 
 
 def predict_each(
@@ -102,7 +143,7 @@ def predict_each(
     resize: Resize | None = None,
     *,
     batch: int = BATCH,
-) -> Iterator[SampleAnswers | NotCompared]:
+) -> Iterator[Answered | NotCompared]:
     """Have the Triton at an address classify the samples by each ensemble, in calls of `batch` images.
 
     Yields the answers in order; raises TritonRefused. Each sample is read once, and large images are resized first, as
@@ -111,7 +152,7 @@ def predict_each(
     read, connections = reader(resize), local()
     opened: list[BlockingTriton] = []
 
-    def answer(some: Sequence[Sample]) -> list[SampleAnswers | NotCompared]:
+    def answer(some: Sequence[Sample]) -> list[Answered | NotCompared]:
         if not hasattr(connections, "triton"):
             connections.triton = BlockingTriton(address)
             opened.append(connections.triton)
@@ -134,12 +175,11 @@ def predict_each(
             triton.close()
 
 
-def _answers(sample: Sample, results: Sequence[Answers], row: int) -> SampleAnswers | NotCompared:
+def _answers(sample: Sample, results: Sequence[Answers], row: int) -> Answered | NotCompared:
     """The answers for one image of a batch, by each ensemble."""
     for result in results:
         if status := int(result.status[row]):
             return NotCompared(sample.path, f"the preprocessor gives it status {status}")
-    return tuple(
-        SampleAnswer(sample, each.values[row], None if each.embeddings is None else each.embeddings[row])
-        for each in results
-    )
+    embeddings = results[0].embeddings
+    scores = tuple(each.values[row] for each in results)
+    return Answered(sample, scores, None if embeddings is None else embeddings[row])

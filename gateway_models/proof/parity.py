@@ -31,14 +31,13 @@ from gateway_models.networks.embeddings import embedding_difference
 from gateway_models.networks.originals import Answers, original_answers
 from gateway_models.networks.pretrained import processor
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswer, predict_each
-from gateway_models.proof.image_files import NotCompared, parted, reader, resize_for
+from gateway_models.proof.evaluate import Answered, Probabilities, predict_each
+from gateway_models.proof.image_files import NotCompared, reader, resize_for
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
 
 TOLERANCE = 1e-3
 STAGES = ("decode", "resize", "model")
-Probabilities = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +102,6 @@ class Parity:
         """The largest difference of a probability that comes from one stage in any image."""
         return max((each.from_stage(stage) for each in self.comparisons), default=0.0)
 
-    @classmethod
-    def of(cls, results: Iterable[Comparison | NotCompared], *, on_gpu: bool = False) -> "Parity":
-        """The results of a run."""
-        return cls(*parted(results), on_gpu)
-
     def holds(self, tolerance: float) -> bool:
         """Whether images were compared, and all probabilities and cosines are within the tolerance."""
         return bool(self.comparisons) and self.largest <= tolerance and 1 - self.least_cosine <= tolerance
@@ -123,12 +117,11 @@ def compare_served(
     samples, resize = [Sample(path, frozenset()) for path in paths], resize_for(entry, decode)
     original = original_answers(entry.versions[version])
     prepare, read = processor(entry.versions[version].spec), reader(resize)
-    for answers in predict_each((entry.ensemble_of(version),), triton.address, samples, resize, batch=1):
-        if isinstance(answers, NotCompared):
-            yield answers
+    for answer in predict_each((entry.ensemble_of(version),), triton.address, samples, resize, batch=1):
+        if isinstance(answer, NotCompared):
+            yield answer
             continue
-        (answer,) = answers
-        path = answer.sample.path
+        path, (served,) = answer.sample.path, answer.scores
         try:
             image = pil_image(path)
         except OSError as exc:
@@ -148,10 +141,10 @@ def compare_served(
         stages = {
             "decode": by_file - by_pixels,
             "resize": by_pixels - expected,
-            "model": answer.probabilities - by_file,
+            "model": served - by_file,
         }
         pair = None if wanted is None or answer.embedding is None else (answer.embedding, wanted)
-        yield Comparison(path, answer.probabilities, expected, stages, pair)
+        yield Comparison(path, served, expected, stages, pair)
 
 
 def runs_on_gpu(entry: Entry, triton: BlockingTriton) -> bool:
@@ -204,8 +197,8 @@ def _answer(original: Answers, image: Probabilities) -> tuple[Probabilities, Pro
     return scores[0].numpy(), None if embeddings is None else embeddings[0].numpy()
 
 
-def _check_same_model(answer: SampleAnswer, expected: Probabilities, wanted: Probabilities | None) -> None:
-    served, embedding = answer.probabilities, answer.embedding
+def _check_same_model(answer: Answered, expected: Probabilities, wanted: Probabilities | None) -> None:
+    (served,), embedding = answer.scores, answer.embedding
     if len(served) != len(expected) or (wanted is not None and (embedding is None or len(embedding) != len(wanted))):
         raise TritonRefused(
             f"the service gives {_sizes(served, embedding)}, and the original {_sizes(expected, wanted)}: "

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from gateway_models.predictions.shares import wilson
-from gateway_models.proof.calibration import Calibration
+from gateway_models.proof.evaluate import Calibration
 
 NAMED = 60
 """The most classes whose names are drawn; more would be illegible."""

@@ -35,7 +35,7 @@ from gateway_local.server import EmbeddedTriton
 from gateway_local.sizing import read, roles
 from gateway_local.up import api_plan
 from gateway_models.blocking_triton import BlockingTriton
-from gateway_models.proof.image_files import image_files
+from gateway_models.proof.image_files import image_files, parted
 from gateway_models.proof.parity import Parity, compare_served, runs_on_gpu
 from gateway_models.proof.serving import measured_triton
 from gateway_models.repository.manage import entry_with_version
@@ -199,7 +199,7 @@ def _parity(repository: Path, model: str, url: str, sample: Path) -> Finding:
         with BlockingTriton(url) as triton:
             on_gpu = runs_on_gpu(entry, triton)
             results = compare_served(entry, entry.in_use, triton, image_files([sample]))
-            found = Parity.of(results, on_gpu=on_gpu)
+            found = Parity(*parted(results), on_gpu)
     except UserError as exc:
         return warn("verify", f"not checked: {exc}")
     tolerance = TOLERANCE_ON_GPU if on_gpu else TOLERANCE

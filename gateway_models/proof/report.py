@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from gateway_models.predictions.shares import CLASS_COLUMNS
-from gateway_models.proof.compare import CHANCE, Compared, Probabilities
-from gateway_models.proof.evaluate import THRESHOLD, Evaluation
+from gateway_models.proof.compare import CHANCE, Compared, apart
+from gateway_models.proof.evaluate import THRESHOLD, Evaluation, Probabilities
 from gateway_models.proof.image_files import reasons
 from gateway_models.proof.parity import STAGES, Parity
 from gateway_models.repository.summary import Report
@@ -96,19 +96,19 @@ def comparison_report(compared: Compared, versions: tuple[int, int], labels: Seq
         actual = (", ".join(labels[n] for n in sorted(pair.sample.classes)) or "none",) if compared.labelled else ()
         both = (
             ", ".join(f"{labels[n]} {scores[n]:.3f}" for n in sorted(answer)) or "none"
-            for scores, answer in zip(pair.scores, pair.answers, strict=True)
+            for scores, answer in zip(pair.scores, compared.answers(pair), strict=True)
         )
-        rows.append((_name(pair.sample.path), *both, *actual, f"{pair.largest:.3f}"))
+        rows.append((_name(pair.sample.path), *both, *actual, f"{apart(pair):.3f}"))
     if not compared.pairs:
         return Report(columns, rows, reasons(compared.refused), verdict="nothing was compared", passed=False)
     low, high = compared.interval
-    apart = [each.largest for each in compared.pairs]
-    same = f"labels, from a probability of {THRESHOLD:g}" if compared.pairs[0].multi_label else "top-1 class"
+    differences = [apart(each) for each in compared.pairs]
+    same = f"labels, from a probability of {THRESHOLD:g}" if compared.multi_label else "top-1 class"
     facts = {
         "images": str(len(compared.pairs)),
         "agreement": f"{100 * (1 - compared.disagreement):.2f} % have the same {same} "
         f"(95 % interval: {100 * (1 - high):.1f} to {100 * (1 - low):.1f} %)",
-        "apart": f"{max(apart):.3f} at most, {np.median(apart):.3f} in the middle (of a probability)",
+        "apart": f"{max(differences):.3f} at most, {np.median(differences):.3f} in the middle (of a probability)",
     }
     if compared.labelled:
         (one, other), (only_first, only_second) = compared.accuracy, compared.only

@@ -16,7 +16,7 @@ from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton
 from gateway_models.networks.isolation import Report
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import SampleAnswers, predict_each
+from gateway_models.proof.evaluate import Answered, predict_each
 from gateway_models.proof.image_files import NotCompared, parted, resize_for
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
@@ -76,7 +76,7 @@ def classified(
     *,
     url: str | None,
     decode: Decode | None = None,
-) -> tuple[list[SampleAnswers], list[NotCompared]]:
+) -> tuple[list[Answered], list[NotCompared]]:
     """The answers by versions of a model, and the images without one; see `serving` for the Triton."""
     ensembles = tuple(map(entry.ensemble_of, versions))
     with serving(repository, ensembles, report, url=url) as triton:

@@ -18,9 +18,9 @@ from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Report
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import BATCH, CALLERS, predict_each
+from gateway_models.proof.evaluate import BATCH, CALLERS, Probabilities, predict_each
 from gateway_models.proof.image_files import parted, reader, resize_for
-from gateway_models.proof.parity import Probabilities, pil_image
+from gateway_models.proof.parity import pil_image
 from gateway_models.proof.serving import serving
 from gateway_models.proof.variants import Variant, variants_of
 from gateway_models.repository.entry import LABELS, Entry
@@ -218,7 +218,7 @@ class Tuner:
         answers, refused = parted(results)
         if refused:
             raise UserError(f"{refused[0].path}: {refused[0].reason}")
-        return [answer.probabilities for (answer,) in answers]
+        return [answer.scores[0] for answer in answers]
 
 
 def _key(variant: Variant) -> tuple[Format, Precision, CpuRuntime | None]:

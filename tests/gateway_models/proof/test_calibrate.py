@@ -14,7 +14,7 @@ from gateway_models.proof.calibrate import (
     scored,
     split,
 )
-from gateway_models.proof.calibration import calibration_of
+from gateway_models.proof.evaluate import calibration_of
 from gateway_models.proof.plots import reliability
 from gateway_models.repository.after import DeclaredStep, FunctionStep
 from gateway_models.repository.entry import read_entry

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from gateway.errors import UserError
-from gateway_models.proof.compare import Compared, Pair
+from gateway_models.proof.compare import Compared, apart
 from gateway_models.proof.dataset import Sample, read_samples
-from gateway_models.proof.evaluate import SampleAnswer
+from gateway_models.proof.evaluate import Answered
 from gateway_models.proof.image_files import NotCompared
 from gateway_models.proof.report import comparison_report, verdict
 from gateway_models.repository.entry import Entry
@@ -25,10 +25,10 @@ LABELS = ["cat", "dog <b>"]
 VERSIONS = (1, 2)
 
 
-def pair(first: float, second: float, true: int | None = None, path: Path = Path("photos/x.png")) -> Pair:
+def pair(first: float, second: float, true: int | None = None, path: Path = Path("photos/x.png")) -> Answered:
     """Probabilities of a cat by both versions, and the true class."""
     both = tuple(np.array([cat, 1 - cat], np.float32) for cat in (first, second))
-    return Pair(Sample(path, frozenset() if true is None else frozenset({true})), both)
+    return Answered(Sample(path, frozenset() if true is None else frozenset({true})), both)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_chance_is_the_exact_binomial_test(only_first, only_second, p):
 def test_agreement_and_accuracy_are_counted():
     compared = Compared([pair(0.9, 0.8, 0), pair(0.6, 0.3, 1), pair(0.7, 0.4, 1), pair(0.2, 0.9, 1)], labelled=True)
     assert compared.disagreement == 0.75
-    assert [each.largest for each in compared.different] == pytest.approx([0.7, 0.3, 0.3])
+    assert [apart(each) for each in compared.different] == pytest.approx([0.7, 0.3, 0.3])
     assert compared.accuracy == (0.5, 0.75)
     assert compared.only == (1, 2)
     assert compared.chance == pytest.approx(1.0)
@@ -58,7 +58,7 @@ def test_answers_of_a_multi_label_model_are_its_labels(capsys):
     """Not its top-1 class alone, which both versions have in common here."""
     sample = Sample(Path("photos/x.png"), frozenset({0, 1}))
     scores = np.array([0.9, 0.6], np.float32), np.array([0.9, 0.4], np.float32)
-    compared = Compared([Pair(sample, scores, multi_label=True)], labelled=True)
+    compared = Compared([Answered(sample, scores)], labelled=True, multi_label=True)
     assert (compared.disagreement, compared.accuracy) == (1.0, (1.0, 0.0))
     comparison_report(compared, VERSIONS, LABELS).print()
     printed = capsys.readouterr().out
@@ -110,7 +110,7 @@ def of_versions(ensembles, address, samples, resize, **_):
             continue
         cat, dog = np.array([0.9, 0.1], np.float32), np.array([0.25, 0.75], np.float32)
         dark = sample.path.name.startswith("dark")
-        yield tuple(SampleAnswer(sample, cat if each == "animals" and dark else dog) for each in ensembles)
+        yield Answered(sample, tuple(cat if each == "animals" and dark else dog for each in ensembles))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from gateway.errors import UserError
 from gateway_client.csv_cells import csv_line
 from gateway_models.proof.dataset import Sample, read_dataset
-from gateway_models.proof.evaluate import Evaluation, SampleAnswer
+from gateway_models.proof.evaluate import Answered, Evaluation
 from gateway_models.proof.image_files import NotCompared, image_files, reader
 from gateway_models.proof.plots import confusion_matrix
 from gateway_models.proof.report import ranks
@@ -92,8 +92,8 @@ def test_files_that_the_gateway_refuses_are_read_with_its_reason(folder):
     assert absent == NotCompared(folder / "absent.jpg", "No such file or directory")
 
 
-def answers(*pairs: tuple[set[int], list[float]]) -> list[SampleAnswer]:
-    return [SampleAnswer(Sample(Path("x"), frozenset(true)), np.array(scores, np.float32)) for true, scores in pairs]
+def answers(*pairs: tuple[set[int], list[float]]) -> list[Answered]:
+    return [Answered(Sample(Path("x"), frozenset(true)), (np.array(scores, np.float32),)) for true, scores in pairs]
 
 
 def counts(evaluation: Evaluation) -> list[tuple[str, int, int, int]]:

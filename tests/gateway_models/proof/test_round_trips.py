@@ -22,7 +22,7 @@ from torch import nn
 from gateway_local.server import EmbeddedTriton
 from gateway_models.blocking_triton import BlockingTriton, TritonRefused
 from gateway_models.networks.add import add
-from gateway_models.proof.image_files import image_files
+from gateway_models.proof.image_files import image_files, parted
 from gateway_models.proof.parity import Parity, compare_served
 from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing, reference_transforms
@@ -278,7 +278,7 @@ def probabilities_of(network: nn.Module, images: list[torch.Tensor], *, multi_la
 
 
 def parity_of(entry: Entry, triton: BlockingTriton, files: list[Path]) -> Parity:
-    found = Parity.of(compare_served(entry, 1, triton, files))
+    found = Parity(*parted(compare_served(entry, 1, triton, files)))
     assert not found.refused
     return found
 
