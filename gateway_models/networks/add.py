@@ -22,7 +22,6 @@ from gateway_models.networks.add_checks import (
 from gateway_models.networks.after import NetworkOutputs, check_step, completed_step, outputs_of
 from gateway_models.networks.cpu_form import with_cpu_form
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.functions import FunctionConfig
 from gateway_models.networks.isolation import Job, Report, Task, work
 from gateway_models.networks.model_source import Source, find_labels, find_preprocessing, find_source, network_labels
 from gateway_models.networks.served_memory import with_memory
@@ -79,8 +78,7 @@ def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
         network = folder / "network"
         network.mkdir()
         if source.function:
-            code = source.function
-            code.stage(network, FunctionConfig(code.path.stem, code.name, spec.input))
+            source.function.stage("function", network, input=spec.input, activation="none")
         job = Job(spec, source.kind, len(labels), network)
         outcome = work(job, report, TypeAdapter(Outcome))
         outcome = with_cpu_form(job, outcome, report)

@@ -2,27 +2,23 @@
 
 import json
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import TypeAdapter
-from torch import Tensor
 
 from gateway.values.labels import read_labels
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.functions import CODE, adapter_of, find_function, write_adapter
+from gateway_models.networks.functions import CODE, CONFIG, TEMPLATES, FunctionSource, find_function, load_staged
 from gateway_models.networks.isolation import Job, Report, Task, work
 from gateway_models.repository.after import AfterStep, DeclaredStep, FunctionStep, StepError, resolved
 from gateway_models.repository.entry import EntryError, Outcome
 from gateway_models.repository.spec import ModelSpec
 
-STEP, ADAPTER = "step.json", "served_step.py"
-DECLARED, NUMBERS = "declared.py", "declared.json"
+DECLARED, NUMBERS = FunctionSource(TEMPLATES / "after" / "declared.py", "scores_of"), "declared.json"
 PROBE_ROWS = 3
 
 
@@ -54,7 +50,6 @@ def check_step(spec: ModelSpec, outputs: NetworkOutputs) -> AfterStep | None:
 def write_step(step: AfterStep, outputs: NetworkOutputs, folder: Path) -> None:
     """Write a completed step's folder for Triton; raises UserError if its files have changed since it was completed."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_adapter("after", ADAPTER, folder)
     if isinstance(step, FunctionStep):
         source = find_function(step.source, step.include)
         if source.digest() != step.sha256:
@@ -62,14 +57,12 @@ def write_step(step: AfterStep, outputs: NetworkOutputs, folder: Path) -> None:
                 f"{source.path}, or a file that it needs, has changed since it was added: add it as a new version with "
                 "`gateway model postprocess`"
             )
-        source.copy_code(folder)
-        _write_config(folder, source.path.stem, source.name, outputs, len(step.labels or outputs.labels))
-        return
-    code = folder / CODE
-    code.mkdir()
-    (code / DECLARED).write_text((files("gateway_models.repository") / "templates" / "after" / DECLARED).read_text())
-    (code / NUMBERS).write_text(json.dumps(_numbers(step, multi_label=outputs.multi_label)) + "\n")
-    _write_config(folder, Path(DECLARED).stem, "scores_of", outputs, len(step.labels or outputs.labels))
+    else:
+        source = DECLARED
+    sizes = {"classes": len(outputs.labels), "size": outputs.embedding_size}
+    source.stage("after", folder, **sizes, own_classes=len(step.labels or outputs.labels))
+    if isinstance(step, DeclaredStep):
+        (folder / CODE / NUMBERS).write_text(json.dumps(_numbers(step, multi_label=outputs.multi_label)) + "\n")
 
 
 def completed_step(
@@ -91,8 +84,8 @@ def outputs_of(spec: ModelSpec, outcome: Outcome, labels: Sequence[str]) -> Netw
 
 def do_step(job: Job) -> bool:
     """Try the step in a job's folder on made-up scores; whether it takes embeddings. Raises ModelError."""
-    config = json.loads((job.folder / STEP).read_text())
-    adapter = adapter_of(job.folder, ADAPTER)
+    step, adapter = load_staged(job.folder)
+    config = json.loads((job.folder / CONFIG).read_text())
     rng = np.random.default_rng(0)
     logits = rng.normal(scale=3, size=(PROBE_ROWS, config["classes"]))
     scores = (np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)).astype(np.float32)
@@ -100,7 +93,6 @@ def do_step(job: Job) -> bool:
     scores[-1] = np.eye(1, config["classes"], dtype=np.float32)
     embeddings = rng.normal(size=(PROBE_ROWS, config["size"])).astype(np.float32)
     try:
-        step = adapter.ServedStep(job.folder)
         together = step(scores, embeddings if step.takes_embeddings else None)
         alone = [
             step(scores[[row]], embeddings[[row]] if step.takes_embeddings else None)[0] for row in range(PROBE_ROWS)
@@ -116,35 +108,6 @@ def do_step(job: Job) -> bool:
         raise ModelError("an image's scores depend on the other images of the batch: each row must be its own")
     takes_embeddings: bool = step.takes_embeddings
     return takes_embeddings
-
-
-def load_step(folder: Path) -> Callable[[Tensor], Tensor]:
-    """The step of a folder as a function of rows [N, classes + size]; both raise ModelError."""
-    adapter = adapter_of(folder, ADAPTER)
-    try:
-        step = adapter.ServedStep(folder)
-    except adapter.UserCodeError as exc:
-        raise ModelError(str(exc)) from exc
-
-    def scores(rows: Tensor) -> Tensor:
-        try:
-            return torch.from_numpy(step.of_rows(rows.numpy()))
-        except (Exception, SystemExit) as exc:
-            traceback.print_exc()
-            raise ModelError(adapter.described(exc)) from exc
-
-    return scores
-
-
-def _write_config(folder: Path, module: str, function: str, outputs: NetworkOutputs, own_classes: int) -> None:
-    config = {
-        "module": module,
-        "callable": function,
-        "classes": len(outputs.labels),
-        "size": outputs.embedding_size,
-        "own_classes": own_classes,
-    }
-    (folder / STEP).write_text(json.dumps(config, indent=2) + "\n")
 
 
 def _numbers(step: DeclaredStep, *, multi_label: bool) -> dict[str, Any]:

@@ -1,13 +1,11 @@
 """Probes a Python function in the way that Triton will run it."""
 
-import json
 import traceback
-from dataclasses import replace
 
 from torch import Tensor
 
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.functions import FUNCTION, FunctionConfig, load_staged
+from gateway_models.networks.functions import configure, load_staged
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import activation_of, check_pixels, outcome_of, probe_batches_of, probed, report
 from gateway_models.networks.probe import activation_name
@@ -18,8 +16,7 @@ from gateway_models.repository.spec import Format
 def do_function(job: Job) -> Outcome:
     """Probe the function, which is in the version's folder already; raises UserError."""
     folder = job.folder
-    config = FunctionConfig(**json.loads((folder / FUNCTION).read_text()))
-    report(f"importing {config.module}.py and calling its load() if it has one")
+    report("importing it and calling its load() if it has one")
     function, adapter = load_staged(folder)
     check_pixels(job, function.input)
 
@@ -43,7 +40,7 @@ def do_function(job: Job) -> Outcome:
     findings = probed(job, run)
     activate = activation_of(job, findings, run)
     name = activation_name(findings.ending, multi_label=job.spec.multi_label)
-    replace(config, input=function.input, activation=name).write(folder)
+    configure(folder, input=function.input, activation=name)
     written, _ = load_staged(folder)
     expected = [activate(run(batch)) for batch in probe_batches_of(job)]
     return outcome_of(job, Format.FUNCTION, findings, expected, written.probabilities, input=function.input)

@@ -1,4 +1,4 @@
-"""Python functions as models: FILE.py:NAME, the files that it needs, and the folder from which Triton runs them."""
+"""Python functions as models and steps: FILE.py:NAME, its files, and the folder from which Triton runs them."""
 
 import hashlib
 import importlib.util
@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 from gateway_client.files import files_below
 from gateway_models.networks.errors import ModelError
 
-FUNCTION, CODE, ADAPTER, MODEL = "function.json", "code", "served_function.py", "model.py"
-SERVED_CODE = "served_code.py"
+CONFIG, CODE, MODEL = "served.json", "code", "model.py"
+ADAPTER, SERVED_CODE = "served.py", "served_code.py"
+TEMPLATES = Path(str(files("gateway_models.repository"))) / "templates"
 _SOURCE = re.compile(r"(?P<path>.+\.py)(:(?P<name>[^:/]*))?")
 
 
@@ -40,14 +41,12 @@ class FunctionSource:
             hasher.update(f"{target}\0{path.stat().st_size}\0".encode() + path.read_bytes())
         return hasher.hexdigest()
 
-    def stage(self, folder: Path, config: "FunctionConfig") -> None:
-        """Write a version's folder: Triton's model.py, the adapter, function.json and a copy of the code."""
-        self.copy_code(folder)
-        write_adapter("function", ADAPTER, folder)
-        config.write(folder)
-
-    def copy_code(self, folder: Path) -> None:
-        """Copy the files into code/ in a folder."""
+    def stage(self, kind: str, folder: Path, **config: object) -> None:
+        """Write a folder for Triton: its model.py, the adapter of the kind (function, after), code/ and served.json."""
+        for path in (TEMPLATES / MODEL, TEMPLATES / kind / ADAPTER, TEMPLATES / SERVED_CODE):
+            (folder / path.name).write_text(path.read_text())
+        (folder / CONFIG).write_text("{}")
+        configure(folder, module=self.path.stem, callable=self.name, **config)
         for target, path in self._files().items():
             copy = folder / CODE / target
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -65,18 +64,10 @@ class FunctionSource:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionConfig:
-    """function.json: how the function is called. `input` is one of spec.INPUTS, or "" to follow its annotation."""
-
-    module: str
-    callable: str
-    input: str = ""
-    activation: str = field(default="none")
-
-    def write(self, folder: Path) -> None:
-        """Write function.json into a version's folder."""
-        (folder / FUNCTION).write_text(json.dumps(asdict(self), indent=2) + "\n")
+def configure(folder: Path, **values: object) -> None:
+    """Write values into served.json, which has what the adapter needs to call the code."""
+    known = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps({**known, **values}, indent=2) + "\n")
 
 
 def is_function(text: str) -> bool:
@@ -96,17 +87,10 @@ def find_function(text: str, include: Sequence[Path] = ()) -> FunctionSource:
     return FunctionSource(path, match["name"], tuple(each.expanduser().absolute() for each in include))
 
 
-def write_adapter(kind: str, adapter: str, folder: Path) -> None:
-    """Write Triton's model.py, an adapter and what both import into a version's folder."""
-    templates = files("gateway_models.repository") / "templates"
-    for path in (templates / kind / MODEL, templates / kind / adapter, templates / SERVED_CODE):
-        (folder / path.name).write_text(path.read_text())
-
-
-def adapter_of(folder: Path, name: str = ADAPTER) -> Any:  # noqa: ANN401  # a module
+def adapter_of(folder: Path) -> Any:  # noqa: ANN401  # a module
     """The adapter's copy in a staged folder, so that checks run the same code as Triton."""
     modules = []
-    for each in (SERVED_CODE, name):
+    for each in (SERVED_CODE, ADAPTER):
         spec = importlib.util.spec_from_file_location(Path(each).stem, folder / each)
         assert spec is not None
         assert spec.loader is not None
@@ -117,12 +101,12 @@ def adapter_of(folder: Path, name: str = ADAPTER) -> Any:  # noqa: ANN401  # a m
 
 
 def load_staged(folder: Path) -> tuple[Any, Any]:
-    """The function in a folder that FunctionSource.stage wrote, and its adapter module; raises ModelError.
+    """The code in a folder that FunctionSource.stage wrote, and its adapter module; raises ModelError.
 
     This executes the user's code: only the processes of `jobs` call it.
     """
     adapter = adapter_of(folder)
     try:
-        return adapter.ServedFunction(folder, "cpu"), adapter
+        return adapter.Served(folder), adapter
     except adapter.UserCodeError as exc:
         raise ModelError(str(exc)) from exc

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gateway.errors import UserError
 from gateway_models.networks.adapted import arranged, known_form
-from gateway_models.networks.after import do_step, load_step
+from gateway_models.networks.after import do_step
 from gateway_models.networks.converters import open_network
 from gateway_models.networks.cpu_form import do_cpu_form
 from gateway_models.networks.errors import ModelError
@@ -97,26 +97,24 @@ def do_scores(job: Job) -> None:
 
 
 def _original(job: Job) -> Callable[[Tensor], Tensor]:
-    if job.kind == "step":
-        return load_step(job.folder)
-    if job.kind == "function":
-        return _function(job.folder)
+    if job.kind in {"function", "step"}:
+        return _code(job.folder)
     kind = library_kind(job.kind)
     assert kind is not None
     network, form = open_network(kind, job.spec), known_form(job.spec)
     return lambda images: network.run(arranged(images, form))
 
 
-def _function(folder: Path) -> Callable[[Tensor], Tensor]:
-    function, adapter = load_staged(folder)
+def _code(folder: Path) -> Callable[[Tensor], Tensor]:
+    """A function, or a step as a function of rows [N, classes + size]."""
+    code, adapter = load_staged(folder)
 
     def scores(images: Tensor) -> Tensor:
         try:
-            found: Tensor = function.scores(images)
+            return torch.as_tensor(code.scores(images))
         except (Exception, SystemExit) as exc:
             traceback.print_exc()
             raise ModelError(adapter.described(exc)) from exc
-        return found
 
     return scores
 

@@ -15,7 +15,7 @@ from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, know
 from gateway_models.networks.after import outputs_of, write_step
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.file_kinds import PROGRAM, kind_of
-from gateway_models.networks.functions import FunctionConfig, find_function, is_function
+from gateway_models.networks.functions import find_function, is_function
 from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder
 from gateway_models.networks.isolation import IMAGES, SCORES, Job, NetworkProcess, Task
 from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest, file_kind
@@ -184,8 +184,8 @@ def _function(version: Version) -> Callable[[Tensor], Tensor]:
         raise EntryError(
             f"{source.path}, or a file that it needs, has changed since it was added: add it again as a new version"
         )
-    config = FunctionConfig(source.path.stem, source.name, version.outcome.input)
-    return OriginalProcess(spec, "function", lambda folder: source.stage(folder, config))
+    config = {"input": version.outcome.input, "activation": "none"}
+    return OriginalProcess(spec, "function", lambda folder: source.stage("function", folder, **config))
 
 
 def step_process(version: Version) -> OriginalProcess:

@@ -1,12 +1,8 @@
-"""Runs a user's Python code in a Triton model: imports it, describes its errors, and separates requests' errors.
-
-This file is copied next to model.py of a function and of a post-processing step.
-"""
+"""Imports a user's Python code, and describes its errors; copied next to model.py."""
 
 import importlib.util
 import inspect
 import sys
-import traceback
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -66,36 +62,3 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     except (TypeError, ValueError):  # builtins have no signature
         return []
     return [each for each in found if each.kind is not inspect.Parameter.VAR_POSITIONAL]
-
-
-def answers(
-    requests: list[Any], run: Callable[[list[Any]], list[Any]], name: str, after_failure: Callable[[], None]
-) -> list[Any]:
-    """Triton's response to each request: `run` of all together, or if that fails of each alone.
-
-    A request that fails alone gets an error. The log has each traceback of the batch once: it is for the operator, and
-    clients must not see the user's code.
-    """
-    import triton_python_backend_utils as pb_utils
-
-    logged: set[str] = set()
-
-    def failed(exc: BaseException) -> Any:  # noqa: ANN401  # Triton's, which have no public names
-        trace = "".join(traceback.format_exception(exc))
-        if trace not in logged:
-            logged.add(trace)
-            pb_utils.Logger.log_error(f"{name} failed: {trace}")
-        after_failure()
-        text = f"{name} failed with {type(exc).__name__}; Triton's log has the traceback"
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(text))
-
-    def responses(some: list[Any]) -> list[Any]:
-        try:
-            return run(some)
-        except (Exception, SystemExit) as exc:  # for any error, Triton must get one response for each request
-            if len(some) == 1:
-                return [failed(exc)]
-        # Outside the handler, so that the batch's traceback does not precede each of theirs.
-        return [responses([request])[0] for request in some]
-
-    return responses(requests)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway_models.networks.functions import FunctionConfig, find_function
+from gateway_models.networks.functions import FunctionSource, find_function
 from gateway_models.repository.entry import Outcome
 
 COLOURS = """
@@ -18,7 +18,7 @@ def classify(images: NDArray[np.uint8]):
 """
 """Logits of six classes, from uint8 [N, H, W, 3]."""
 
-OURS = {"colours", "mine", "served_function", "served_code"}
+OURS = {"colours", "mine", "served", "served_code"}
 """Modules that the tests' functions import."""
 
 
@@ -28,13 +28,20 @@ def save_function(folder: Path, code: str = COLOURS, name: str = "colours") -> P
     return path
 
 
+def staged(function: FunctionSource, folder: Path, **said: str) -> Path:
+    """A folder for Triton with the function."""
+    folder.mkdir(parents=True, exist_ok=True)
+    function.stage("function", folder, **{"input": "", "activation": "none", **said})
+    return folder
+
+
 def tried(source: str, folder: Path, *, said: dict[str, str] | None = None, **changes) -> Outcome:
     """The trial of FILE.py:NAME on pixels, staged in `folder`; raises the trial's errors."""
     from gateway_models.networks import jobs
     from tests.gateway_models.networks.builders import job
 
     function = find_function(source)
-    function.stage(folder / "staged", FunctionConfig(function.path.stem, function.name, **(said or {})))
+    staged(function, folder / "staged", **(said or {}))
     return jobs.do(job(function.location, "function", folder / "staged", **{"labels": 6, "pixels": True, **changes}))
 
 

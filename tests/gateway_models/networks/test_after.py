@@ -8,16 +8,14 @@ import pytest
 from gateway.errors import UserError
 from gateway.values.rollout import Rollout
 from gateway_models.networks.add import add_step
-from gateway_models.networks.after import NetworkOutputs, check_step, load_step, write_step
-from gateway_models.networks.errors import ModelError
-from gateway_models.networks.functions import adapter_of, find_function
+from gateway_models.networks.after import NetworkOutputs, check_step, write_step
+from gateway_models.networks.functions import adapter_of
 from gateway_models.networks.model_source import labels_of
 from gateway_models.repository.after import DeclaredStep, FunctionStep, OwnClass, StepError, read_step
 from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.manage import remove_version, use
 from gateway_models.repository.spec import ModelSpec
 from tests.commands import gateway
-from tests.gateway_models.networks.functions import own_modules
 
 PETS = ("tabby", "Persian cat", "beagle", "pug", "sports car", "truck")
 GROUPS = """
@@ -43,7 +41,7 @@ def computed(folder: Path, text: str, scores, *, multi_label=False):
     """The labels and the scores of a declared step."""
     step = declared(folder, text, multi_label=multi_label)
     write_step(step, NetworkOutputs(PETS, 0, multi_label), folder / "staged")
-    served = adapter_of(folder / "staged", "served_step.py").ServedStep(folder / "staged")
+    served = adapter_of(folder / "staged").Served(folder / "staged")
     return step.labels, served(np.array(scores, np.float32))
 
 
@@ -235,35 +233,6 @@ def test_changed_function_is_noticed(own_head, function, tmp_path):
 
     with pytest.raises(EntryError, match="has changed since it was added"):
         original_answers(entry.versions[number])(torch.zeros(1, 3, 32, 32))
-
-
-def test_step_process_gives_the_steps_scores(tmp_path):
-    step = declared(tmp_path, "temperature: 2")
-    write_step(step, NetworkOutputs(PETS, 0, multi_label=False), tmp_path / "staged")
-    import torch
-
-    assert load_step(tmp_path / "staged")(torch.full((2, 6), 1 / 6)).numpy() == pytest.approx(1 / 6)
-
-
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [("raise ValueError('odd')", r"ValueError: odd \(failing\.py, line 2\)"), ("raise SystemExit(3)", "SystemExit: 3")],
-)
-def test_step_that_fails_is_named_with_its_line(tmp_path, line, reason):
-    import torch
-
-    path = tmp_path / "failing.py"
-    path.write_text(f"def f(scores):\n    {line}\n")
-    source = find_function(f"{path}:f")
-    write_step(
-        FunctionStep(source.location, sha256=source.digest()),
-        NetworkOutputs(PETS, 0, multi_label=False),
-        tmp_path / "step",
-    )
-    with own_modules():
-        scores = load_step(tmp_path / "step")
-        with pytest.raises(ModelError, match=reason):
-            scores(torch.full((2, 6), 1 / 6))
 
 
 def test_command_adds_a_version_and_says_how_to_use_it(own_head, tmp_path):

@@ -9,7 +9,7 @@ import torch
 
 from gateway_models.networks.add import add
 from gateway_models.networks.errors import ModelError
-from gateway_models.networks.functions import FunctionConfig, find_function, load_staged
+from gateway_models.networks.functions import find_function, load_staged
 from gateway_models.networks.originals import original_probabilities
 from gateway_models.repository.entry import EntryError, Outcome, Version
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
@@ -18,7 +18,7 @@ from tests.commands import refusal
 from tests.doubles.python_backend import Input, imported, python_backend
 from tests.gateway_models.networks import builders
 from tests.gateway_models.networks.builders import spec_of
-from tests.gateway_models.networks.functions import COLOURS, own_modules, save_function, tried
+from tests.gateway_models.networks.functions import COLOURS, own_modules, save_function, staged, tried
 
 PIXELS = Preprocessing((40,), 32, "bilinear", **AS_PIXELS)
 IMAGES = builders.PIXELS.float()
@@ -32,8 +32,7 @@ def _own_modules():
 
 def loaded(folder: Path, code: str, name: str = "classify", **said):
     source = find_function(f"{save_function(folder, code)}:{name}")
-    source.stage(folder / "staged", FunctionConfig("colours", name, **said))
-    return load_staged(folder / "staged")[0]
+    return load_staged(staged(source, folder / "staged", **said))[0]
 
 
 def request(folder: Path, code: str = COLOURS, **changes) -> ModelSpec:
@@ -59,7 +58,7 @@ def test_files_of_a_function_are_copied_and_missing_ones_named(tmp_path):
     for name in ("data/words.txt", "data/._words.txt", "data/.git/config"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    find_function(source, [tmp_path / "data"]).copy_code(tmp_path / "copy")
+    staged(find_function(source, [tmp_path / "data"]), tmp_path / "copy")
     assert [path.name for path in tmp_path.glob("copy/code/data/*")] == ["words.txt"]
     with pytest.raises(ModelError, match=r"--include names .*weights\.npz, which does not exist"):
         find_function(source, [tmp_path / "weights.npz"]).digest()
@@ -192,7 +191,7 @@ def test_probe_records_the_missing_activation(tmp_path):
     outcome = tried(f"{save_function(tmp_path)}:classify", tmp_path)
     assert (outcome.classes, outcome.ending, outcome.input) == (6, "logits", "uint8-nhwc")
     assert outcome.difference == 0
-    written = json.loads((tmp_path / "staged" / "function.json").read_text())
+    written = json.loads((tmp_path / "staged" / "served.json").read_text())
     assert (written["activation"], written["input"]) == ("softmax", "uint8-nhwc")
     function, _ = load_staged(tmp_path / "staged")
     assert torch.allclose(function.probabilities(IMAGES).sum(dim=1), torch.ones(2))
@@ -237,7 +236,7 @@ def triton_model(tmp_path, monkeypatch):
     """A function's model.py, initialized as Triton would, with its log of errors as `log`."""
     log = python_backend(monkeypatch)
     function = find_function(f"{save_function(tmp_path, PICKY)}:classify")
-    function.stage(tmp_path / "1", FunctionConfig("colours", "classify"))
+    staged(function, tmp_path / "1")
     threads = torch.get_num_threads()
     model = imported(monkeypatch, tmp_path / "1" / "model.py").TritonPythonModel()
     model.initialize({"model_instance_kind": "CPU", "model_instance_name": "mine", "model_instance_device_id": "0"})

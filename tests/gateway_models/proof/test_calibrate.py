@@ -126,7 +126,7 @@ def test_scaling_and_step_give_the_same_scores(own_head):
     step = DeclaredStep(temperature=1.7)
     _, number = add_step(step, own_head, "head", None, print)
     folder = own_head / "head.v2_after" / "1"
-    served = adapter_of(folder, "served_step.py").ServedStep(folder)
+    served = adapter_of(folder).Served(folder)
     scores = np.random.default_rng(0).dirichlet(np.ones(5), 20)
     assert number == 2
     assert served(scores.astype(np.float32)) == pytest.approx(

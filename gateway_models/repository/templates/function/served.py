@@ -1,10 +1,12 @@
 """Calls a user's Python function with images in its input format; the same code runs in the probe and in Triton.
 
-function.json has `module`, `callable`, `input` and `activation`; code/ has the module and its files.
+served.json has `module`, `callable`, `input` and `activation`; code/ has the module and its files.
 """
 
 import inspect
 import json
+import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +17,13 @@ import numpy as np
 import torch
 from served_code import UserCodeError, described, imported, needed, parameters  # type: ignore[import-not-found]
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
-__all__ = ["ServedFunction", "UserCodeError", "described"]
-FUNCTION, CODE = "function.json", "code"
+__all__ = ["Served", "UserCodeError", "described"]
+CONFIG, CODE = "served.json", "code"
+INPUT, OUTPUT = "input__0", "output__0"
+LOST_GPU = 74
+"""Exit code of a process that has lost its GPU (EX_IOERR of sysexits.h)."""
 INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
 """Input formats: the type and the order of the dimensions."""
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -29,22 +35,49 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 """The functions from scores to probabilities."""
 
 
-class ServedFunction:
+class Served:
     """The function of a folder, imported and loaded; raises UserCodeError where that fails.
 
-    `device` is "cpu" or, for example, "cuda:0"; a `load` that takes an argument receives it.
+    A `load` that takes an argument receives the device, "cpu" or, for example, "cuda:0"; `args` are Triton's.
     """
 
-    def __init__(self, folder: Path, device: str) -> None:
-        config = json.loads((folder / FUNCTION).read_text())
+    def __init__(self, folder: Path, args: Mapping[str, str] = types.MappingProxyType({})) -> None:
+        if args:
+            # One core for each instance, so that instances do not compete for cores.
+            torch.set_num_threads(1)
+        on_gpu = args.get("model_instance_kind") == "GPU" and torch.cuda.is_available()
+        self._device = f"cuda:{args['model_instance_device_id']}" if on_gpu else "cpu"
+        config = json.loads((folder / CONFIG).read_text())
         self.name = f"{config['callable']} of {config['module']}.py"
         self._activation = ACTIVATIONS[config["activation"]]
         module = imported(folder / CODE, config["module"])
-        self.function, self._state = _callable(module, config["callable"], device, self.name)
+        self.function, self._state = _callable(module, config["callable"], self._device, self.name)
         annotation = _first_annotation(self.function)
         self.input: str = config["input"] or _input_of(annotation)
-        """One of INPUTS: from function.json, else from the annotation."""
+        """One of INPUTS: from served.json, else from the annotation."""
         self._as_tensor = annotation is Tensor
+
+    def responses(self, requests: list[Any]) -> list[Any]:
+        """Triton's responses: images fp32 [N, 3, H, W] → probabilities fp32 [N, classes]."""
+        import triton_python_backend_utils as pb_utils
+
+        # DLPack both ways: the backend's own conversion to numpy is built against numpy 1.
+        given = [from_dlpack(pb_utils.get_input_tensor_by_name(request, INPUT).to_dlpack()) for request in requests]
+        batch = torch.cat(given) if len(given) > 1 else given[0]
+        parts = torch.split(self.probabilities(batch), [len(images) for images in given])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack(OUTPUT, part.contiguous())]) for part in parts]
+
+    def end_if_unusable(self) -> None:
+        """End this process if its GPU is lost: it would fail every request and still be ready."""
+        if self._device == "cpu":
+            return
+        try:
+            torch.zeros(1, device=self._device).add_(1).item()
+        except torch.OutOfMemoryError:
+            return
+        except RuntimeError as exc:
+            sys.stderr.write(f"the GPU is lost to this process, which ends: {exc}\n")
+            os._exit(LOST_GPU)  # without cleaning up, which needs the GPU
 
     def probabilities(self, images: Tensor) -> Tensor:
         """fp32 [N, classes] on the CPU; raises the function's exceptions."""
