@@ -169,15 +169,6 @@ PROBE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """One probe: when it was sent (UTC), its duration in seconds, and its error, if any."""
-
-    at: datetime
-    seconds: float
-    error: GatewayError | None
-
-
-@dataclass(frozen=True, slots=True)
 class ModelState:
     """The state of a model's version, such as LOADING or UNAVAILABLE, and the server's reason."""
 
@@ -189,28 +180,34 @@ class ModelState:
 
 @dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """The health of one model of one server."""
+    """The health of one model of one server, and the result of its last probe."""
 
     name: str
     ready: bool
-    last_probe: ProbeResult | None
+    tried_at: datetime | None = None
+    """When the last probe was sent; None before the first."""
+    took_seconds: float | None = None
+    error: GatewayError | None = None
     sizes: tuple[str, ...] = ()
     """The instances of each step, and where their number comes from, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointHealth:
-    """The health of one server: whether a recent probe succeeded, and the state of recovery."""
+    """The health of one server; the members up to `error` describe the default model."""
 
-    address: str
+    triton: str
+    """Its address."""
     ready: bool
-    """Whether the default model answered the last probe."""
-    last_probe: ProbeResult | None
+    tried_at: datetime | None = None
+    took_seconds: float | None = None
+    error: GatewayError | None = None
     models_not_ready: tuple[ModelState, ...] = ()
     warnings: tuple[str, ...] = ()
-    healing: str = "off"
     models: tuple[ModelHealth, ...] = ()
     """Each probed model, the default model first."""
+    healing: str = "off"
+    """The state of recovery."""
 
 
 class ModelLoader(Protocol):

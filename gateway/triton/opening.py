@@ -17,7 +17,7 @@ from gateway.settings import Settings, variable
 from gateway.triton.backend import TritonBackend
 from gateway.triton.client import Tls, TritonEndpoint
 from gateway.triton.health.checker import HealthChecker
-from gateway.triton.health.reloading import ModelReloader
+from gateway.triton.health.recovery import RecoveringChecker
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.models import Models
 from gateway.triton.pool import Replica, TritonPool
@@ -104,8 +104,8 @@ def open_pool(
         endpoint = connect(address)
         expected = ExpectedModels(settings.model, load=settings.load_models, on_demand=on_demand)
         health = HealthState(address, expected, schedule)
-        reloader = ModelReloader(endpoint) if settings.heal else None
-        checker = HealthChecker(endpoint, health, reloader=reloader, model_changed=model_changed, codecs=codecs)
+        kind = RecoveringChecker if settings.heal else HealthChecker
+        checker = kind(endpoint, health, model_changed=model_changed, codecs=codecs)
         return Replica(address, endpoint, health, checker, Models(endpoint, health, codecs))
 
     return TritonPool(Addresses(settings.triton_url, lookup).current, make, schedule.interval_seconds, codecs)

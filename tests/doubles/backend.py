@@ -89,7 +89,7 @@ class StubBackend:
     async def close(self) -> None: ...
 
     def health(self) -> Sequence[EndpointHealth]:
-        return [EndpointHealth("127.0.0.1:8001", ready=self.ready, last_probe=None)]
+        return [EndpointHealth("127.0.0.1:8001", ready=self.ready)]
 
     def sign(self, image: bytes) -> bytes:
         return image

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal, TypedDict
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
@@ -12,7 +12,7 @@ from gateway import metrics
 from gateway.api.request_context import State, request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.schemas import ErrorOut, Schema
-from gateway.inference.backend import EndpointHealth, ModelHealth, ModelState, ProbeResult
+from gateway.inference.backend import EndpointHealth, ModelState
 from gateway.settings import Settings
 
 router = APIRouter(tags=["service"])
@@ -97,7 +97,7 @@ async def get_ready(request: Request) -> Response:
         model=context.settings.model,
         models=_models_out(shown),
         sizes=[_sizes(context.settings)] if shown else [],
-        endpoints=[_endpoint_out(each) for each in shown],
+        endpoints=[EndpointOut.model_validate(each) for each in shown],
     )
     return Response(body.model_dump_json(), 200 if ready else 503, media_type="application/json")
 
@@ -123,43 +123,8 @@ def _models_out(endpoints: Iterable[EndpointHealth]) -> dict[str, bool]:
     return ready
 
 
-class _ProbeOut(TypedDict):
-    tried_at: datetime | None
-    took_seconds: float | None
-    error: ErrorOut | None
-
-
-def _probe_out(probe: ProbeResult | None) -> _ProbeOut:
-    """The members of a model or a Triton about its last probe."""
-    if probe is None:
-        return {"tried_at": None, "took_seconds": None, "error": None}
-    error = probe.error
-    return {
-        "tried_at": probe.at,
-        "took_seconds": round(probe.seconds, 6),
-        "error": ErrorOut.model_validate(error) if error else None,
-    }
-
-
-def _model_health_out(health: ModelHealth) -> ModelHealthOut:
-    probe = _probe_out(health.last_probe)
-    return ModelHealthOut(name=health.name, ready=health.ready, **probe, sizes=list(health.sizes))
-
-
 def _sizes(settings: Settings) -> str:
     return (
         f"gateway: {settings.workers} process{'es' * (settings.workers > 1)}, each with up to "
         f"{settings.max_images_in_flight} images in Triton and {settings.max_images_waiting} waiting"
-    )
-
-
-def _endpoint_out(health: EndpointHealth) -> EndpointOut:
-    return EndpointOut(
-        triton=health.address,
-        ready=health.ready,
-        **_probe_out(health.last_probe),
-        models_not_ready=list(health.models_not_ready),
-        warnings=list(health.warnings),
-        models=[_model_health_out(model) for model in health.models],
-        healing=health.healing,
     )

@@ -1,143 +1,280 @@
-"""Recovery of one Triton: dead processes, models that fail every probe, models that are not loaded."""
+"""Reloads failing models and loads missing ones; Triton 2.51 to 26.07 does not restart a process that died."""
 
 import asyncio
-from collections.abc import Collection
+import random
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
+import structlog
+
+from gateway import metrics
 from gateway.errors import DeadlineExceeded, GatewayError
-from gateway.triton.client import LoadNotAllowed
-from gateway.triton.health.probes import Probes
-from gateway.triton.health.reloading import ModelReloader, ReloadOutcome
-from gateway.triton.health.state import NEVER, NOT_LISTED, UNLOADED, HealthState, ModelHealthState, Step, has_failed
+from gateway.inference.backend import ModelState
+from gateway.triton.client import LoadNotAllowed, TritonEndpoint
+from gateway.triton.health.checker import Action, HealthChecker
+from gateway.triton.health.state import (
+    LOADING,
+    NEVER,
+    NOT_LISTED,
+    READY,
+    UNLOADED,
+    HealthState,
+    ProbedModel,
+    Step,
+    faults,
+    has_failed,
+)
+from gateway.triton.wire import Codecs
+from gateway.values.files import machine_lock
 
+log = structlog.get_logger("gateway")
+
+FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, INEFFECTIVE_BACKOFF_SECONDS = 1.0, 60.0, 600.0
+JITTER_SECONDS = 0.3
+"""Upper bound of a random delay: gateways on other machines, which share no lock, then see the first one's reload."""
 FRESH_SECONDS = 1.0
 """A death seen within this time is confirmed by a probe that fails, or has no answer within QUICK_SECONDS."""
 QUICK_SECONDS = 0.3
 """Most networks answer a probe within milliseconds; for a dead process, Triton takes 1 to 2 s."""
 CONFIRMATIONS, CONFIRMATION_PAUSE_SECONDS = 25, 0.1
 """How often a death is looked for before it counts as repaired by another gateway."""
+OTHERS_RELOAD = "another gateway is reloading"
+NOT_ALLOWED = (
+    "this Triton does not accept requests to load models: restart it, or start it with "
+    "--model-control-mode=explicit --load-model=*"
+)
 
 
-class ModelRecovery:
-    """Decides by the health state which models are reloaded or loaded, and when; a ModelReloader does it."""
+class Backoff:
+    """Growing intervals between attempts, for each key by itself."""
 
-    def __init__(self, state: HealthState, probes: Probes, reloader: ModelReloader) -> None:
-        self._state, self._probes, self._reloader = state, probes, reloader
-        self._rolling_failed: set[tuple[Step, ...]] = set()
-        """Steps whose rolling reload failed, for example for lack of memory."""
-        self._left_to_others: dict[str, float] = {}
-        """Steps that another gateway reloads, and since when."""
-        self._reloading: set[str] = set()
-        """Steps that are being reloaded, and the ensembles over them."""
-        self._unloaded_since: dict[str, float] = {}
-        """Expected models that were unloaded, and since when."""
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._next: dict[Hashable, tuple[float, float]] = {}
+        """By key: the time of the next attempt, and the interval after it in seconds."""
 
-    @property
-    def status(self) -> str:
-        """The current reload or load, or the result of the last one, in words."""
-        return self._reloader.status
+    def is_due(self, key: Hashable) -> bool:
+        """Whether an attempt may be made now."""
+        return key not in self._next or self._clock() >= self._next[key][0]
+
+    def delay(self, key: Hashable, longest_seconds: float = LAST_BACKOFF_SECONDS) -> None:
+        """Delay the next attempt: the interval doubles each time, up to `longest_seconds`."""
+        _, seconds = self._next.get(key, (0.0, FIRST_BACKOFF_SECONDS))
+        self._next[key] = (self._clock() + seconds, max(seconds, min(2 * seconds, longest_seconds)))
+
+    def forget(self, key: Hashable) -> None:
+        """Allow an attempt now."""
+        self._next.pop(key, None)
+
+    def keep(self, keys: Collection[Hashable]) -> None:
+        """Allow an attempt now for every other key."""
+        self._next = {key: times for key, times in self._next.items() if key in keys}
+
+
+class RecoveringChecker(HealthChecker):
+    """A health checker that also reloads and loads models. It needs --model-control-mode=explicit.
+
+    Gateways on one machine share a lock. Gateways on different machines wait up to JITTER_SECONDS, and reload only if a
+    probe fails and each step is still READY. Each model has its own backoff, so that one that does not recover does not
+    delay another.
+    """
+
+    def __init__(
+        self,
+        endpoint: TritonEndpoint,
+        state: HealthState,
+        *,
+        model_changed: Callable[[str], None] = lambda _: None,
+        codecs: Codecs | None = None,
+        jitter_seconds: float = JITTER_SECONDS,
+        take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
+    ) -> None:
+        super().__init__(endpoint, state, model_changed=model_changed, codecs=codecs)
+        self.healing = "idle"
+        self._jitter_seconds = jitter_seconds
+        self._take_lock = take_lock
+        self._reloads, self._loads = Backoff(state.clock), Backoff(state.clock)
+        """By the names of steps; by missing model."""
+
+    def actions(self) -> Mapping[Action, float]:
+        """As HealthChecker's; a reload and a load may take minutes."""
+        pause_seconds = self.state.schedule.interval_seconds
+        return {**super().actions(), self.reload_failing: pause_seconds, self.load_missing: pause_seconds}
 
     async def reload_failing(self) -> None:
         """Reload models with a dead process, and models that failed several probes in a row."""
-        state = self._state
-        for step in sorted(state.dead):
-            await self._reload((step,))
+        state = self.state
+        for name in sorted({step.name for step in state.dead}):
+            await self._reload([step for step in state.dead if step.name == name])
         sound = {step for model in state.models.values() if model.sound for step in model.steps}
         for failing in list(state.models.values()):
             if failing.failures >= state.schedule.failures and failing.steps:
                 # A step through which other models answer is not at fault, unless this applies to every step.
-                own = tuple(step for step in failing.steps if step not in sound)
+                own = [step for step in failing.steps if step not in sound]
                 await self._reload(own or failing.steps)
 
     async def load_missing(self) -> None:
-        """Load models that should be served and are not, at growing intervals for as long as it takes."""
-        now, patience_seconds = self._state.clock(), self._state.schedule.orphaned_seconds
-        expected, missing = self._state.expected, self._state.expected.missing
-        for step, since in list(self._left_to_others.items()):
-            if now - since > patience_seconds:
-                expected.kept.add(step)  # has no effect if it is loaded by now
-                del self._left_to_others[step]
-        unloaded = {each.name for each in missing if each.reason == UNLOADED} - expected.kept
-        self._unloaded_since = {name: self._unloaded_since.get(name, now) for name in unloaded}
-        patient = {name for name, since in self._unloaded_since.items() if now - since <= patience_seconds}
-        not_listed = {each.name for each in missing if each.reason == NOT_LISTED}
-        self._reloader.reset_backoff_except({each.name for each in missing} - not_listed)
-        left_alone = self._reloading | {step.name for step in self._state.dead} | patient | not_listed
-        failed = False
-        for each in sorted(missing, key=has_failed, reverse=True):
-            if failed and not has_failed(each):
-                return  # it may need a failed model, and Triton then loads it with that one
-            if each.name not in left_alone:
-                left_alone.add(each.name)
-                try:
-                    failed |= await self._reloader.load(each.name) and has_failed(each)
-                except LoadNotAllowed:
-                    expected.expect_all()
-                    return
+        """Load models that should be served and are not, at growing intervals for as long as it takes.
 
-    async def _reload(self, wanted: tuple[Step, ...]) -> None:
-        """Reload some steps, and probe the ensembles over them; a stateful model is a step of none."""
-        state, names = self._state, {step.name for step in wanted}
-        using = [model for model in state.models.values() if names & {step.name for step in model.steps}]
-        affected = [model for model in using if any(step.meets(wanted) for step in model.steps)] or using
-        rolling = self._can_roll(wanted, using, affected)
-        state.recovering = {model.name for model in (affected if rolling else using)}
-        self._reloading = {*names, *(model.name for model in using)}
-
-        async def still_fails() -> bool:
-            if not using:
-                return True  # a request found its process dead, and no reload has succeeded since
-            seen_at = max(state.dead.get(step, NEVER) for step in wanted)
-            # The request that saw the death may have been sent before another gateway's reload.
-            fresh = state.recovered_at < seen_at and state.clock() - seen_at < FRESH_SECONDS
-            # A dead process keeps a client's request for 1 to 2 s; meanwhile live processes take the probes.
-            for attempt in range(CONFIRMATIONS if fresh else 1):
-                if attempt:
-                    await asyncio.sleep(CONFIRMATION_PAUSE_SECONDS)
-                for model in affected:
-                    try:
-                        if await self._probes.failure(model, QUICK_SECONDS if fresh else None):
-                            return True
-                    except DeadlineExceeded:
-                        if fresh:
-                            return True
-                    except GatewayError:
-                        pass  # unloaded or unreachable: another gateway may be reloading it
-            return False
-
-        try:
-            ensembles = [model.name for model in using]
-            outcome = await self._reloader.reload(names, ensembles, still_fails, rolling=rolling)
-            if outcome is ReloadOutcome.FAILED:
-                if rolling:
-                    self._rolling_failed.add(wanted)
-                else:
-                    # This gateway has unloaded the steps, so it must load them.
-                    state.dead.update(dict.fromkeys(wanted, state.clock()))
-            if outcome in {ReloadOutcome.TOO_EARLY, ReloadOutcome.FAILED}:
-                return
-            self._rolling_failed.discard(wanted)
-            for step in list(state.dead):
-                if step in wanted or (outcome is ReloadOutcome.RELOADED and step.name in names):
-                    del state.dead[step]
-            state.recovered_at = state.clock()
-            if outcome is ReloadOutcome.OTHERS:
-                self._left_to_others.update(dict.fromkeys(names, state.clock()))
-            for model in using:
-                await self._probes.run(model)
-            if outcome is ReloadOutcome.RELOADED:
-                failing = [model.name for model in using if not model.sound]
-                self._reloader.report_effect(names, failing)
-        finally:
-            state.recovering, self._reloading = set(), set()
-
-    def _can_roll(
-        self, wanted: tuple[Step, ...], using: Collection[ModelHealthState], affected: Collection[ModelHealthState]
-    ) -> bool:
-        """Whether to use a rolling reload: other versions answer, and unloading would take them out of service.
-
-        It needs memory for two sets of instances. Where it has failed, the steps are unloaded.
+        With an ensemble, Triton loads its steps; with a step, the ensembles that wait for it.
         """
-        others_answer = any(
-            model.sound and not self._state.is_affected(model) for model in using if model not in affected
-        )
-        return others_answer and wanted not in self._rolling_failed
+        expected, now = self.state.expected, self.state.clock()
+        missing = {each.name: each for each in expected.missing if each.reason != NOT_LISTED}
+        self._loads.keep(missing.keys())
+        for name in [name for name, each in missing.items() if each.reason == UNLOADED]:
+            # Another gateway may be reloading it.
+            if now < expected.orphans.setdefault(name, now + self.state.schedule.orphaned_seconds):
+                del missing[name]
+        try:
+            tried = [await self._load(name) for name, each in missing.items() if has_failed(each)]
+            if not any(tried):  # else a model may need a failed one, and Triton then loads it with that one
+                for name in [name for name, each in missing.items() if not has_failed(each)]:
+                    await self._load(name)
+        except LoadNotAllowed:
+            expected.expect_all()
+
+    async def _load(self, model: str) -> bool:
+        """Load a model that should be served and is not; returns whether that was attempted. Raises LoadNotAllowed."""
+        if not self._loads.is_due(model):
+            return False
+        # A lock for each model: a load that hangs must not delay the others.
+        with self._take_lock(f"{self.state.address} {model}") as held:
+            await self._pause()
+            try:
+                rows = [each for each in (await self.endpoint.index()).models if each.name == model]
+            except GatewayError:
+                return False  # Triton is unreachable
+            states = [ModelState(each.name, each.version, each.state, each.reason) for each in rows]
+            if not held or not faults(model, states) or any(each.state == LOADING for each in states):
+                return False
+            self.healing = f"loading {model}"
+            log.warning("loading_missing", triton=self.state.address, model=model)
+            try:
+                await self.endpoint.load(model)
+            except LoadNotAllowed as exc:
+                self._failed("loading_failed", exc, NOT_ALLOWED, model=model)
+                raise
+            except GatewayError as exc:
+                self._failed("loading_failed", exc, f"{model} cannot be loaded, retrying", model=model)
+            else:
+                self.healing = f"loaded {model}"
+            finally:
+                self._loads.delay(model)
+        return True
+
+    async def _reload(self, wanted: Collection[Step]) -> None:
+        """Reload steps unless another gateway does, and probe the ensembles over them; a stateful model has none."""
+        state, names = self.state, tuple(sorted({step.name for step in wanted}))
+        if not self._reloads.is_due(names):
+            return
+        using = [model for model in state.models.values() if any(step.name in names for step in model.steps)]
+        affected = [model for model in using if any(step.meets(wanted) for step in model.steps)] or using
+        # Unloading would take other versions that answer out of service.
+        rolling = any(model.sound and not state.is_affected(model) for model in using if model not in affected)
+        state.recovering = {model.name for model in (affected if rolling else using)}
+        reloaded = False
+        try:
+            with self._take_lock(state.address) as held:
+                await self._pause()
+                fails = held and await self._still_fails(wanted, affected)
+                ready = {model.name for model in (await self.endpoint.index()).models if model.state == READY}
+                if not held or not ready.issuperset(names):
+                    self.healing = OTHERS_RELOAD
+                    orphaned_at = state.clock() + state.schedule.orphaned_seconds
+                    state.expected.orphans.update(dict.fromkeys(names, orphaned_at))
+                elif not fails:
+                    self.healing = "idle"
+                else:
+                    # Unloaded models must be loaded again, even if this gateway stops meanwhile.
+                    replacing = asyncio.ensure_future(self._replace(names, using, ready, rolling=rolling))
+                    try:
+                        reloaded = await asyncio.shield(replacing)
+                    except asyncio.CancelledError:
+                        await asyncio.wait({replacing})
+                        raise
+            state.dead = {step: seen_at for step, seen_at in state.dead.items() if step.name not in names}
+            state.recovered_at = state.clock()
+            for model in using:
+                await self.probe(model)
+            if reloaded:
+                self._report_effect(names, sorted(model.name for model in using if not model.sound))
+        except GatewayError:
+            pass  # Triton is unreachable; after a restart it has new processes
+        finally:
+            state.recovering = set()
+            self._report()
+
+    async def _still_fails(self, wanted: Collection[Step], affected: Collection[ProbedModel]) -> bool:
+        """Whether a probe fails: the request that failed may have been sent before another gateway's reload."""
+        if not affected:
+            return True  # a request found the process of a stateful model dead, which no probe reaches
+        seen_at = max(self.state.dead.get(step, NEVER) for step in wanted)
+        fresh = self.state.clock() - seen_at < FRESH_SECONDS
+        # A dead process keeps a client's request for 1 to 2 s; meanwhile live processes take the probes.
+        for attempt in range(CONFIRMATIONS if fresh else 1):
+            if attempt:
+                await asyncio.sleep(CONFIRMATION_PAUSE_SECONDS)
+            for model in affected:
+                try:
+                    if await self.failure(model, QUICK_SECONDS if fresh else None):
+                        return True
+                except DeadlineExceeded:
+                    if fresh:
+                        return True
+                except GatewayError:
+                    pass  # unloaded or unreachable: another gateway may be reloading it
+        return False
+
+    async def _replace(
+        self, names: Sequence[str], using: Sequence[ProbedModel], ready: Collection[str], *, rolling: bool
+    ) -> bool:
+        """Give steps new processes, and load the ensembles over them that were `ready`; returns whether that succeeded.
+
+        If `rolling`, the old processes answer until the new ones do; without memory for both, the steps are unloaded.
+        """
+        state, began_at = self.state, self.state.clock()
+        ensembles = sorted(model.name for model in using if model.name in ready)
+        self.healing = f"reloading {', '.join(names)}"
+        log.warning("healing", triton=state.address, models=list(names))
+        self._reloads.delay(names)
+        for unloads in (False, True) if rolling else (True,):
+            try:
+                if unloads:
+                    state.recovering = {model.name for model in using}
+                for name in names:
+                    if unloads:
+                        await self.endpoint.unload(name)
+                        await self.endpoint.load(name)
+                    else:
+                        await self.endpoint.force_reload(name)
+                for ensemble in ensembles:
+                    await self.endpoint.load(ensemble)
+            except GatewayError as exc:
+                metrics.HEALINGS.labels("failed").inc()
+                self._failed("healing_failed", exc, f"failed: {exc.message}")
+            else:
+                seconds = state.clock() - began_at
+                self.healing = f"reloaded in {seconds:.1f} s"
+                metrics.HEALINGS.labels("healed").inc()
+                log.info("healed", triton=state.address, seconds=round(seconds, 3))
+                return True
+        # What this gateway has unloaded is missing, so that it is loaded once that is possible.
+        state.expected.orphans.update(dict.fromkeys((*names, *ensembles), state.clock()))
+        return False
+
+    def _report_effect(self, names: tuple[str, ...], failing: Sequence[str]) -> None:
+        """Report the ensembles that still fail after a reload, and retry at growing intervals."""
+        if not failing:
+            self._reloads.forget(names)
+            return
+        self.healing = f"reloading does not repair {', '.join(failing)}: restart this Triton"
+        metrics.HEALINGS.labels("in vain").inc()
+        log.error("healing_in_vain", triton=self.state.address, models=failing)
+        self._reloads.delay(names, INEFFECTIVE_BACKOFF_SECONDS)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
+
+    def _failed(self, event: str, error: GatewayError, status: str, **fields: str) -> None:
+        self.healing = status
+        log.error(event, triton=self.state.address, cause=str(error.__cause__ or error), **fields)

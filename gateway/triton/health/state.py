@@ -5,6 +5,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -19,7 +20,7 @@ from gateway.errors import (
     ModelUnavailable,
     TritonUnreachable,
 )
-from gateway.inference.backend import EndpointHealth, ModelHealth, ModelState, ProbeResult
+from gateway.inference.backend import EndpointHealth, ModelHealth, ModelState
 from gateway.triton.client import NOT_LOADED, StubDied
 from gateway.triton.configs import rollout
 from gateway.triton.contract import ALL, ROLLOUT_PARAMETER, pinned
@@ -55,8 +56,8 @@ class ExpectedModels:
         """The fault of each faulty record; its last valid version applies."""
         self._known: set[str] = set()
         """Models that were served or have failed to load, and were not unloaded by a request since."""
-        self.kept: set[str] = set()
-        """Unloaded models that are still expected: the gateway that unloaded them for a reload has died."""
+        self.orphans: dict[str, float] = {}
+        """Models that a reload unloads, and from when they are expected although they are unloaded (see `update`)."""
         self._lacking: set[tuple[str, str]] = set()
         """Names and versions that should be served and are not."""
         self.missing: tuple[ModelState, ...] = ()
@@ -64,25 +65,29 @@ class ExpectedModels:
         self.warnings: tuple[str, ...] = ()
         """Faults of `rollouts`: versions that are not served, with the remedy, and records."""
 
-    def update(self, index: RepositoryIndexResponse) -> None:
-        """Compare with Triton's current index."""
+    def update(self, index: RepositoryIndexResponse, now: float) -> None:
+        """Compare with Triton's current index; `now` is by the clock of `orphans`."""
         rows: dict[str, list[ModelState]] = defaultdict(list)
         for model in index.models:
             rows[model.name].append(ModelState(model.name, model.version, model.state, model.reason))
-        self._update_known(rows)
+        self._update_known(rows, now)
         loading = {name for name, versions in rows.items() if any(each.state == LOADING for each in versions)}
         # Including models whose load is retried, so that the models that need them keep their reason meanwhile.
         failed = {each.name for versions in rows.values() for each in versions if has_failed(each)}
         failed |= loading & {each.name for each in self.missing if each.version}
+        expected = {
+            self.default,
+            *self._wanted,
+            *self._known,
+            *(name for name, at in self.orphans.items() if at <= now),
+        }
         missing: list[ModelState] = []
-        expected = {self.default, *self._wanted, *self._known, *self.kept}
         for name in sorted(expected):
-            versions = rows.get(name, ())
             if name in loading:
                 # A missing model stays missing until it is loaded; served versions stay served while others are loaded.
                 missing += [replace(each, state=LOADING) for each in self.missing if each.name == name]
-                continue
-            missing += faults(name, versions)
+            else:
+                missing += faults(name, rows.get(name, ()))
         self.missing = tuple(missing)
         served = {(each.name, each.version) for versions in rows.values() for each in versions if each.state == READY}
         names = {name for name, _ in served}
@@ -116,23 +121,21 @@ class ExpectedModels:
             self.rollouts[name] = found
         return found != before
 
-    def _update_known(self, rows: Mapping[str, Sequence[ModelState]]) -> None:
+    def _update_known(self, rows: Mapping[str, Sequence[ModelState]], now: float) -> None:
         if not rows:
             return  # the repository may not be mounted yet
+        served = {name for name, versions in rows.items() if any(each.state == READY for each in versions)}
         if self._all:
             self._known.update(rows)
             # The repository is complete once the default model is served. Models added later are loaded by a request.
-            self._all = not any(each.state == READY for each in rows.get(self.default, ()))
+            self._all = self.default not in served
         self._known &= rows.keys()
-        self.kept &= rows.keys()
+        self.orphans = {
+            name: at for name, at in self.orphans.items() if name in rows and not (name in served and at <= now)
+        }
         for name, versions in rows.items():
-            if any(each.state == READY for each in versions):
-                if not self.on_demand:
-                    self._known.add(name)
-                self.kept.discard(name)
-            elif any(map(has_failed, versions)):
-                if not self.on_demand:
-                    self._known.add(name)
+            if name in served or any(map(has_failed, versions)):
+                self.expect([name])
             elif any(each.reason == UNLOADED for each in versions):
                 self._known.discard(name)
                 self._wanted.discard(name)
@@ -162,7 +165,7 @@ class ExpectedModels:
         names = {*names} - {self.default}
         self._known -= names
         self._wanted -= names
-        self.kept -= names
+        self.orphans = {name: at for name, at in self.orphans.items() if name not in names}
         self.missing = tuple(each for each in self.missing if each.name not in names)
         self._lacking = {(name, version) for name, version in self._lacking if name not in names}
 
@@ -245,7 +248,7 @@ class Schedule:
 
 
 @dataclass(slots=True)
-class ModelHealthState:
+class ProbedModel:
     """The last probe of one ensemble and the client requests since; times are of the clock of HealthState."""
 
     name: str
@@ -259,13 +262,17 @@ class ModelHealthState:
     warnings: tuple[str, ...] = ()
     sizes: tuple[str, ...] = ()
     """Its steps' instances, in words."""
-    last_probe: ProbeResult | None = None
+    tried_at: datetime | None = None
+    """When the last probe was sent; None before the first."""
+    took_seconds: float | None = None
+    error: GatewayError | None = None
+    """Why the last probe failed."""
     probed_at: float = NEVER
     """When the last probe ended."""
     good_since: float = NEVER
     """When the last successful request or probe was sent: failures of older requests are outdated."""
     answered_at: float = NEVER
-    """When it last answered a client."""
+    """When it last answered a client; NEVER after a failure."""
     used_at: float = NEVER
     """When a client last sent a request to it, with any result."""
     suspected: bool = False
@@ -278,28 +285,23 @@ class ModelHealthState:
         return next((step for step in self.steps if step.name == name), Step(name))
 
     @property
-    def error(self) -> GatewayError | None:
-        """The error of the last probe."""
-        return self.last_probe.error if self.last_probe else None
-
-    @property
     def sound(self) -> bool:
         """Whether the last probe succeeded and no request has failed since."""
-        return self.last_probe is not None and self.last_probe.error is None and not self.suspected
+        return self.tried_at is not None and self.error is None and not self.suspected
 
 
 class HealthState:
     """The health of one Triton and its models: whether they answer, which processes are dead, what is reloaded.
 
-    Probes, the results of clients' requests and recovery are recorded here. An event wakes one loop of the health
-    checker. With `expected.on_demand`, requests load the models, and one that no client of this gateway uses is not
-    probed: other gateways see by Triton's time of its last inference whether it is used.
+    Probes, the results of clients' requests, and reloads are recorded here; a failure wakes the loops of the checker.
+    With `expected.on_demand`, requests load the models, and one that no client of this gateway uses is not probed:
+    other gateways see by Triton's time of its last inference whether it is used.
     """
 
     def __init__(
         self,
         address: str,
-        expected: "ExpectedModels",
+        expected: ExpectedModels,
         schedule: Schedule,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -307,7 +309,7 @@ class HealthState:
         self.expected = expected
         self.schedule = schedule
         self.clock = clock
-        self.default = ModelHealthState(expected.default)
+        self.default = ProbedModel(expected.default)
         self.models = {expected.default: self.default}
         """Each probed ensemble by its name, the default model first."""
         self.dead: dict[Step, float] = {}
@@ -316,9 +318,17 @@ class HealthState:
         """Ensembles whose steps are being reloaded."""
         self.recovered_at = NEVER
         """When a reload last ended."""
-        self.probe_soon, self.recovery_needed, self.models_missing = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._reachable = self._answered = False
+        self.reachable = False
+        """Whether this Triton answered the last probe of any model, with any result."""
+        self.woken = asyncio.Event()
+        """For the loops of the health checker, see `wake`."""
+        self._answered = False
         self._began_at = clock()
+
+    def wake(self) -> None:
+        """Wake every loop that waits; one that is at work looks again within `quick_seconds`, as something fails."""
+        self.woken.set()
+        self.woken.clear()
 
     @property
     def starting(self) -> bool:
@@ -336,14 +346,9 @@ class HealthState:
         return self.is_ready(self.default)
 
     @property
-    def reachable(self) -> bool:
-        """Whether this Triton answered the last probe of any model, with any result."""
-        return self._reachable
-
-    @property
     def probed(self) -> bool:
         """Whether the default model was probed at least once."""
-        return self.default.last_probe is not None
+        return self.default.tried_at is not None
 
     def answers(self, model_name: str, model_version: str = "") -> bool:
         """Whether a model answers here: its last probe succeeded and is recent, and no request has failed since.
@@ -353,7 +358,7 @@ class HealthState:
         models = self.serving(model_name, model_version)
         if (model_version or not models) and self.lacks(model_name, model_version):
             return False
-        return any(map(self.is_ready, models)) if models else self._reachable
+        return any(map(self.is_ready, models)) if models else self.reachable
 
     def lacks(self, model_name: str, model_version: str = "") -> bool:
         """Whether a model should be served here and is not, so that a request for it gets 503 instead of 404."""
@@ -363,12 +368,12 @@ class HealthState:
         """The probed models that should be served here and are not."""
         return [name for name in self.models if self.lacks(name)]
 
-    def serving(self, model_name: str, model_version: str = "") -> list[ModelHealthState]:
+    def serving(self, model_name: str, model_version: str = "") -> list[ProbedModel]:
         """The probed ensembles that may answer for a model's version."""
         names = (model_name, pinned(model_name, model_version)) if model_version else (model_name,)
         return [self.models[name] for name in names if name in self.models]
 
-    def is_ready(self, model: ModelHealthState) -> bool:
+    def is_ready(self, model: ProbedModel) -> bool:
         """Whether a probed model answers."""
         if not model.sound or model.name in self.recovering or self.is_affected(model):
             return False
@@ -378,17 +383,17 @@ class HealthState:
         longest_seconds = self.schedule.rest_intervals * self._interval_seconds(model)
         return age_seconds <= 1.5 * longest_seconds + 2 * self.schedule.timeout_seconds
 
-    def is_unused(self, model: ModelHealthState) -> bool:
+    def is_unused(self, model: ProbedModel) -> bool:
         """Whether a model is on demand, and no client of this gateway has used it for an interval."""
         if not self.expected.on_demand or model is self.default:
             return False
         return self.clock() - model.used_at > self._interval_seconds(model)
 
-    def is_affected(self, model: ModelHealthState) -> bool:
+    def is_affected(self, model: ProbedModel) -> bool:
         """Whether a process of one of its steps is dead, in the version that the ensemble uses."""
         return bool(self.dead) and any(step.meets(self.dead) for step in model.steps)
 
-    def is_due(self, model: ModelHealthState) -> bool:
+    def is_due(self, model: ProbedModel) -> bool:
         """Whether to probe a model now."""
         if model.name in self.recovering:
             return False
@@ -411,27 +416,31 @@ class HealthState:
             model.sound or (model is not self.default and self.lacks(model.name)) for model in self.models.values()
         )
 
-    def health(self, recovery: str) -> EndpointHealth:
-        """The health of this Triton and its models; `recovery` is the state of recovery."""
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What this Triton's models lack, and what that costs."""
+        return (*(warning for model in self.models.values() for warning in model.warnings), *self.expected.warnings)
+
+    def health(self, healing: str) -> EndpointHealth:
+        """The health of this Triton and its models; `healing` is the state of recovery."""
         return EndpointHealth(
-            address=self.address,
-            ready=self.ready,
-            last_probe=self.default.last_probe,
+            self.address,
+            self.ready,
+            self.default.tried_at,
+            self.default.took_seconds,
+            self.default.error,
             models_not_ready=self.expected.missing,
-            warnings=(
-                *(warning for model in self.models.values() for warning in model.warnings),
-                *self.expected.warnings,
-            ),
-            healing=recovery,
+            warnings=self.warnings,
             models=tuple(
-                ModelHealth(model.name, ready=self.is_ready(model), last_probe=model.last_probe, sizes=model.sizes)
-                for model in self.models.values()
+                ModelHealth(each.name, self.is_ready(each), each.tried_at, each.took_seconds, each.error, each.sizes)
+                for each in self.models.values()
             ),
+            healing=healing,
         )
 
     def answered(self, ensemble: str, sent_at: float) -> None:
         """Record a request that a model answered; `sent_at` is by time.monotonic."""
-        model = self.models.setdefault(ensemble, ModelHealthState(ensemble))
+        model = self.models.setdefault(ensemble, ProbedModel(ensemble))
         model.answered_at = model.used_at = self.clock()
         model.good_since = max(model.good_since, sent_at)
 
@@ -442,37 +451,37 @@ class HealthState:
             return  # a name that a client invented
         model.answered_at, model.used_at = NEVER, self.clock()
         if isinstance(error, StubDied):
-            if sent_at <= self.recovered_at:
+            if not self._died(model.step(error.step), sent_at):
                 return
-            self.dead[model.step(error.step)] = self.clock()
         elif isinstance(error, InferenceFailed) or sent_at <= model.good_since:
             return  # one bad request does not make a model unready; the next probe decides
-        model.suspected = True
-        self.probe_soon.set()
+        if not model.suspected:
+            model.suspected = True
+            self.wake()
 
     def process_died(self, model: str) -> None:
         """Record the death of a process whose model is not a step of an ensemble."""
-        self.dead[Step(model)] = self.clock()
-        self.recovery_needed.set()
+        self._died(Step(model), self.clock())
 
-    def record(self, model: ModelHealthState, probe: ProbeResult, sent_at: float) -> None:
+    def record(self, model: ProbedModel, error: GatewayError | None, sent_at: float) -> None:
         """Record a probe that has just ended."""
-        error, now = probe.error, self.clock()
-        self._reachable = not isinstance(error, TritonUnreachable)
-        self._answered |= self._reachable
-        if error is None:
-            model.last_probe, model.probed_at, model.failures = probe, now, 0
-            model.good_since = max(model.good_since, sent_at)
-            return
+        now = self.clock()
+        self.reachable = not isinstance(error, TritonUnreachable)
+        self._answered |= self.reachable
         if isinstance(error, StubDied):
-            if sent_at < self.recovered_at:
-                return  # a reload has replaced the dead process meanwhile: such a probe takes 1 to 2 s
-            self.dead[model.step(error.step)] = now
+            if not self._died(model.step(error.step), sent_at):
+                return
         elif isinstance(error, ModelNotFound | ModelUnavailable) and self.lacks(model.name):
-            probe = ProbeResult(probe.at, probe.seconds, self._not_loaded(model.name, error))
-        model.last_probe, model.probed_at, model.answered_at = probe, now, NEVER
-        model.checked = False  # Triton may restart with another model
+            error = self._not_loaded(model.name, error)
+        model.tried_at = datetime.now(UTC) - timedelta(seconds=now - sent_at)
+        model.took_seconds, model.probed_at, model.error = round(now - sent_at, 6), now, error
         model.failures = model.failures + 1 if isinstance(error, InferenceFailed) else 0
+        if error is None:
+            model.good_since = max(model.good_since, sent_at)
+        else:
+            model.answered_at = NEVER
+            model.checked = False  # Triton may restart with another model
+            self.wake()
 
     def forget(self, names: Collection[str]) -> None:
         """Stop probing models that were unloaded on purpose."""
@@ -482,23 +491,23 @@ class HealthState:
         for name in {*names} - {self.default.name}:
             self.models.pop(name, None)
 
-    def forget_evicted(self, ready: Collection[str]) -> None:
-        """Stop probing models on demand that are no longer `ready`: another gateway has unloaded them."""
-        for model in list(self.models.values()) if self.expected.on_demand else ():
-            kept = model is self.default or model.name in self.recovering or self.is_affected(model)
-            if model.name not in ready and not kept and not self.lacks(model.name):
-                del self.models[model.name]
-
-    def forget_unloaded(self) -> None:
-        """Stop probing unloaded models; if another gateway reloads one, it is found again in the index."""
+    def forget_unloaded(self, loaded: Collection[str]) -> None:
+        """Stop probing all but the `loaded` models, the expected ones, and those that are being recovered."""
         for model in list(self.models.values()):
-            unloaded = isinstance(model.error, ModelNotFound | ModelUnavailable) and not (
-                isinstance(model.error, StubDied) or model.name in self.recovering or self.is_affected(model)
-            )
-            if unloaded and model is not self.default and not self.lacks(model.name):
+            kept = model is self.default or model.name in self.recovering or self.is_affected(model)
+            if model.name not in loaded and not kept and not self.lacks(model.name):
                 del self.models[model.name]
 
-    def _interval_seconds(self, model: ModelHealthState) -> float:
+    def _died(self, step: Step, sent_at: float) -> bool:
+        """Record that a request has found a process dead; False if a reload has replaced it since."""
+        if sent_at < self.recovered_at:
+            return False  # it takes Triton 1 to 2 s to answer for a dead process
+        if step not in self.dead:
+            self.wake()
+        self.dead[step] = self.clock()
+        return True
+
+    def _interval_seconds(self, model: ProbedModel) -> float:
         """Seconds between probes of a model without traffic."""
         return self.schedule.interval_seconds * (1 if model is self.default else self.schedule.others_intervals)
 

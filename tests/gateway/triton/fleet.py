@@ -10,7 +10,7 @@ from gateway.inference.result import Selection
 from gateway.timing import Deadline
 from gateway.triton.backend import TritonBackend
 from gateway.triton.health.checker import HealthChecker
-from gateway.triton.health.reloading import ModelReloader
+from gateway.triton.health.recovery import RecoveringChecker
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.opening import open_pool
 from gateway.triton.wire import Signer
@@ -51,17 +51,15 @@ async def due(checker: HealthChecker) -> None:
 def checker_of(
     triton: FakeTriton,
     *,
-    heal: bool = True,
     jitter_seconds: float = 0.0,
     take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     clock: Callable[[], float] = time.monotonic,
     endpoint: FakeEndpoint | None = None,
     schedule: Schedule = SCHEDULE,
-) -> HealthChecker:
+) -> RecoveringChecker:
     endpoint = endpoint or FakeEndpoint("10.0.0.1:8001", triton)
-    reloader = ModelReloader(endpoint, jitter_seconds=jitter_seconds, take_lock=take_lock)
     state = HealthState(endpoint.address, ExpectedModels(MODEL), schedule, clock)
-    return HealthChecker(endpoint, state, reloader=reloader if heal else None)
+    return RecoveringChecker(endpoint, state, jitter_seconds=jitter_seconds, take_lock=take_lock)
 
 
 @asynccontextmanager

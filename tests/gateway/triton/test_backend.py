@@ -221,7 +221,7 @@ async def test_sequences_find_their_triton_before_the_first_probe():
             await fleet.backend.add_to_sequence(MODEL, "", sequence_step(number, start=True))
         for address, triton in fleet.tritons.items():
             for number in list(triton.sequences):
-                fleet.pool.in_use[address].health.default.last_probe = None  # while others are known to be ready
+                fleet.pool.in_use[address].health.default.tried_at = None  # while others are known to be ready
                 assert (await fleet.backend.add_to_sequence(MODEL, "", sequence_step(number))).frames == 2
         fresh = Fleet(fleet.tritons, heal=False)
         for triton in fleet.tritons.values():

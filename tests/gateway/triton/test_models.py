@@ -4,7 +4,6 @@ import asyncio
 import traceback
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import DataType
 
 from gateway.errors import ContractBroken, GatewayError, InferenceFailed, LoadFailed, ModelNotFound, NoFeatures
-from gateway.inference.backend import Call, Embeddings, ProbeResult
+from gateway.inference.backend import Call, Embeddings
 from gateway.triton import models
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
@@ -65,7 +64,7 @@ async def test_failure_of_a_model_that_breaks_the_contract_has_that_code(triton)
     models = models_of(triton, health)
     with pytest.raises(InferenceFailed):
         await models.infer(replace(call(Embeddings.NONE), model_name="bad"))
-    health.record(health.default, ProbeResult(datetime.now(UTC), 0.1, ContractBroken("no IMAGE_STATUS")), 0.0)
+    health.record(health.default, ContractBroken("no IMAGE_STATUS"), 0.0)
     with pytest.raises(ContractBroken, match="'bad' does not fit"):
         await models.infer(replace(call(Embeddings.NONE), model_name="bad"))
 

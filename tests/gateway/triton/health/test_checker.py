@@ -12,9 +12,8 @@ from gateway import metrics
 from gateway.errors import InferenceFailed, TritonUnreachable
 from gateway.metrics import HEALINGS
 from gateway.triton.client import StubDied
-from gateway.triton.health import reloading
-from gateway.triton.health.checker import HealthChecker
-from gateway.triton.health.recovery import FRESH_SECONDS
+from gateway.triton.health import recovery
+from gateway.triton.health.recovery import FRESH_SECONDS, RecoveringChecker
 from gateway.triton.health.state import Schedule
 from tests.doubles.clock import Clock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
@@ -30,10 +29,10 @@ THREE = {
 async def settled(checker) -> None:
     for _ in range(3):
         await checker.probe_all()
-        await checker.recover()
+        await checker.reload_failing()
 
 
-async def watched(triton: FakeTriton | None = None, **options) -> tuple[FakeTriton, HealthChecker]:
+async def watched(triton: FakeTriton | None = None, **options) -> tuple[FakeTriton, RecoveringChecker]:
     """A Triton and its checker, which has probed it."""
     triton = triton or FakeTriton()
     checker = checker_of(triton, **options)
@@ -60,7 +59,7 @@ async def test_single_failed_probe_does_not_reload():
     for _ in range(SCHEDULE.failures - 1):
         await due(checker)
         await checker.probe_all()
-        await checker.recover()
+        await checker.reload_failing()
     triton.failing.clear()
     await settled(checker)
     assert checker.state.ready
@@ -69,7 +68,7 @@ async def test_single_failed_probe_does_not_reload():
 
 async def test_ineffective_reload_is_reported_and_backed_off(monkeypatch):
     """It does not delay other recoveries."""
-    monkeypatch.setattr(reloading, "FIRST_BACKOFF_SECONDS", 600.0)
+    monkeypatch.setattr(recovery, "FIRST_BACKOFF_SECONDS", 600.0)
     triton, checker = await watched(FakeTriton(ensembles=THREE, recovers_on_reload=False))
     before = HEALINGS.labels("in vain")._value.get()
     triton.failing.add("net")
@@ -113,7 +112,7 @@ async def test_fresh_death_is_confirmed_by_a_probe_that_takes_long():
     triton.latency_seconds = lambda: 3600.0 if triton.dead else 0.0
     triton.kill("net")
     checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-    await checker.recover()
+    await checker.reload_failing()
     assert triton.reloads("net") == 1
     assert checker.state.ready
 
@@ -139,7 +138,7 @@ async def test_probe_sent_before_a_reload_is_ignored(monkeypatch):
     checker.state.suspect(MODEL, StubDied("net"), float("inf"))
     probe = asyncio.create_task(checker.probe_all())
     await answered.wait()
-    await checker.recover()
+    await checker.reload_failing()
     assert triton.reloads("net") == 1
     assert checker.state.ready
     delivered.set()
@@ -184,9 +183,9 @@ async def test_only_one_of_two_gateways_reloads(monkeypatch, late_by):
     monkeypatch.setattr(endpoints[0], "load", load_late)
     if late_by == "probe":
         monkeypatch.setattr(endpoints[1], "infer", answer_late)
-    others = asyncio.create_task(other.recover())
-    await one.recover()
-    assert other.health().healing == reloading.OTHERS_RELOAD
+    others = asyncio.create_task(other.reload_failing())
+    await one.reload_failing()
+    assert other.health().healing == recovery.OTHERS_RELOAD
     await other.probe_all()
     assert (triton.reloads("net"), one.state.ready, other.state.ready) == (1, True, True)
 

@@ -66,7 +66,7 @@ SERVED, NEW = {"ensemble": "READY", "flowers": "READY"}, {"ensemble": "READY", "
 def test_models_that_are_missing(load, indexes, names):
     expected = ExpectedModels("ensemble", load=load)
     for states in indexes:
-        expected.update(index_of(**states))
+        expected.update(index_of(**states), 0.0)
     assert set(missing(expected)) == names
     assert [expected.lacks(name) for name in names] == [True] * len(names)
 
@@ -77,18 +77,18 @@ def expected() -> ExpectedModels:
 
 
 def test_reason_of_a_missing_model(expected):
-    expected.update(index_of())
+    expected.update(index_of(), 0.0)
     assert missing(expected) == {"ensemble": NOT_LISTED}
-    expected.update(index_of(ensemble="READY", net="no memory"))
+    expected.update(index_of(ensemble="READY", net="no memory"), 0.0)
     assert (missing(expected), expected.lacks("ensemble")) == ({"net": "no memory"}, False)
-    expected.update(index_of(ensemble="READY", net="LOADING"))
+    expected.update(index_of(ensemble="READY", net="LOADING"), 0.0)
     assert [(each.state, each.reason) for each in expected.missing] == [("LOADING", "no memory")]
 
 
 def test_failed_version_is_missing_beside_one_that_answers(expected):
     index = index_of(ensemble="READY")
     index.models.add(name="ensemble", version="2", state="UNAVAILABLE", reason="no memory")
-    expected.update(index)
+    expected.update(index, 0.0)
     assert expected.lacks("ensemble", "2")
     assert not expected.lacks("ensemble", "1")
     assert not expected.lacks("ensemble")
@@ -96,7 +96,7 @@ def test_failed_version_is_missing_beside_one_that_answers(expected):
 
 def test_model_that_may_need_a_failed_step_is_lacking(expected):
     """Triton does not report the steps of an ensemble that it has never loaded."""
-    expected.update(index_of(ensemble="READY", flowers="new", flowers_net="no memory"))
+    expected.update(index_of(ensemble="READY", flowers="new", flowers_net="no memory"), 0.0)
     assert expected.lacks("flowers")
     assert not expected.lacks("unknown")
 
@@ -183,12 +183,12 @@ async def test_without_recovery_nothing_is_loaded():
     triton = FakeTriton(refuses_to_load={"net"})
     triton.restart()
     triton.kill("preprocessor")
-    checker = checker_of(triton, heal=False)
-    await checker.probe_all()
-    await checker.recover()
-    await checker.load_missing()
+    checker = HealthChecker(FakeEndpoint("10.0.0.1:8001", triton), HealthState("", ExpectedModels(MODEL), SCHEDULE))
+    async with running(checker):
+        await wait_until(lambda: checker.state.lacks(MODEL))
+        probed_at = checker.state.default.probed_at
+        await wait_until(lambda: checker.state.default.probed_at > probed_at + 0.1)
     assert triton.done == []
-    assert checker.state.lacks(MODEL)
     assert checker.health().healing == "off"
 
 
@@ -224,7 +224,7 @@ async def test_rollouts_are_followed_and_the_last_good_record_applies():
     async def followed(text: str) -> Rollout | None:
         triton.rollouts = {"flowers": first.text, MODEL: text}
         await checker.follow()
-        expected.update(await endpoint.index())
+        expected.update(await endpoint.index(), 0.0)
         assert expected.rollouts.keys() <= {MODEL}  # flowers has one version
         return expected.rollouts.get(MODEL)
 
@@ -243,7 +243,7 @@ async def test_rollouts_are_followed_and_the_last_good_record_applies():
 def test_models_on_demand_are_not_expected():
     """Requests load them; only the default model and the named ones are kept loaded."""
     expected = ExpectedModels("ensemble", load=["flowers"], on_demand=True)
-    expected.update(index_of(ensemble="READY", flowers="READY", birds="READY", trees="no memory"))
+    expected.update(index_of(ensemble="READY", flowers="READY", birds="READY", trees="no memory"), 0.0)
     expected.expect(["birds"])
-    expected.update(index_of(ensemble="new", flowers="new", birds="new", trees="no memory"))
+    expected.update(index_of(ensemble="new", flowers="new", birds="new", trees="no memory"), 0.0)
     assert missing(expected).keys() == {"ensemble", "flowers"}
