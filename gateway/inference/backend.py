@@ -292,7 +292,7 @@ class Backend(Protocol):
         """How one version's images are resized; None if that cannot be done in advance; raises what `infer` raises."""
         ...
 
-    def tensor_input(self, model_name: str, model_version: str) -> TensorInput | None:
+    def tensor_input(self, model_name: str) -> TensorInput | None:
         """How a decoder makes the input of a model that takes tensors; None of one that decodes files itself."""
         ...
 

@@ -280,7 +280,7 @@ class InferenceRequest:
         """The request's trace and log fields."""
         self.parameters = (spec.model_version, spec.selection, spec.embeddings)
         """Images of several requests share a call if these are equal."""
-        self.tensor_input = tools.backend.tensor_input(spec.model_name, spec.model_version)
+        self.tensor_input = tools.backend.tensor_input(spec.model_name)
         """How a decoder makes the model's input; None of a model that takes files."""
         self.account = account or tools.decoders.account(client=spec.caller)
         self.begun = False

@@ -29,7 +29,7 @@ from gateway.ingest.resizing import Resize
 from gateway.timing import Deadline
 from gateway.triton.client import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
-from gateway.triton.wire import RecentCodes, Signer
+from gateway.triton.wire import Signer
 from gateway.values.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ RETRY_PAUSE_SECONDS = (0.1, 0.3)
 """Before a retry at the same Triton, whose connection needs up to 0.25 s: random, so that retries are spread."""
 HOLD_STEP_SECONDS = 0.1
 """Interval at which held calls look for a ready Triton; a Triton starts in tens of seconds."""
+RECENT_IMAGES = 100_000
+"""Signatures that are kept, in 10 MB of memory. A cached answer has kilobytes, so a cache of 1 GB has fewer of them."""
 LIST_HINT = "GET /models lists the models."
 _SUPPORTS_CANCELLATION = attrgetter("endpoint.supports_cancellation")
 
@@ -68,7 +70,8 @@ class TritonBackend:
         """The signature of an image; see gateway.triton.wire."""
         self.tensor_input = pool.codecs.tensor_input
         """See Backend.tensor_input."""
-        self._recent = RecentCodes()
+        self._recent: dict[bytes, bool] = {}
+        """The signatures of the RECENT_IMAGES last images, which alone may have an answer in Triton's cache."""
         self._one_suspect = asyncio.Lock()
 
     async def start(self) -> None:
@@ -95,7 +98,11 @@ class TritonBackend:
 
     def needs_own_call(self, signature: bytes, model_name: str, model_version: str) -> bool:
         """Whether an image may be in the response cache; see Backend.needs_own_call."""
-        if self._recent.add(signature):
+        was_sent = self._recent.pop(signature, False)
+        self._recent[signature] = True
+        if len(self._recent) > RECENT_IMAGES:
+            del self._recent[next(iter(self._recent))]
+        if was_sent:
             for replica in self._pool.serving(model_name, model_version):
                 if replica.models.may_cache(model_name, model_version):
                     return True
@@ -228,20 +235,12 @@ class TritonBackend:
         return await self._choose(model_name, model_version).models.resize(model_name, model_version)
 
     async def sequence(self, model_name: str, model_version: str) -> "TritonSequence":
-        """A new sequence of frames; see Backend.sequence. A stateful model that is not loaded is loaded, and stays."""
+        """A new sequence of frames; see Backend.sequence."""
         from gateway.triton.sequence import TritonSequence  # loaded with the first stream
 
-        try:
-            name = await self._choose(model_name, model_version).models.sequence_model(model_name, model_version)
-        except ModelNotFound:
-            replicas = self._pool.candidates(model_name, model_version)
-            loaded = [await each.models.load_sequence_model(model_name, model_version) for each in replicas]
-            if not any(loaded):
-                raise
-            name = next(filter(None, loaded))
-            self._pool.want(name)
+        replica = self._choose(model_name, model_version)
         return TritonSequence(
-            name,
+            await self._sequence_model(replica, model_name, model_version),
             partial(self._pool.ready, model_name, model_version),
             partial(self._pool.candidates, model_name, model_version),
         )
@@ -250,11 +249,7 @@ class TritonBackend:
         """Add an image to the sequence of a client, at the Triton that the id selects; see Backend.add_to_sequence."""
         replicas = {replica.address: replica for replica in self._pool.candidates(model_name, model_version)}
         replica = replicas[rendezvous_order(replicas, str(step.sequence_id))[0]]
-        try:
-            name = await replica.models.sequence_model(model_name, model_version)
-        except ModelNotFound:
-            if not (name := await replica.models.load_sequence_model(model_name, model_version)):
-                raise
+        name = await self._sequence_model(replica, model_name, model_version)
         try:
             return await replica.endpoint.infer_sequence(replace(step, model_name=name))
         except SequenceLost as error:
@@ -265,6 +260,19 @@ class TritonBackend:
         except StubDied:
             replica.health.process_died(name)
             raise
+
+    async def _sequence_model(self, replica: Replica, model_name: str, model_version: str) -> str:
+        """The stateful model of a model; where it is not loaded, it is loaded on every Triton, and stays."""
+        try:
+            return await replica.models.sequence_model(model_name, model_version)
+        except ModelNotFound:
+            replicas = self._pool.candidates(model_name, model_version)
+            loaded = [await each.models.load_sequence_model(model_name, model_version) for each in replicas]
+            if not any(loaded):
+                raise
+            name = next(filter(None, loaded))
+            self._pool.want(name)
+            return name
 
     async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
         """See Backend.call: a ready Triton is called once."""

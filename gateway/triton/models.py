@@ -1,149 +1,222 @@
-"""The models of one Triton by the names and versions that clients use, each an ensemble that keeps the contract."""
+"""The models of one Triton by the names and versions that clients use; an ensemble answers for each."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInput
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
 
-from gateway.errors import ContractBroken, GatewayError, LoadFailed, ModelNotFound, ModelUnavailable
-from gateway.inference.backend import Call, ModelInfo
-from gateway.ingest.resizing import Resize, resize_of, sizes
-from gateway.timing import Deadline
-from gateway.triton.client import ALL_CLASSES, METADATA_TIMEOUT_SECONDS, NOT_LOADED, TritonEndpoint, pause_seconds
-from gateway.triton.configs import image_tensor, network_runtime, network_step, parameters, rollout, steps
-from gateway.triton.contract import (
-    AFTER_PARAMETER,
-    DECODE_PARAMETER,
-    DESCRIPTION_PARAMETER,
-    EXACT,
-    FAST,
-    MODEL_PARAMETER,
-    PRECISION_PARAMETER,
-    SEQUENCE_MODEL,
-    SEQUENCE_PARAMETER,
-    SEQUENCE_PREDICTION,
-    pinned_versions,
+from gateway.errors import (
+    ContractBroken,
+    GatewayError,
+    InferenceFailed,
+    LoadFailed,
+    ModelNotFound,
+    ModelUnavailable,
+    RequestError,
+    UndecodableImage,
+    no_features,
 )
+from gateway.inference.backend import Call, CallLimits, Embeddings, ModelInfo
+from gateway.inference.result import Predictions, Row
+from gateway.ingest.resizing import Resize
+from gateway.timing import TimeSlice
+from gateway.triton.client import ALL_CLASSES, NOT_LOADED, TritonEndpoint, pause_seconds
+from gateway.triton.configs import parameters, steps
+from gateway.triton.contract import SEQUENCE_MODEL, SEQUENCE_PARAMETER, SEQUENCE_PREDICTION, pinned, pinned_versions
+from gateway.triton.descriptions import describe, read_labels, read_resize
+from gateway.triton.ensemble import Ensemble, read_ensemble
 from gateway.triton.health.state import READY, HealthState
-from gateway.triton.model_calls import REMEMBERED_SECONDS, ModelCalls, Remembered
-from gateway.triton.wire import Codecs
+from gateway.triton.wire import Codec, Codecs
 
-
-async def describe(
-    endpoint: TritonEndpoint,
-    name: str,
-    index: RepositoryIndexResponse,
-    codecs: Codecs,
-    labels_of: Callable[[str, str], Awaitable[tuple[str, ...]]],
-) -> ModelInfo | None:
-    """A model of Triton's index; None if no version is ready, or if it is not an ensemble of the contract.
-
-    `labels_of` gets the labels of an ensemble and a version.
-    """
-    versions = [model.version for model in index.models if model.name == name and model.state == READY]
-    if not versions:
-        return None
-    config = await endpoint.config(name, versions[-1])
-    values = parameters(config)
-    if not codecs.takes_images(config) or values.get(MODEL_PARAMETER, name) != name:
-        return None  # a version's own ensemble is listed with its model
-    others = pinned_versions(name, (model.name for model in index.models if model.state == READY))
-    names = steps(config)
-    info = ModelInfo(
-        name,
-        versions=tuple(sorted({*versions, *others.values()}, key=int)),
-        version=versions[-1],
-        shares={versions[-1]: 100},
-        ready=True,
-        classes=0,
-        precision=values.get(PRECISION_PARAMETER),
-        decode=values.get(DECODE_PARAMETER, EXACT),
-        steps=names,
-        after=values.get(AFTER_PARAMETER),
-        description=values.get(DESCRIPTION_PARAMETER),
-    )
-    with suppress(ValueError):  # which the health checker reports
-        if (recorded := rollout(config)) is not None:
-            by, since = recorded.by or None, recorded.since
-            info = replace(info, shares=recorded.shares, shadow=recorded.shadow, since=since, by=by)
-    try:
-        codec = codecs.of(config)
-        info = replace(info, classes=codec.classes, embedding_size=codec.embedding_size, multi_label=codec.multi_label)
-        last = await endpoint.config(names[-1]) if names else config
-        network_name = network_step(config)
-        network = await endpoint.config(network_name) if network_name not in {"", *names[-1:]} else last
-        info = replace(info, limitations=codec.limitations(last), runtime=network_runtime(network, values))
-        preprocessing = parameters(await endpoint.config(names[0])) if names else {}
-        labels = await labels_of(name, versions[-1])
-    except GatewayError as error:
-        # A failed model must not break the list or the descriptions of other models.
-        return replace(info, ready=False, reason=error.message)
-    height, width, tensor = _input_of(network)
-    info = replace(
-        info,
-        input_height=height,
-        input_width=width,
-        tensor=tensor,
-        resize_size=sizes(preprocessing.get("resize_size", "")),
-        crop_size=sizes(preprocessing.get("crop_size", "")),
-        labels=labels,
-    )
-    return codec.completed(info)
-
-
-async def read_labels(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str, version: str) -> tuple[str, ...]:
-    """The labels of an ensemble's classes, by class id."""
-    codec = codecs.of(await endpoint.config(ensemble, version))
-    # Triton returns labels only with scores, so a probe image is classified with every class.
-    call = Call([codec.probe()], ensemble, version, None, Deadline.after(METADATA_TIMEOUT_SECONDS), "labels")
-    (row,) = await endpoint.infer(call, class_count=ALL_CLASSES, codec=codec)
-    by_id = {prediction.class_id: prediction.label for prediction in row.predictions}
-    return tuple(by_id[class_id] for class_id in sorted(by_id))
-
-
-async def read_resize(endpoint: TritonEndpoint, ensemble: str, version: str) -> Resize | None:
-    """How an ensemble's images are resized, by its preprocessor's parameters."""
-    config = await endpoint.config(ensemble, version)
-    names = steps(config)
-    values = parameters(await endpoint.config(names[0])) if names else {}
-    return resize_of(values, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
-
-
-def _input_of(network: ModelConfig) -> tuple[int | None, int | None, str | None]:
-    """Height and width in pixels of a model's input, and its type; None for each if it is not an image."""
-    image = next(iter(network.input), ModelInput())
-    if len(image.dims) != 3:
-        return None, None, None
-    return int(image.dims[-2]), int(image.dims[-1]), image_tensor(image.data_type)
-
-
-LABELS_REMEMBERED_SECONDS = 60.0
+SWITCH_PAUSES_SECONDS = (0.0, 0.05)
+"""Pauses before a retry of a model that answered before and is not found."""
+REMEMBERED_SECONDS, LABELS_REMEMBERED_SECONDS = 10.0, 60.0
 NOT_SERVED = "Triton has not loaded the model; GET /health/ready shows the reason to clients with a key."
 T = TypeVar("T")
 
 
-class Models(ModelCalls):
-    """The models of one Triton: calls, descriptions, loading; every method raises errors of gateway.errors only."""
+class Remembered(Generic[T]):
+    """Values that `read` has read from Triton by name and version, each for `seconds`.
+
+    After that, another model may be loaded under the same name. Callers that need the same value at the same time share
+    one read: a thousand reads would cost seconds and 150 MB.
+    """
+
+    def __init__(self, read: Callable[[str, str], Awaitable[T]], seconds: float) -> None:
+        self._read, self._seconds = read, seconds
+        self._values: dict[tuple[str, str], tuple[float, T]] = {}
+        self._reads: dict[tuple[str, str], asyncio.Future[T]] = {}
+
+    async def get(self, name: str, version: str) -> T:
+        """The value of a name and a version; it is read if it is not known, and an error is raised for all."""
+        key = name, version
+        known = self._values.get(key)
+        if known is not None and time.monotonic() < known[0]:
+            return known[1]
+        if (reading := self._reads.get(key)) is None:
+            reading = self._reads[key] = asyncio.ensure_future(self._read(name, version))
+            reading.add_done_callback(partial(self._ended, key))
+        return await asyncio.shield(reading)  # a caller that leaves does not end the read of the others
+
+    def _ended(self, key: tuple[str, str], reading: "asyncio.Future[T]") -> None:
+        failed = reading.cancelled() or reading.exception() is not None
+        if self._reads.get(key) is reading:  # else it was forgotten meanwhile
+            del self._reads[key]
+            if not failed:
+                self._values[key] = time.monotonic() + self._seconds, reading.result()
+
+    def last(self, name: str, version: str) -> T | None:
+        """The value that was last read, however old; None before the first time."""
+        known = self._values.get((name, version))
+        return known[1] if known else None
+
+    def forget(self, name: str) -> None:
+        """Read the values of a name again, also if they are being read now."""
+        self._values = {key: known for key, known in self._values.items() if key[0] != name}
+        self._reads = {key: reading for key, reading in self._reads.items() if key[0] != name}
+
+
+class Models:
+    """The models of one Triton: calls, descriptions, loading; every method raises errors of gateway.errors only.
+
+    The results of requests are recorded in `health`; a model that should be served and is not gets ModelUnavailable.
+    """
 
     def __init__(self, endpoint: TritonEndpoint, health: HealthState, codecs: Codecs | None = None) -> None:
-        super().__init__(endpoint, health, codecs)
-        self._resizes: Remembered[Resize | None] = Remembered(REMEMBERED_SECONDS)
-        self._sequence_models: Remembered[str] = Remembered(REMEMBERED_SECONDS)
-        self._labels: Remembered[tuple[str, ...]] = Remembered(LABELS_REMEMBERED_SECONDS)
+        codecs = codecs or Codecs()
+        self._endpoint, self._health, self._codecs = endpoint, health, codecs
+        self._answering: dict[tuple[str, str], Ensemble] = {}
+        """The last ensemble that answered for a model and a version."""
+        self._ensembles = Remembered(partial(read_ensemble, endpoint, codecs), REMEMBERED_SECONDS)
+        self._resizes = Remembered(partial(read_resize, endpoint), REMEMBERED_SECONDS)
+        self._labels = Remembered(partial(read_labels, endpoint, codecs), LABELS_REMEMBERED_SECONDS)
+        self._sequence_models = Remembered(self._read_sequence_model, REMEMBERED_SECONDS)
+
+    async def infer(self, call: Call) -> Sequence[Row]:
+        """Classify a batch; see Backend.infer. The first ensemble answers that exists for the model and version."""
+        key = call.model_name, call.model_version
+        # The version in use may have been replaced after Triton had chosen it for the call.
+        pauses = SWITCH_PAUSES_SECONDS if key in self._answering else ()
+        for pause in (None, *pauses):
+            if pause is not None:
+                await asyncio.sleep(pause)
+            missing: GatewayError | None = None
+            for ensemble, version in self._candidates(*key):
+                try:
+                    return await self._send(call, ensemble, version)
+                except ModelNotFound as exc:
+                    missing = missing or exc
+                except ModelUnavailable as exc:
+                    if ensemble == call.model_name or type(exc) is not ModelUnavailable:
+                        raise
+                    missing = exc  # a version's own ensemble may have been removed, and the model's one answers for it
+        self._answering.pop(key, None)
+        raise self._not_served(*key, missing)
+
+    async def _send(self, call: Call, name: str, version: str) -> Sequence[Row]:
+        """Send a call to an ensemble, in parts if it has too many images, and record its outcome in `health`."""
+        sent_at, selection = time.monotonic(), call.selection
+        most: int | None = None
+        class_count: int | None = None
+        rows: Sequence[Row]
+        try:
+            ensemble = await self._ensembles.get(name, "")
+            codec = ensemble.codec
+            multi_label = codec.multi_label
+            if selection is not None:
+                most = selection.class_count(multi_label=multi_label)
+                class_count = ALL_CLASSES if most is None else max(most, call.least_classes)
+            embeddings = call.embeddings is not Embeddings.NONE and codec.embedding_size > 0
+            if call.embeddings is Embeddings.NEEDED and not embeddings:
+                raise no_features(call.model_name)
+            sent = call if name == call.model_name else replace(call, model_name=name, model_version=version)
+            infer = partial(self._endpoint.infer, class_count=class_count, embeddings=embeddings, codec=codec)
+            images, most_images = len(call.images), codec.most_images
+            if images == 1 and not codec.reports_images:
+                rows = [await _row_of_lone_image(sent, codec, infer)]
+            elif images <= most_images:
+                rows = await infer(sent)
+            else:  # the limits of the ensemble were not known when the call was formed, or have changed
+                starts = range(0, images, most_images)
+                parts = [sent.of(range(start, min(start + most_images, images))) for start in starts]
+                rows = [row for part in parts for row in await infer(part)]
+        except RequestError:
+            raise
+        except GatewayError as exc:
+            if not call.best_effort:
+                self._health.suspect(name, exc, sent_at)
+            if isinstance(exc, InferenceFailed) and self._health.is_broken(name):
+                raise ContractBroken(f"The model {name!r} does not fit the gateway's contract.") from exc
+            raise
+        self._answering[call.model_name, call.model_version] = ensemble  # only now: clients choose the version
+        if not call.best_effort:
+            self._health.answered(name, sent_at)
+        for row in rows:
+            row.multi_label, row.drift_reference = multi_label, ensemble.drift_reference
+        if selection is not None and not (
+            # The best classes that Triton returns are the selection.
+            most == class_count
+            and selection.threshold is None
+            and not selection.labels
+            and (selection.top_k is not None or not multi_label)
+        ):
+            await _select(rows, call, most, multi_label=multi_label)
+        return rows
+
+    def may_cache(self, model_name: str, model_version: str) -> bool:
+        """Whether Triton may answer for a model from its response cache; True if that is not known."""
+        ensemble = self._answering.get((model_name, model_version)) or self._last(model_name, model_version)
+        return ensemble is None or ensemble.cached
+
+    def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
+        """How many calls of up to `max_images` keep this Triton busy; None before the first call."""
+        ensemble = self._answering.get((model_name, model_version)) or self._last(model_name, model_version)
+        return None if ensemble is None else ensemble.limits(max_images)
+
+    def _last(self, model_name: str, model_version: str) -> Ensemble | None:
+        """An ensemble that may answer for a model and a version, as it was last read."""
+        known = (self._ensembles.last(name, "") for name, _ in self._candidates(model_name, model_version))
+        return next((ensemble for ensemble in known if ensemble is not None), None)
+
+    def _candidates(self, model_name: str, model_version: str) -> Sequence[tuple[str, str]]:
+        """The ensembles, each with its own version, that may answer for a model's version."""
+        if not model_version:
+            return ((model_name, ""),)
+        both = ((model_name, model_version), (pinned(model_name, model_version), ""))
+        last = self._answering.get(both[0])
+        return both if last is None or last.name == model_name else both[::-1]
+
+    async def _first(self, model_name: str, model_version: str, read: Callable[[str, str], Awaitable[T]]) -> T:
+        """Call `read` for the first of these ensembles that exists; raises the last ModelNotFound."""
+        missing: ModelNotFound | None = None
+        for ensemble, version in self._candidates(model_name, model_version):
+            try:
+                return await read(ensemble, version)
+            except ModelNotFound as exc:
+                missing = exc
+        raise self._not_served(model_name, model_version, missing)
+
+    def _not_served(self, model_name: str, model_version: str, error: GatewayError | None) -> GatewayError:
+        """The error of a model that Triton does not find: ModelUnavailable if it should be served here."""
+        error = error or ModelNotFound()
+        if self._health.lacks(model_name, model_version):
+            unavailable = ModelUnavailable(NOT_LOADED)
+            unavailable.__cause__ = error.__cause__
+            return unavailable
+        return error
 
     async def all(self, only: str | None = None) -> list[ModelInfo]:
         """Every model with a version that is ready, and those that should be, by name; or only one of them."""
         index = await self._endpoint.index()
         names = _names(index)
         wanted = [name for name in sorted(names) if only in {None, name}]
-        found = await asyncio.gather(*(self._describe(name, index) for name in wanted))
+        describe_one = partial(describe, self._endpoint, self._codecs, self._labels.get, index)
+        found = await asyncio.gather(*map(describe_one, wanted))
         described = {info.name: info for info in found if info is not None}
         for name in self._health.lacking():
             if only in {None, name} and not any(name in pinned_versions(other, [name]) for other in names):
@@ -156,35 +229,31 @@ class Models(ModelCalls):
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""
-        return await self._first(model_name, model_version, self._ensemble_labels)
+        return await self._first(model_name, model_version, self._labels.get)
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized, by its preprocessor's parameters; see Backend.resize."""
-        read = partial(read_resize, self._endpoint)
-        return await self._resizes.get(
-            (model_name, model_version), lambda name, version: self._first(name, version, read)
-        )
+        return await self._first(model_name, model_version, self._resizes.get)
 
     async def sequence_model(self, model_name: str, model_version: str) -> str:
         """The stateful model for the streams of one version of a model; raises ModelNotFound if there is none."""
-        return await self._sequence_models.get((model_name, model_version), self._read_sequence_model)
-
-    async def sequence_model_name(self, model_name: str, model_version: str) -> str:
-        """The name of the stateful model for the streams of a model, whether or not there is one."""
-        config = await self._first(model_name, model_version, self._endpoint.config)
-        return parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
+        return await self._sequence_models.get(model_name, model_version)
 
     async def load_sequence_model(self, model_name: str, model_version: str) -> str:
         """Load the stateful model for the streams of a model; returns its name, "" if the repository has none."""
-        name = await self.sequence_model_name(model_name, model_version)
+        name = await self._sequence_model_name(model_name, model_version)
         try:
             await self.load(name)
         except ModelNotFound:
             return ""
         return name
 
+    async def _sequence_model_name(self, model_name: str, model_version: str) -> str:
+        config = await self._first(model_name, model_version, self._endpoint.config)
+        return parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
+
     async def _read_sequence_model(self, model_name: str, model_version: str) -> str:
-        name = await self.sequence_model_name(model_name, model_version)
+        name = await self._sequence_model_name(model_name, model_version)
         try:
             given = {output.name for output in (await self._endpoint.config(name)).output}
         except ModelNotFound as exc:
@@ -239,22 +308,6 @@ class Models(ModelCalls):
         self._forget(name)
         return own
 
-    async def _describe(self, name: str, index: RepositoryIndexResponse) -> ModelInfo | None:
-        return await describe(self._endpoint, name, index, self._codecs, self._ensemble_labels)
-
-    async def _ensemble_labels(self, ensemble: str, version: str) -> tuple[str, ...]:
-        return await self._labels.get((ensemble, version), partial(read_labels, self._endpoint, self._codecs))
-
-    async def _first(self, model_name: str, model_version: str, read: Callable[[str, str], Awaitable[T]]) -> T:
-        """Call `read` for the first of these ensembles that exists; raises the last ModelNotFound."""
-        missing: ModelNotFound | None = None
-        for ensemble, version in self._ensembles(model_name, model_version):
-            try:
-                return await read(ensemble, version)
-            except ModelNotFound as exc:
-                missing = exc
-        raise self._not_served(model_name, model_version, missing)
-
     async def _index_with(self, name: str) -> RepositoryIndexResponse:
         index = await self._endpoint.index()
         if name not in _names(index):
@@ -262,11 +315,49 @@ class Models(ModelCalls):
         return index
 
     def _forget(self, name: str) -> None:
-        for remembered in (self._traits, self._resizes, self._sequence_models, self._labels):
-            remembered.forget(name)
-        for target in self._targets.values():
-            if target.ensemble == name:
-                target.until = 0.0
+        remembered: tuple[Remembered[Any], ...] = (
+            self._ensembles,
+            self._resizes,
+            self._labels,
+            self._sequence_models,
+        )
+        for each in remembered:
+            each.forget(name)
+
+
+async def _row_of_lone_image(call: Call, codec: Codec, infer: Callable[[Call], Awaitable[Sequence[Row]]]) -> Row:
+    """Send the only image of a call to a model that does not say which images it could not decode.
+
+    If it fails and a probe does not, it is sent once more, since Triton may have run it together with the image of
+    another client. If it fails again, it cannot be decoded.
+    """
+    try:
+        (row,) = await infer(call)
+    except InferenceFailed as failure:
+        try:
+            (proof,) = await infer(replace(call, images=[codec.probe()], signatures=()))
+        except GatewayError:
+            raise failure from failure.__cause__
+        try:
+            (row,) = await infer(call)
+        except InferenceFailed:
+            return Row(error=UndecodableImage(), model_version=proof.model_version)
+    return row
+
+
+async def _select(rows: Sequence[Row], call: Call, most: int | None, *, multi_label: bool) -> None:
+    """Leave each row the selected classes, out of the `most` best ones."""
+    selection = call.selection
+    assert selection is not None
+    time_slice = TimeSlice()
+    for row in rows:
+        if row is not rows[0]:
+            await time_slice.pause_if_over()
+        known = Predictions.of(row.predictions)
+        if row.error is None:
+            row.predictions = selection.apply(known[:most], multi_label=multi_label)
+        if call.least_classes:
+            row.best = known[: call.least_classes]
 
 
 def _names(index: RepositoryIndexResponse) -> set[str]:

@@ -58,8 +58,6 @@ if TYPE_CHECKING:
     from gateway.settings import Section
 
 SIGNATURE_BYTES = 16
-RECENT_CODES = 100_000
-"""Codes that RecentCodes keeps, in 10 MB of memory."""
 PURPOSE = b"RAW_IMAGE seal 4"
 """Separates these codes from other uses of the secret. Increase the number when the gateway requests other outputs: the
 cache's key does not include them, and an answer with other outputs must not be found."""
@@ -87,27 +85,6 @@ class Signer:
     def sign(self, image: bytes) -> bytes:
         """The signature of one image."""
         return blake3(image, key=self._key).digest(SIGNATURE_BYTES)
-
-
-class RecentCodes:
-    """The codes of the last `most` different images that were sent: only these may have an answer in Triton's cache.
-
-    A cached answer has some kilobytes, so a cache of 1 GB has fewer answers than this has codes.
-    """
-
-    def __init__(self, most: int = RECENT_CODES) -> None:
-        self._most = most
-        self._codes: dict[bytes, None] = {}
-
-    def add(self, code: bytes) -> bool:
-        """Add a code; returns whether it was there before."""
-        known = code in self._codes
-        if known:
-            del self._codes[code]
-        elif len(self._codes) >= self._most:
-            del self._codes[next(iter(self._codes))]
-        self._codes[code] = None
-        return known
 
 
 _TENSOR = bytes([ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number << 3 | 2])
@@ -160,13 +137,6 @@ def tensor_head(nbytes: int) -> bytes:
 def label_text(raw: bytes) -> str:
     """A label in UTF-8 as text, which images share."""
     return raw.decode("utf-8", "replace")
-
-
-def _statuses(datatype: str, shape: list[int], raw: bytes, rows: int) -> tuple[int, ...]:
-    """IMAGE_STATUS of a response; raises ValueError, or struct.error."""
-    if (datatype, shape) != ("INT32", [rows, 1]):
-        raise ValueError(f"the response lacks {IMAGE_STATUS}, or its rows differ")
-    return struct.unpack(f"<{rows}i", raw)
 
 
 def _embeddings(datatype: str, shape: list[int], raw: bytes, rows: int) -> NDArray[np.float32]:
@@ -352,7 +322,12 @@ class ImageCodec(Codec):
         if (datatype, shape[:1], len(shape)) != ("BYTES" if classified else "FP32", [rows], 2):
             raise InferenceFailed from ValueError(f"the response lacks {tensors.prediction}, or its rows differ")
         try:
-            codes = _statuses(*outputs.get(IMAGE_STATUS, nothing), rows) if tensors.status else (0,) * rows
+            codes: tuple[int, ...] = (0,) * rows
+            if tensors.status:
+                datatype, status_shape, statuses = outputs.get(IMAGE_STATUS, nothing)
+                if (datatype, status_shape) != ("INT32", [rows, 1]):
+                    raise ValueError(f"the response lacks {IMAGE_STATUS}, or its rows differ")  # noqa: TRY301
+                codes = struct.unpack(f"<{rows}i", statuses)
             if classified:
                 answers = await _classes(raw, rows, shape[1])
             else:
@@ -401,16 +376,13 @@ class Codecs:
 
     def __init__(self, tensors: Mapping[str, DeclaredModel] | None = None) -> None:
         self._tensors = tensors or {}
+        self.tensor_input = {name: model.tensor for name, model in self._tensors.items()}.get
+        """How a decoder makes the input of a model; None if it takes files."""
 
     @classmethod
     def of_settings(cls, settings: "Section") -> Self:
         """With the models that sections of the settings declare; see Section.tensor_models."""
         return cls({name: model for models in settings.each("tensor_models") for name, model in models.items()})
-
-    def tensor_input(self, name: str, _version: str = "") -> TensorInput | None:
-        """How a decoder makes the input of a model; None if it takes files."""
-        model = self._tensors.get(name)
-        return None if model is None else model.tensor
 
     def of(self, config: ModelConfig) -> Codec:
         """The codec of a model; raises ContractBroken, which says what its configuration lacks."""

@@ -161,7 +161,7 @@ class StubBackend:
         frames = self.frames.pop(step.sequence_id) if step.end else self.frames[step.sequence_id]
         return SequenceScores(step.scores / 2, frames)
 
-    def tensor_input(self, model_name: str, model_version: str) -> None:
+    def tensor_input(self, model_name: str) -> None:
         return None
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:

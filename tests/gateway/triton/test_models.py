@@ -15,8 +15,7 @@ from gateway.inference.backend import Call, Embeddings
 from gateway.triton import models
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
-from gateway.triton.model_calls import Remembered
-from gateway.triton.models import Models
+from gateway.triton.models import Models, Remembered
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, call_of, fleet_of
 
@@ -194,41 +193,42 @@ class Reader:
         return number
 
 
-async def started(remembered: Remembered[int], reader: Reader, count: int) -> list[asyncio.Task[int]]:
-    tasks = [asyncio.create_task(remembered.get(KEY, reader)) for _ in range(count)]
+async def started(remembered: Remembered[int], count: int) -> list[asyncio.Task[int]]:
+    tasks = [asyncio.create_task(remembered.get(*KEY)) for _ in range(count)]
     await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the read
     return tasks
 
 
 async def test_error_is_raised_for_all_and_not_remembered():
     """The traceback of the error does not grow with each request."""
-    remembered, reader = Remembered[int](60), Reader()
+    reader = Reader()
+    remembered = Remembered(reader, 60)
     reader.error = ModelNotFound()
-    tasks = await started(remembered, reader, 50)
+    tasks = await started(remembered, 50)
     reader.go_on.set()
     assert await asyncio.gather(*tasks, return_exceptions=True) == [reader.error] * 50
     assert len(list(traceback.walk_tb(reader.error.__traceback__))) < 10
     reader.error = None
-    assert await remembered.get(KEY, reader) == 2
+    assert await remembered.get(*KEY) == 2
 
 
 async def test_read_that_began_before_a_reload_is_not_remembered():
-    remembered, reader = Remembered[int](60), Reader()
-    tasks = await started(remembered, reader, 2)
+    reader = Reader()
+    remembered = Remembered(reader, 60)
+    tasks = await started(remembered, 2)
     remembered.forget("flowers")
-    assert remembered.until(KEY) == 0
     reader.go_on.set()
-    assert await asyncio.gather(*tasks) == [1, 2]
-    assert await remembered.get(KEY, reader) == 2
+    assert await asyncio.gather(*tasks) == [1, 1]
+    assert await remembered.get(*KEY) == 2
 
 
-@pytest.mark.parametrize(("cancelled", "read"), [(0, 2), (1, 1)], ids=["the one that reads", "one that waits"])
-async def test_cancelled_request_does_not_end_the_read_of_others(cancelled, read):
-    remembered, reader = Remembered[int](60), Reader()
-    tasks = await started(remembered, reader, 3)
-    task = tasks.pop(cancelled)
+async def test_cancelled_request_does_not_end_the_read_of_others():
+    reader = Reader()
+    tasks = await started(Remembered(reader, 60), 3)
+    task = tasks.pop(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     reader.go_on.set()
-    assert await asyncio.gather(*tasks) == [read, read]
+    assert await asyncio.gather(*tasks) == [1, 1]

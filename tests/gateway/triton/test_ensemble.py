@@ -5,47 +5,49 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
 from gateway.inference.backend import CallLimits
-from gateway.triton.model_calls import StepWorkload, Workload, has_cache
-from gateway.triton.wire import RecentCodes
+from gateway.triton.ensemble import Ensemble, StepWorkload, has_cache
+from gateway.triton.wire import ImageCodec
 from tests.doubles.triton import FakeTriton
 from tests.gateway.triton.fleet import MODEL, call_of, fleet_of
 
 
-def steps(*given: tuple[int, int, float | None], round_trip_seconds: float = 0.0) -> Workload:
-    return Workload([StepWorkload(*step) for step in given], round_trip_seconds)
+def ensemble(*steps: tuple[int, int, float | None], round_trip_seconds: float = 0.0) -> Ensemble:
+    """An ensemble whose steps have these instances, preferred batches and seconds for an image."""
+    workloads = [StepWorkload(*step) for step in steps]
+    return Ensemble("m", ImageCodec(ModelConfig(), most_images=64), False, workloads, round_trip_seconds)
 
 
 @pytest.mark.parametrize(
-    ("workload", "calls"),
+    ("found", "calls"),
     [
-        (steps((2, 8, 0.0021), (2, 8, 0.0032)), 3),  # 2 in the slower step, 1.3 in the other one
-        (steps((2, 8, 0.003), (2, 8, 0.025)), 3),  # one waits for an instance of the slower step
-        (steps((2, 8, None), (2, 8, 0.0032)), 5),  # without measurements: one for each instance, and one that waits
-        (steps((14, 8, 0.0022), (2, 8, 0.0001)), 15),
-        (steps((2, 8, 0.002), (1, 32, 0.0001)), 3),
-        (steps((14, 8, 0.0022), (2, 32, 0.0003)), 22),  # four calls fill one of the network's batches
-        (steps((1, 1, 0.003)), 2),
-        (steps((2, 8, 0.0021), (2, 8, 0.0032), round_trip_seconds=0.02), 5),  # far away
-        (steps(), 1),
+        (ensemble((2, 8, 0.0021), (2, 8, 0.0032)), 3),  # 2 in the slower step, 1.3 in the other one
+        (ensemble((2, 8, 0.003), (2, 8, 0.025)), 3),  # one waits for an instance of the slower step
+        (ensemble((2, 8, None), (2, 8, 0.0032)), 5),  # without measurements: one for each instance, and one that waits
+        (ensemble((14, 8, 0.0022), (2, 8, 0.0001)), 15),
+        (ensemble((2, 8, 0.002), (1, 32, 0.0001)), 3),
+        (ensemble((14, 8, 0.0022), (2, 32, 0.0003)), 22),  # four calls fill one of the network's batches
+        (ensemble((1, 1, 0.003)), 2),
+        (ensemble((2, 8, 0.0021), (2, 8, 0.0032), round_trip_seconds=0.02), 5),  # far away
+        (ensemble(), 1),
     ],
 )
-def test_calls_follow_from_instances_and_measured_times(workload, calls):
-    assert workload.busy_calls(8) == calls
+def test_calls_follow_from_instances_and_measured_times(found, calls):
+    assert found.limits(8).calls == calls
 
 
 @pytest.mark.parametrize(
-    ("workload", "max_images", "images"),
+    ("found", "max_images", "images"),
     [
-        (steps((2, 8, 0.0021), (2, 8, 0.0032)), 8, 8),
-        (steps((2, 8, 0.0021), (2, 8, 0.0032)), 32, 18),
-        (steps((2, 8, 0.003), (2, 8, 0.025)), 8, 3),
-        (steps((2, 8, 0.003), (2, 8, 0.25)), 8, 2),
-        (steps((2, 8, 0.003), (2, 8, 0.25)), 1, 1),
-        (steps((2, 8, None), (2, 8, None)), 8, 8),
+        (ensemble((2, 8, 0.0021), (2, 8, 0.0032)), 8, 8),
+        (ensemble((2, 8, 0.0021), (2, 8, 0.0032)), 32, 18),
+        (ensemble((2, 8, 0.003), (2, 8, 0.025)), 8, 3),
+        (ensemble((2, 8, 0.003), (2, 8, 0.25)), 8, 2),
+        (ensemble((2, 8, 0.003), (2, 8, 0.25)), 1, 1),
+        (ensemble((2, 8, None), (2, 8, None)), 8, 8),
     ],
 )
-def test_calls_of_a_slow_model_have_fewer_images(workload, max_images, images):
-    assert workload.call_images(max_images) == images
+def test_calls_of_a_slow_model_have_fewer_images(found, max_images, images):
+    assert found.limits(max_images).images == images
 
 
 def statistics(*batches: tuple[int, int, float], success: int = 0, misses: int = 0) -> ModelStatisticsResponse:
@@ -83,12 +85,6 @@ def test_cache_is_assumed_until_statistics_show_none(enabled, success, misses, c
     assert has_cache(config, statistics(success=success, misses=misses)) is cached
 
 
-def test_recent_codes_forget_the_oldest():
-    recent = RecentCodes(most=3)
-    known = [recent.add(code) for code in (b"a", b"b", b"a", b"c", b"d", b"b", b"a")]
-    assert known == [False, False, True, *[False] * 4]
-
-
 async def test_limits_are_known_after_the_first_call_and_added_over_tritons():
     async with fleet_of(2, instances=3) as fleet:
         assert fleet.backend.call_limits("nope", "", 8) is None
@@ -98,6 +94,13 @@ async def test_limits_are_known_after_the_first_call_and_added_over_tritons():
         per_triton = 3 * len(FakeTriton().ensembles[MODEL])
         assert limits == CallLimits(2 * (per_triton + 1), 8)
         assert fleet.backend.call_limits(MODEL, "", 100).images == 8  # the model's max_batch_size
+
+
+async def test_images_sent_before_are_known_until_others_follow(monkeypatch):
+    monkeypatch.setattr("gateway.triton.backend.RECENT_IMAGES", 3)
+    async with fleet_of(1) as fleet:
+        known = [fleet.backend.needs_own_call(signature, MODEL, "") for signature in map(str.encode, "abacdba")]
+    assert known == [False, False, True, *[False] * 4]
 
 
 async def test_image_sent_before_has_a_call_of_its_own_where_there_may_be_a_cache():
