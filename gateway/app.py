@@ -15,7 +15,8 @@ from gateway.api.routes.health import is_ready
 from gateway.environment import load_settings
 from gateway.hooks import Plugin, Plugins, Runtime
 from gateway.inference.backend import Backend
-from gateway.inference.service import InferenceService, Observers
+from gateway.inference.request import Observers
+from gateway.inference.service import InferenceService
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.ingest.decoder_pool import DecoderPool
 from gateway.ingest.image_formats import CPU_SECONDS, DecodeLimits
@@ -76,7 +77,6 @@ def create_app(
         service = _service(settings, triton, decoders, every, has_keys=check is not None)
         stack.push_async_callback(service.close)
         await triton.start()
-        await service.start()
         draining = stack.enter_context(draining_on_signals(settings.shutdown_delay_seconds))
         connections = Connections(settings.max_connections)
         state = State(
@@ -165,4 +165,4 @@ def _service(
     batches = _batches(settings.max_images_in_flight)
     tools = Tools(backend, admission, DecodePolicy.from_settings(settings), batches, decoders)
     steps = image_steps(plugins.steps(), has_keys=has_keys, on_demand=backend.loader is not None)
-    return InferenceService(tools, steps, Observers(plugins.observers()))
+    return InferenceService(tools, steps, Observers(plugins.observers(tools)))

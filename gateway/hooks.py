@@ -37,17 +37,18 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from starlette.middleware import Middleware
 
     from gateway.inference.backend import Backend
-    from gateway.inference.request import Step
+    from gateway.inference.request import Observer, Step
     from gateway.inference.request_spec import Expansion, RequestSpec
     from gateway.inference.result import Result
-    from gateway.inference.service import InferenceService, Observer
+    from gateway.inference.service import InferenceService
+    from gateway.inference.tools import Tools
     from gateway.ingest.upload import BodyReader, UploadsOrUrls
     from gateway.limits.pools import Bound, Pool
     from gateway.values.rollout import Rollout
 
 log = structlog.get_logger("gateway")
 
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 10.0
 """Longest time that a plug-in may take to leave its `lifespan`."""
 
 GROUP = "triton_gateway"
@@ -275,8 +276,9 @@ class Plugin:
         """
         return {}
 
-    def observers(self) -> "Sequence[Observer]":
-        """Observers of the results of all requests."""
+    def observers(self, tools: "Tools") -> "Sequence[Observer]":
+        """Observers of the results of all requests, which may use parts of the service."""
+        del tools
         return ()
 
     def fetchers(self) -> Sequence[Fetcher]:

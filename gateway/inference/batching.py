@@ -8,7 +8,7 @@ response cache may hold has its own call, since the cache's key is the whole cal
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import structlog
@@ -24,8 +24,7 @@ from gateway.errors import (
     RequestError,
 )
 from gateway.inference.backend import Backend, CallLimits
-from gateway.inference.request import ALONE, BatchGroup, Image, InferenceRequest, SharedCall
-from gateway.inference.request_spec import RequestSpec
+from gateway.inference.request import ALONE, BatchGroup, Image, InferenceRequest, Observers, SharedCall
 from gateway.inference.result import Predictions, Row
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE
@@ -131,8 +130,6 @@ class ModelQueue:
         return items
 
 
-CallDone = Callable[[RequestSpec, Sequence[tuple[Image, Row]]], None]
-"""Sees the images of one request that were in a call, with their rows; see Observer.call_done."""
 SIGNED_INLINE_BYTES = 4 * 2**20
 """A larger image is signed on a thread, so that it does not block the event loop; this one takes 0.6 ms."""
 
@@ -143,11 +140,11 @@ class Batcher:
     A RequestError of the backend ends the requests of its call; every other error is the result of the call's images.
     """
 
-    def __init__(self, tools: Tools, observers: Sequence[CallDone], best_classes: int) -> None:
+    def __init__(self, tools: Tools, observers: Observers) -> None:
         self._backend = tools.backend
         self._limits = tools.batches
         self._uncancelled = tools.uncancelled
-        self._observers, self._best_classes = observers, best_classes
+        self._observers = observers
         self._models: dict[str, ModelQueue] = {}
 
     async def add(self, image: Image) -> None:
@@ -218,7 +215,7 @@ class Batcher:
             signatures,
             run_to_completion=not self._backend.supports_cancellation,
             embeddings=spec.embeddings,
-            least_classes=self._best_classes,
+            least_classes=self._observers.best_classes,
             queued=images,
             requests=requests,
             counted=group is not ALONE,
@@ -262,7 +259,7 @@ class Batcher:
             self._report_rows(call, task.result())
 
     def _report_rows(self, call: SharedCall, rows: Sequence[Row]) -> None:
-        observed, best_classes = self._observers, self._best_classes
+        observed, best_classes = self._observers.call_done, self._observers.best_classes
         answered: dict[InferenceRequest, list[tuple[Image, Row]]] = {}
         for image, row in zip(call.queued, rows, strict=True):
             if image.call is not call:

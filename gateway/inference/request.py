@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, cast
 
 import anyio
+import structlog
 
 from gateway import metrics
 from gateway.errors import (
@@ -27,7 +28,7 @@ from gateway.errors import (
 )
 from gateway.inference.backend import Call
 from gateway.inference.request_spec import Report, RequestSpec, Stage
-from gateway.inference.result import Result, Row
+from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.tools import Tasks, Tools
 from gateway.ingest.image_formats import Header, Size
 from gateway.ingest.upload import Upload, Uploads
@@ -35,8 +36,12 @@ from gateway.limits.account import Account
 from gateway.limits.admission import Permit
 from gateway.limits.caller import ANYONE
 from gateway.timing import Deadline, TimeSlice
+from gateway.values.arguments import taking
+
+log = structlog.get_logger("gateway")
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Callable[..., None])
 
 NOT_SERVED = (Overloaded, ModelUnavailable, LoadFailed, TritonUnreachable)
 """Errors that end a request whose first image has not begun: the whole request may be sent again."""
@@ -263,16 +268,15 @@ class InferenceRequest:
     def __init__(
         self,
         tools: Tools,
-        observers: Sequence[Callable[[Image, Row], None]],
+        observers: "Observers",
         steps: Sequence[Step],
         batcher: Batching,
         spec: RequestSpec,
         take: Take,
         account: Account | None = None,
-        *,
-        keeps_files: bool = False,
     ) -> None:
         self.tools = tools
+        self.observers = observers
         self.batcher = batcher
         self.spec = spec
         self.stages = spec.stats.stages
@@ -286,8 +290,8 @@ class InferenceRequest:
         self.begun = False
         """Whether an image has had a permit."""
         lowest = spec.expansion is not None and spec.expansion.has_lowest_priority
-        self._observers = () if lowest else observers
-        self.keeps_files = keeps_files and not lowest
+        self._observed = not lowest
+        self.keeps_files = observers.keep_files and not lowest
         """Whether an observer needs the file of each image."""
         self._steps = steps
         self._permits = tools.admission.permits(spec.caller.share, lowest=lowest)
@@ -384,8 +388,9 @@ class InferenceRequest:
         if row.error is not None:
             _drop_tracebacks(row.error)
         self._open -= 1
-        for done in self._observers:
-            done(image, row)
+        if self._observed:
+            for done in self.observers.done:
+                done(image, row)
         count(self.spec, result)
         self._take(result)
         if self._read_all and self._open == 0:
@@ -464,6 +469,66 @@ class InferenceRequest:
         if task is not None and not self._interrupted and asyncio.current_task() is not task:
             self._interrupted = True
             task.cancel()
+
+
+class Observer:
+    """Sees images and their rows. A method that is not overridden costs nothing; none waits or raises.
+
+    Copy what you need of an image immediately: a reference to it keeps its request alive.
+    """
+
+    best_classes: int = 0
+    """The number of best classes in each row's `best`, regardless of the request's selection."""
+    keeps_files: bool = False
+    """Whether `done` needs `image.upload.data`; if not, the file of an image that was decoded here is empty by then."""
+    takes_feedback: bool = False
+    """Whether clients may report true labels."""
+
+    def done(self, image: Image, row: Row) -> None:
+        """Take the finished row of one file; of one with several images, the first of them that was answered."""
+
+    def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
+        """Take the images of one request that were in a call, with their rows, after their results."""
+
+    def disagreed(self, image: Image, row: Row, version: str, best: Prediction) -> None:
+        """Take an image whose top-1 class differs from `best`, the top-1 class of a shadow version."""
+
+
+_PLAIN = Observer()
+
+
+class Observers:
+    """All observers of a service; calls those that override a method.
+
+    An observer's exception is logged with its name and affects no request.
+    """
+
+    def __init__(self, observers: Sequence[Observer] = ()) -> None:
+        self.done = _calls(observers, _PLAIN.done)
+        self.call_done = _calls(observers, _PLAIN.call_done)
+        self.disagreed = _calls(observers, _PLAIN.disagreed)
+        self.keep_files = any(each.keeps_files for each in observers)
+        self.best_classes = max((each.best_classes for each in observers), default=0)
+        self.take_feedback = any(each.takes_feedback for each in observers)
+
+
+def _calls(observers: Sequence[Observer], method: C) -> list[C]:
+    """The calls of a method of the observers that override it; their exceptions are logged."""
+    name = method.__name__
+
+    def guarded(observer: Observer) -> C:
+        kind = type(observer)
+        see = taking(getattr(observer, name), method)
+
+        def call(*arguments: object) -> None:
+            try:
+                see(*arguments)
+            except Exception:
+                log.exception("observer_failed", observer=f"{kind.__module__}.{kind.__qualname__}", method=name)
+
+        return cast("C", call)
+
+    return [guarded(each) for each in observers if getattr(type(each), name) is not getattr(Observer, name)]
 
 
 def nothing(_: Result) -> None:

@@ -1,9 +1,10 @@
 """The prediction log as a plug-in of the service."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from gateway.hooks import Plugin
+from gateway.hooks import Plugin, Runtime
 from gateway.settings import Settings
 from gateway_models.predictions.settings import PredictionLogSettings
 from gateway_models.predictions.store import check_packages
@@ -11,7 +12,7 @@ from gateway_models.predictions.store import check_packages
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from gateway.inference.service import Observer
+    from gateway.inference.request import Observer
     from gateway_models.predictions.service_log import ServiceLog
 
 
@@ -37,9 +38,21 @@ class PredictionLog(Plugin):
 
         return (feedback_route.router(self.log),)
 
-    def observers(self) -> "Sequence[Observer]":
+    def observers(self) -> "Sequence[Observer]":  # type: ignore[override]  # the argument is not needed
         """The observer that logs results."""
         return () if self.log is None else (self.log,)
+
+    @asynccontextmanager
+    async def lifespan(self, runtime: Runtime) -> AsyncIterator[None]:  # noqa: ARG002
+        """While the service runs, the log is written."""
+        if self.log is None:
+            yield
+            return
+        self.log.start()
+        try:
+            yield
+        finally:
+            await self.log.close()
 
 
 def _open(settings: Settings) -> "ServiceLog":

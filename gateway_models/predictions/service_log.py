@@ -9,10 +9,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from gateway.inference.request import Image
-from gateway.inference.result import Predictions, Row
-from gateway.inference.service import Observer, Observers, ShadowClass
-from gateway.inference.tools import Tools
+from gateway.inference.request import Image, Observer
+from gateway.inference.result import Prediction, Predictions, Row
 from gateway.settings import Settings
 from gateway_models.predictions.layout import (
     DISAGREEMENT,
@@ -49,7 +47,7 @@ class ServiceLog(Observer):
         self._models = {service.model}
         """Models that have answered; other names may be made up by clients."""
 
-    async def start(self, tools: Tools, others: Observers) -> None:  # noqa: ARG002
+    def start(self) -> None:
         """Start the writer."""
         self._writer = Writer(self._settings)
         self._writer.start()
@@ -74,9 +72,10 @@ class ServiceLog(Observer):
         if reasons:
             self._add(image, row, reasons)
 
-    def disagreed(self, image: Image, row: Row, shadow: ShadowClass) -> None:
+    def disagreed(self, image: Image, row: Row, version: str, best: Prediction) -> None:
         """Log a result that a shadow version contradicts, in addition to the row with the answer."""
         if DISAGREEMENT in self._rules:
+            shadow = {"shadow_version": version, "shadow_class_id": best.class_id, "shadow_score": best.score}
             self._add(image, row, [DISAGREEMENT], shadow)
 
     def add_feedback(self, feedback: Mapping[str, object]) -> bool:
@@ -94,16 +93,14 @@ class ServiceLog(Observer):
                 entropy_nats = entropy(scores, multi_label=row.multi_label)
                 self._live.count(model_name, version, number, scores[0], entropy_nats)
 
-    def _add(self, image: Image, row: Row, reasons: list[str], shadow: ShadowClass | None = None) -> None:
+    def _add(self, image: Image, row: Row, reasons: list[str], shadow: Mapping[str, object] = {}) -> None:
         """Queue a row, which keeps the file and nothing else of the image."""
         if self._writer is None:
             return
         name, data = image.spec.model_name, image.upload.data
         model = name if name in self._models else NO_MODEL
         share = self._settings.log_predictions_share
-        known = {**_of_image(image), "model": model, "reasons": reasons, "share": share}
-        if shadow is not None:
-            known |= {f"shadow_{name}": getattr(shadow, name) for name in ("version", "class_id", "score")}
+        known = {**_of_image(image), "model": model, "reasons": reasons, "share": share, **shadow}
 
         def columns() -> dict[str, object]:
             return {**known, **_of_row(row), "sha256": hashlib.sha256(data).hexdigest()}

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +11,10 @@ from unittest import mock
 from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits, ModelLoader
+from gateway.inference.request import Observer, Observers
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Result, Row
-from gateway.inference.service import InferenceService, Observer, Observers
+from gateway.inference.service import InferenceService
 from gateway.inference.tools import BatchLimits, Tasks, Tools
 from gateway.ingest.decoder_pool import Decoded
 from gateway.ingest.image_formats import Header, ImageFormat, Size
@@ -248,14 +248,12 @@ def service_of(
 
 
 class ScriptedService(InferenceService):
-    """A service with shadow versions, which has started."""
+    """A service with shadow versions."""
 
     def __init__(self, tools: Tools, observers: Sequence[Observer]) -> None:
-        self.shadows = Shadows()
+        self.shadows = Shadows(tools)
         steps = image_steps(on_demand=tools.backend.loader is not None)
         super().__init__(tools, steps, Observers([self.shadows, *observers]))
-        with suppress(StopIteration):  # it waits for nothing
-            self.start().send(None)
 
     @property
     def uncancelled(self) -> Tasks:

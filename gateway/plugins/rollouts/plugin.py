@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from gateway.hooks import Plugin
 
 if TYPE_CHECKING:
-    from gateway.inference.service import Observer
+    from gateway.inference.request import Observer
+    from gateway.inference.tools import Tools
 
 
 class Rollouts(Plugin):
@@ -14,8 +15,8 @@ class Rollouts(Plugin):
 
     metrics = "gateway.plugins.rollouts.metrics"
 
-    def observers(self) -> "Sequence[Observer]":
+    def observers(self, tools: "Tools") -> "Sequence[Observer]":
         """The observer that calls shadow versions."""
         from gateway.plugins.rollouts.shadow import Shadows
 
-        return (Shadows(),)
+        return (Shadows(tools),)

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from gateway.errors import ContractBroken, DeadlineExceeded, GatewayError, InferenceFailed, UndecodableImage
 from gateway.inference.backend import Call
-from gateway.inference.request import Image
+from gateway.inference.request import Image, Observer
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.result import Predictions, Row
-from gateway.inference.service import Observer, Observers, ShadowClass
-from gateway.inference.tools import Tasks, Tools
+from gateway.inference.result import Prediction, Predictions, Row
+from gateway.inference.tools import Tools
 from gateway.limits.admission import Admission
 from gateway.limits.pools import Bound, Lease
 from gateway.plugins.rollouts import metrics
@@ -36,25 +35,17 @@ Scores = NDArray[np.float32]
 class Shadows(Observer):
     """Calls shadow versions with images that were answered; their failures never affect a client.
 
-    It owns its tasks: requests do not wait for them, and they end with the service. A shadow is called once, with a
-    lease of spare capacity. The backend knows which models have shadow versions.
+    Requests do not wait for its tasks, which end with the service. A shadow is called once, with a lease of spare
+    capacity. The backend knows which models have shadow versions.
     """
 
-    def __init__(self, *, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, tools: Tools, *, chance: Callable[[], float] = random.random) -> None:
         self._chance = chance
-        self._tasks = Tasks()
+        self._backend = tools.backend
+        self.tasks = tools.uncancelled
+        self.spare = SpareCapacity(tools.admission)
         self._failing: set[tuple[str, str]] = set()
         """Models and versions whose last call failed."""
-
-    async def start(self, tools: Tools, others: Observers) -> None:
-        """Use the backend of the service, and its capacity that no request needs."""
-        self._backend = tools.backend
-        self._uncancelled = tools.uncancelled
-        self._others = others
-        self.spare = SpareCapacity(tools.admission)
-
-    def __len__(self) -> int:
-        return len(self._tasks)
 
     def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
         """Start calls to the shadow versions of a model, by their shares, for images with their rows.
@@ -83,12 +74,8 @@ class Shadows(Observer):
             if lease is None:
                 continue
             # In its own context: the request, with its trace and log fields, may end first.
-            task = Context().run(self._tasks.start, self._run(spec, version, chosen, lease))
+            task = self.tasks.start(self._run(spec, version, chosen, lease), Context())
             task.add_done_callback(partial(_release, lease))
-
-    async def close(self) -> None:
-        """Cancel running calls; calls that must not be cancelled are left to the service."""
-        await self._tasks.close()
 
     async def _run(self, spec: RequestSpec, version: str, images: Sequence[tuple[Image, Row]], lease: Lease) -> None:
         key = (spec.model_name, version)
@@ -96,9 +83,9 @@ class Shadows(Observer):
             shadows = await self._infer(spec, version, [image for image, _ in images], lease)
             time_slice = TimeSlice()
             for (image, row), shadow in zip(images, shadows, strict=True):
-                if (top := _compare(row, shadow, *key)) is not None:
-                    for disagreed in self._others.disagreed:
-                        disagreed(image, row, top)
+                if (best := _compare(row, shadow, *key)) is not None:
+                    for disagreed in image.request.observers.disagreed:
+                        disagreed(image, row, version, best)
                 await time_slice.pause_if_over()
         except GatewayError as error:
             metrics.SHADOW_IMAGES.labels(error.code, *key).inc(len(images))
@@ -124,7 +111,7 @@ class Shadows(Observer):
         )
         inference = self._backend.infer(call)
         with anyio.move_on_after(TIMEOUT_SECONDS):
-            return await (inference if cancellable else self._uncancelled.run(inference, (lease,)))
+            return await (inference if cancellable else self.tasks.run(inference, (lease,)))
         raise DeadlineExceeded
 
     def _log_failure(self, key: tuple[str, str], error: GatewayError) -> None:
@@ -193,7 +180,7 @@ def _bytes_held(image: Image) -> int:
     return len(image.payload) + (0 if data is image.payload else len(data))
 
 
-def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> ShadowClass | None:
+def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> Prediction | None:
     """Compare and count one image; returns the shadow's top-1 class if it differs.
 
     Errors of the shadow are counted, not raised.
@@ -212,4 +199,4 @@ def _compare(answered: Row, shadow: Row, model_name: str, version: str) -> Shado
     metrics.SHADOW_IMAGES.labels(SAME if same else DIFFERENT, model_name, version).inc()
     metrics.SHADOW_DIFFERENCE.labels(model_name, version).observe(largest)
     best = int(shadow.scores.argmax())
-    return None if same else ShadowClass(version, best, float(shadow.scores[best]))
+    return None if same else Prediction(str(best), best, float(shadow.scores[best]))

@@ -22,10 +22,9 @@ from gateway.errors import (
 )
 from gateway.inference.backend import CallLimits, Embeddings
 from gateway.inference.batching import CALL_SECONDS, LIMITS_SECONDS
-from gateway.inference.request import Image
+from gateway.inference.request import Image, Observer
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Predictions, Result, Row, Selection
-from gateway.inference.service import Observer
 from gateway.limits.admission import COSTLY_SECONDS
 from tests.asking import encode
 from tests.doubles.backend import GIF, VECTOR

@@ -194,13 +194,12 @@ class Requests(RuleBasedStateMachine):
         if not self.running:
             self.loop.settle()
             admission = self.service.admission
-            shadows = len(self.service.shadows)
-            assert len(asyncio.all_tasks(self.loop)) == len(self.service.uncancelled) + shadows
+            assert len(asyncio.all_tasks(self.loop)) == len(self.service.uncancelled)
             assert admission.waiting.held == 0
             assert all(client.body.closed or not client.body.opened for client in self.clients)
             if not self.service.uncancelled:
                 assert admission.images.held == admission.bytes.held == self.uploads.bound.held == 0
-                assert (self.spare.images.held, bool(self.spare.bytes.held)) == (shadows, bool(shadows))
+                assert self.spare.images.held == self.spare.bytes.held == 0
 
     def teardown(self) -> None:
         """Every client leaves, and the remaining work ends."""

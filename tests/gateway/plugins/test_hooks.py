@@ -26,9 +26,8 @@ from gateway.api.route_table import traits
 from gateway.app import create_app
 from gateway.errors import ImageTooLarge, Unauthorized, UserError
 from gateway.hooks import AnswerShape, Authenticator, Identity, Plugin, PluginFailed
-from gateway.inference.request import Image
+from gateway.inference.request import Image, Observer
 from gateway.inference.result import Result
-from gateway.inference.service import Observer
 from gateway.plugin_loading import installed
 from gateway.plugins.keys.plugin import ApiKeys
 from tests.asking import encode
@@ -190,19 +189,18 @@ def test_hook_that_fails_at_the_start_is_named(plugin, words):
         create_app(Settings(_env_file=None), StubBackend(), [plugin])
 
 
-class NeverStarts(Observer):
+class NeverStarts(Plugin):
     """Fails when the service starts."""
 
-    async def start(self) -> None:  # type: ignore[override]
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:  # type: ignore[override]
         raise ValueError("no disk")
-
-
-StartsObserver = plugin("StartsObserver", observers=(NeverStarts(),))
+        yield
 
 
 def test_code_of_a_plug_in_that_fails_while_the_service_starts_is_named():
-    app = create_app(Settings(_env_file=None), StubBackend(), [StartsObserver])
-    with pytest.raises(PluginFailed, match="the plug-in 'StartsObserver' failed: ValueError: no disk"):
+    app = create_app(Settings(_env_file=None), StubBackend(), [NeverStarts])
+    with pytest.raises(PluginFailed, match="the plug-in 'NeverStarts' failed in lifespan: ValueError: no disk"):
         client_of_app(app).__enter__()
 
 
@@ -235,27 +233,21 @@ def test_lifespan_that_does_not_end_is_left(monkeypatch, plugin):
 
 
 class Broken(Observer):
-    """Raises for each result, and does not end."""
+    """Raises for each result."""
 
     def done(self, image: Image) -> None:  # type: ignore[override]
         raise ValueError(image.upload.filename)
-
-    async def close(self) -> None:
-        await asyncio.Event().wait()
 
 
 Observes = plugin("Observes", observers=(Broken(),))
 
 
-def test_observer_that_fails_is_named_and_costs_no_result(monkeypatch):
-    monkeypatch.setattr("gateway.inference.service.CLOSE_SECONDS", 0.1)
+def test_observer_that_fails_is_named_and_costs_no_result():
     app = create_app(Settings(_env_file=None), StubBackend(), [Observes])
     with structlog.testing.capture_logs() as logs, client_of_app(app) as client:
         assert client.post("/predict", files={"f": ("a.png", PNG)}).json()["summary"] == {"ok": 1, "failed": 0}
-    failed = {event["event"]: event["observer"] for event in logs if "observer" in event}
-    assert failed == dict.fromkeys(
-        ("observer_failed", "observer_not_closed"), "tests.gateway.plugins.test_hooks.Broken"
-    )
+    failed = [event["observer"] for event in logs if event["event"] == "observer_failed"]
+    assert failed == ["tests.gateway.plugins.test_hooks.Broken"]
 
 
 HasErrors = type("HasErrors", (Plugin,), {"errors": "gateway.plugins.urls.errors"})

@@ -1,7 +1,7 @@
 """Shadow versions: called on their share, with spare capacity, and without effect on clients."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +18,10 @@ from gateway.errors import (
     TritonUnreachable,
     UndecodableImage,
 )
+from gateway.inference.request import Observers
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Row, Selection
-from gateway.inference.service import Observers
+from gateway.inference.tools import CLOSING_SECONDS
 from gateway.ingest.upload import Upload
 from gateway.limits.admission import Admission
 from gateway.plugins.media.explaining import MaskedCopies
@@ -35,7 +36,10 @@ ANSWERED = replace(CAT, model_version="1")
 
 def images_of(*rows: Row, payload: bytes = PNG) -> Any:
     """Images of a call, with their rows."""
-    image = SimpleNamespace(payload=payload, signature=b"signature", upload=Upload(0, "a.png", payload))
+    request = SimpleNamespace(observers=Observers())
+    image = SimpleNamespace(
+        request=request, payload=payload, signature=b"signature", upload=Upload(0, "a.png", payload)
+    )
     return [(image, row) for row in rows]
 
 
@@ -99,7 +103,7 @@ def test_answered_images_are_sent_to_the_shadow_and_compared(loop, scores, outco
     assert found == {outcome: 1}
     after, new_total = differences()
     assert (after - count, new_total - total) == (1, pytest.approx(apart, abs=1e-6))
-    assert not on.service.shadows
+    assert not on.service.uncancelled
 
 
 @pytest.mark.parametrize(
@@ -164,7 +168,7 @@ def test_shadow_is_skipped_while_requests_wait(loop):
     assert second.call.model_version == ""
     on.answer()
     assert [each.call.model_version for each in on.pending] == ["2"]  # no request waits for it
-    loop.finish(on.close())
+    on.answer_all()
 
 
 def test_running_shadow_takes_no_permit(loop):
@@ -195,7 +199,7 @@ def test_slow_shadow_times_out_and_releases_its_lease(loop, supports_cancellatio
     if not supports_cancellation:
         looks(on.pending[0], 1.0)
         loop.settle()
-    assert (spare.images.held, spare.bytes.held, len(on.service.shadows), len(on.service.uncancelled)) == (0, 0, 0, 0)
+    assert (spare.images.held, spare.bytes.held, len(on.service.uncancelled)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -227,20 +231,17 @@ def test_failing_shadow_is_counted_and_affects_no_client(loop, answer, outcome):
 
 @pytest.mark.parametrize("supports_cancellation", [True, False])
 def test_shadow_outlives_the_request_and_ends_with_the_service(loop, supports_cancellation):
-    """A call that cannot be cancelled is left to its owner."""
+    """It gets a moment to end."""
     on = shadowed(loop, supports_cancellation=supports_cancellation)
     on.classify(PNG)
-    assert len(on.service.shadows) == 1
     with counted() as found:
         closing = on.close()
-        if not supports_cancellation:
-            assert not closing.done()  # as every such call, it gets a moment to end
-            assert len(on.service.shadows) == 0
-            looks(on.pending[0], 1.0)
+        assert not closing.done()
+        loop.pass_time(CLOSING_SECONDS)
         loop.finish(closing)
-    assert on.calls[1].cancelled is supports_cancellation
+    assert on.calls[1].cancelled
     assert found == {}
-    assert (on.service.shadows.spare.images.held, len(on.service.shadows)) == (0, 0)
+    assert on.service.shadows.spare.images.held == 0
 
 
 @pytest.mark.parametrize(
@@ -272,15 +273,14 @@ def shadows_of(
     tools = service_of(backend, shadow=shares, max_images=limits.pop("max_images", 8)).tools
     left = iter(throws or [])
     chance = (lambda: next(left)) if throws else (lambda: 0.0)
-    shadows = Shadows(chance=chance)
-    with suppress(StopIteration):  # it waits for nothing
-        shadows.start(tools, Observers()).send(None)
+    shadows = Shadows(tools, chance=chance)
     return shadows, shadows.spare
 
 
 def close(loop: Loop, shadows: Shadows) -> None:
-    loop.finish(start(loop, shadows.close()))
-    assert not shadows
+    """Cancel the calls."""
+    loop.finish(start(loop, shadows.tasks.close()))
+    assert shadows.spare.images.held == 0
 
 
 def test_start_of_a_failure_is_logged_once(loop):
