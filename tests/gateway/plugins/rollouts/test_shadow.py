@@ -181,7 +181,7 @@ def test_running_shadow_takes_no_permit(loop):
             assert result.error is None
     assert on.pending == [shadow]
     assert found == {"skipped": 3}  # there is one place, and it is taken
-    loop.finish(on.close())
+    on.answer_all()
 
 
 @pytest.mark.parametrize("supports_cancellation", [True, False])
