@@ -17,11 +17,13 @@ from gateway.machine.memory import MACHINE, Memory, memory_limit, usable_memory
 from gateway.settings import Settings
 from gateway.triton.configs import ModelConfig, read_model_configs, steps
 from gateway.triton.contract import ALL, pinned_versions
-from gateway.triton.footprint import NEAR, Need, need, size
+from gateway.triton.footprint import Need, need, size
 from gateway_local.bytecode import compile_models
 from gateway_local.sizing import completed_texts, write
 
 Say = Callable[[str], None]
+NEAR = 0.9
+"""Share of the free memory above which a need is near the limit."""
 MOST_LINES = 12
 """Models that a comparison with the memory shows, the largest first."""
 ADVICE = (
@@ -144,7 +146,7 @@ def _need(repository: Path, sizes: Plan, settings: Settings) -> Need:
     started = models_to_start(settings, configs, repository)
     parts = {*started, *(step for name in started if name in configs for step in steps(configs[name]))}
     found = need(repository, {name: config for name, config in configs.items() if name in parts}, gpus=sizes.gpus)
-    return replace(found, usual_bytes=max(found.usual_bytes, settings.models_memory_bytes))
+    return replace(found, budget_bytes=settings.models_memory_bytes)
 
 
 def _smallest_need(settings: Settings) -> int:

@@ -7,8 +7,8 @@ libraries of its runtime, which all processes of that runtime share.
 import contextlib
 import importlib.util
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -27,8 +27,6 @@ from gateway.triton.configs import (
 )
 from gateway.triton.contract import PROCESS_MEMORY_PARAMETER
 
-NEAR = 0.9
-"""Share of the free memory above which a need is near the limit."""
 SERVER_BYTES = 64 * MIB
 """Memory of tritonserver itself, without its response cache."""
 LONE_BYTES = 32 * MIB
@@ -61,47 +59,14 @@ class MemoryRecord:
         except (KeyError, ValueError, TypeError):
             return None
 
-    def __or__(self, other: Self) -> Self:
-        """The larger of two records in each respect; this one, if the other is of another runtime."""
-        if other.runtime is not self.runtime:
-            return self
-        return replace(
-            self,
-            loaded_bytes=max(self.loaded_bytes, other.loaded_bytes),
-            peak_bytes=max(self.peak_bytes, other.peak_bytes),
-        )
-
 
 def records(configs: Mapping[str, ModelConfig]) -> dict[str, MemoryRecord]:
     """The record of each network, by its name: the largest of its versions, which have an ensemble each."""
     found: dict[str, MemoryRecord] = {}
     for config in configs.values():
         if (record := MemoryRecord.of(config)) is not None and (network := network_step(config)):
-            found[network] = found[network] | record if network in found else record
+            found[network] = max(found.get(network, record), record, key=lambda each: each.peak_bytes)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """Facts from the folder of a model; the defaults are for a model whose folder cannot be read."""
-
-    versions: int = 1
-    weights_bytes: int = 0
-    """The largest file of a version."""
-    runtime: NetworkRuntime | None = None
-    """The runtime of the network, if its files show it."""
-    has_threads: bool = False
-    """Whether a lone image has several threads, and so a second session with another copy of the weights."""
-
-    @classmethod
-    def of(cls, folder: Path, config: ModelConfig) -> Self:
-        """Read a folder, which may be incomplete."""
-        files = (path for path in version_files(folder) if path.suffix != ".py")
-        weights = max((path.stat().st_size for path in files), default=0)
-        runtime = runtime_of(config)
-        if runtime in {NetworkRuntime.TORCH_CPU, NetworkRuntime.TORCH_CUDA} and runs_in_onnxruntime(folder):
-            runtime = NetworkRuntime.ONNX
-        return cls(_versions(folder, config), weights, runtime, has_threads(folder))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,29 +90,28 @@ class Need:
     """The memory of some models together, with tritonserver."""
 
     footprints: tuple[Footprint, ...]
-    least_bytes: int
-    usual_bytes: int
+    budget_bytes: int = 0
+    """Memory of models on demand, which may be used in any case."""
 
-    @classmethod
-    def of(cls, footprints: Iterable[Footprint]) -> Self:
-        """The sum over models."""
-        found = tuple(footprints)
-        shared = sum(PROCESS_MEMORY[runtime].shared_bytes for runtime in {each.runtime for each in found})
-        return cls(
-            found,
-            # Without the libraries, whose pages the kernel can drop and read again.
-            sum(each.processes * each.least_bytes for each in found) + SERVER_BYTES,
-            sum(each.processes * each.usual_bytes for each in found) + shared + SERVER_BYTES,
-        )
+    @property
+    def least_bytes(self) -> int:
+        """Once they are loaded, without the libraries, whose pages the kernel can drop and read again."""
+        return SERVER_BYTES + sum(each.processes * each.least_bytes for each in self.footprints)
+
+    @property
+    def usual_bytes(self) -> int:
+        """Under load."""
+        shared = sum(PROCESS_MEMORY[runtime].shared_bytes for runtime in {each.runtime for each in self.footprints})
+        own = sum(each.processes * each.usual_bytes for each in self.footprints)
+        return max(self.budget_bytes, SERVER_BYTES + shared + own)
 
 
 def need(repository: Path, configs: Mapping[str, ModelConfig], *, gpus: int = 0) -> Need:
     """The memory that a repository's models need."""
     known = records(configs)
-    return Need.of(
-        footprint(name, config, Files.of(repository / name, config), known.get(name), gpus=gpus)
-        for name, config in configs.items()
-        if not config.HasField("ensemble_scheduling")
+    models = (each for each in configs.items() if not each[1].HasField("ensemble_scheduling"))
+    return Need(
+        tuple(footprint(name, config, repository / name, known.get(name), gpus=gpus) for name, config in models)
     )
 
 
@@ -170,29 +134,52 @@ def check_load(name: str, repository: Path, memory: Memory | None) -> None:
 
 
 def footprint(
-    name: str, config: ModelConfig, files: Files, recorded: MemoryRecord | None = None, *, gpus: int = 0
+    name: str,
+    config: ModelConfig,
+    folder: Path | None,
+    recorded: MemoryRecord | None = None,
+    *,
+    versions: int = 0,
+    gpus: int = 0,
 ) -> Footprint:
-    """The footprint of one model: recorded on a CPU, or else from PROCESS_MEMORY and the size of its files."""
-    count = processes(config, files.versions, gpus=gpus)
+    """The footprint of one model: recorded on a CPU, or else from PROCESS_MEMORY and the size of its files.
+
+    `folder` is None for a model whose files cannot be read, of which `versions` are loaded.
+    """
+    versions = versions or _versions(folder, config)
+    count, runtime, weights = processes(config, versions, gpus=gpus), runtime_of(config), _largest_file(folder)
+    known = PROCESS_MEMORY[runtime]
     if on_gpus := instances_on_gpus(config, gpus):
         # Libraries are in host memory; on the GPU are weights and activations, which take as much as on a CPU.
-        known, weights = PROCESS_MEMORY[runtime_of(config)], files.weights_bytes
         own = weights + known.peak_bytes - known.loaded_bytes
         if recorded is not None:
             own = max(weights, recorded.peak_bytes - PROCESS_MEMORY[recorded.runtime].loaded_bytes)
-        on_one = max(on_gpus.values()) * files.versions * own
-        return Footprint(name, runtime_of(config), count, known.loaded_bytes, known.peak_bytes, gpu_bytes=on_one)
-    runtime = files.runtime or (recorded.runtime if recorded else runtime_of(config))
-    known, weights = PROCESS_MEMORY[runtime], files.weights_bytes
-    lone = weights + LONE_BYTES if files.has_threads else 0
+        on_one = max(on_gpus.values()) * versions * own
+        return Footprint(name, runtime, count, known.loaded_bytes, known.peak_bytes, gpu_bytes=on_one)
+    if folder is None and recorded is not None:
+        runtime = recorded.runtime
+    elif runtime in {NetworkRuntime.TORCH_CPU, NetworkRuntime.TORCH_CUDA} and runs_in_onnxruntime(folder):
+        runtime = NetworkRuntime.ONNX
+    known, lone = PROCESS_MEMORY[runtime], weights + LONE_BYTES if has_threads(folder) else 0
     if recorded is not None and recorded.runtime is runtime:
         return Footprint(name, runtime, count, recorded.loaded_bytes + lone, recorded.peak_bytes + lone, measured=True)
     return Footprint(name, runtime, count, known.loaded_bytes + weights + lone, known.peak_bytes + weights + lone)
 
 
-def runs_in_onnxruntime(folder: Path) -> bool:
+def _largest_file(folder: Path | None) -> int:
+    """Bytes of the largest file of a version, its weights."""
+    files = (path for path in _glob(folder, "[0-9]*/*") if path.is_file() and path.suffix != ".py")
+    return max((path.stat().st_size for path in files), default=0)
+
+
+def _glob(folder: Path | None, pattern: str) -> list[Path]:
+    """The paths in a model's folder, which may be absent."""
+    return [] if folder is None else list(folder.glob(pattern))
+
+
+def runs_in_onnxruntime(folder: Path | None) -> bool:
     """Whether ONNX Runtime runs every version of a TorchScript network on a CPU, by the records in its folders."""
-    networks = list(folder.glob("[0-9]*/model.pt"))
+    networks = _glob(folder, "[0-9]*/model.pt")
     try:
         records = [json.loads(path.with_name("cpu.json").read_bytes()) for path in networks]
         return bool(records) and all(record["runtime"] == "onnxruntime" for record in records)
@@ -200,18 +187,16 @@ def runs_in_onnxruntime(folder: Path) -> bool:
         return False
 
 
-def has_threads(folder: Path) -> bool:
-    """Whether a version of a network has more than one thread for a lone image, by the records in its folders."""
+def has_threads(folder: Path | None) -> bool:
+    """Whether a lone image has several threads, and so a second session with another copy of the weights.
+
+    The records in the folders of the versions tell.
+    """
     found = []
-    for path in folder.glob("[0-9]*/threads.json"):
+    for path in _glob(folder, "[0-9]*/threads.json"):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             found.append(int(json.loads(path.read_bytes())["threads"]))
     return max(found, default=1) > 1
-
-
-def version_files(folder: Path) -> list[Path]:
-    """The files of a model's versions, such as its weights."""
-    return sorted(path for path in folder.glob("[0-9]*/*") if path.is_file())
 
 
 def processes(config: ModelConfig, versions: int = 1, *, gpus: int = 0) -> int:
@@ -227,8 +212,9 @@ def processes(config: ModelConfig, versions: int = 1, *, gpus: int = 0) -> int:
     return max(1, instances) * versions
 
 
-def _versions(folder: Path, config: ModelConfig) -> int:
-    there = sum(path.is_dir() and path.name.isdigit() for path in folder.iterdir()) if folder.is_dir() else 1
+def _versions(folder: Path | None, config: ModelConfig) -> int:
+    """How many versions of a model Triton loads."""
+    there = sum(path.is_dir() and path.name.isdigit() for path in _glob(folder, "*")) or 1
     policy = config.version_policy
     if policy.HasField("all"):
         return max(1, there)

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.machine.capacity import NetworkRuntime
 from gateway.triton.configs import read_model_configs
-from gateway.triton.footprint import LONE_BYTES, Files, footprint
+from gateway.triton.footprint import LONE_BYTES, footprint
 from gateway_local import cpu_network, elastic
 from gateway_local.cpu_features import cpu_name, has_bf16
 from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime
@@ -122,12 +122,12 @@ def test_second_session_is_in_the_memory_plan(added):
     repository, model = added
     name = model.parent.parent.name
     config = read_model_configs(repository)[name]
-    files = Files.of(repository / name, config)
-    before = footprint(name, config, files)
+    weights_bytes = max(path.stat().st_size for path in model.parent.iterdir())
+    before = footprint(name, config, repository / name)
     write(Threads(2, {1: 0.02, 2: 0.01}), model)
-    after = footprint(name, config, Files.of(repository / name, config))
-    assert after.usual_bytes - before.usual_bytes == files.weights_bytes + LONE_BYTES
-    assert after.least_bytes - before.least_bytes == files.weights_bytes + LONE_BYTES
+    after = footprint(name, config, repository / name)
+    assert after.usual_bytes - before.usual_bytes == weights_bytes + LONE_BYTES
+    assert after.least_bytes - before.least_bytes == weights_bytes + LONE_BYTES
 
 
 def test_processor_features_are_detected(tmp_path):
@@ -149,7 +149,7 @@ def test_memory_is_estimated_for_the_runtime_that_is_chosen(added_head, tmp_path
     config.platform = "pytorch_libtorch"
 
     def runtime(gpus: int = 0) -> NetworkRuntime:
-        return footprint(folder.name, config, Files.of(folder, config), gpus=gpus).runtime
+        return footprint(folder.name, config, folder, gpus=gpus).runtime
 
     for name in ("model.pt", NETWORK):
         (folder / "1" / name).write_bytes(name.encode())

@@ -11,9 +11,9 @@ from gateway.machine import capacity
 from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB
 from gateway.triton.configs import read_model_configs
-from gateway.triton.footprint import NEAR, need
+from gateway.triton.footprint import need
 from gateway_local import memory_plan
-from gateway_local.memory_plan import MemoryShort, fit, models_to_start, plan_start, sized_configs
+from gateway_local.memory_plan import NEAR, MemoryShort, fit, models_to_start, plan_start, sized_configs
 from tests.gateway.triton.test_footprint import ONNX, model
 from tests.settings import Settings
 

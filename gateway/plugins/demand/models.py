@@ -14,7 +14,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from gateway.errors import DeadlineExceeded, GatewayError, TritonUnreachable
 from gateway.triton.configs import ModelConfig, breaches, parameters, read_model_configs, steps
 from gateway.triton.contract import CLASSIFIER, MODEL_PARAMETER, PREPROCESSOR, pinned, pinned_versions
-from gateway.triton.footprint import Files, Footprint, footprint, need, records
+from gateway.triton.footprint import Footprint, footprint, need, records
 from gateway.triton.health.state import LOADING, READY, UNLOADING
 from gateway.triton.pool import Replica
 
@@ -114,7 +114,7 @@ class ModelDescriptions:
         known = records({name: ensemble})
         loaded = [model.name for model in index.models if model.state == READY]
         found = (
-            footprint(part, config, Files(max(1, loaded.count(part))), known.get(part), gpus=self._gpus)
+            footprint(part, config, None, known.get(part), versions=max(1, loaded.count(part)), gpus=self._gpus)
             for part, config in configs.items()
         )
         return Described(parts, _amounts(found))

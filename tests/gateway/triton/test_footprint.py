@@ -11,7 +11,7 @@ from gateway.machine.memory import MACHINE, Memory
 from gateway.settings import GIB, MIB
 from gateway.triton.configs import ModelConfig, network_runtime, read_model_configs
 from gateway.triton.contract import AFTER_PARAMETER, PROCESS_MEMORY_PARAMETER
-from gateway.triton.footprint import SERVER_BYTES, Files, MemoryRecord, check_load, footprint, need, runtime_of
+from gateway.triton.footprint import SERVER_BYTES, MemoryRecord, check_load, footprint, need, runtime_of
 from gateway.triton.opening import create_backend
 from tests.settings import Settings
 
@@ -54,7 +54,7 @@ def free(nbytes: int) -> Memory:
 )
 def test_each_instance_of_each_loaded_version_is_a_process(tmp_path, text, versions, gpus, count):
     config = model(tmp_path, "m", f"{ONNX} {text}", versions=versions)
-    assert footprint("m", config, Files.of(tmp_path / "m", config), gpus=gpus).processes == count
+    assert footprint("m", config, tmp_path / "m", gpus=gpus).processes == count
 
 
 def test_runtimes_are_recognised():
@@ -92,11 +92,11 @@ def recorded(repository: Path, text: str, extra: str = "", *, name: str = "e") -
 
 
 def test_record_of_the_addition_replaces_the_table(tmp_path):
-    """The largest one of several versions, which have an ensemble each."""
+    """The one with the highest peak of several versions, which have an ensemble each."""
     recorded(tmp_path, MemoryRecord(NetworkRuntime.ONNX, 100 * MIB, 110 * MIB).text)
     recorded(tmp_path, MemoryRecord(NetworkRuntime.ONNX, 90 * MIB, 120 * MIB).text, name="e2")
     (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
-    assert (found.measured, found.least_bytes, found.usual_bytes) == (True, 100 * MIB, 120 * MIB)
+    assert (found.measured, found.least_bytes, found.usual_bytes) == (True, 90 * MIB, 120 * MIB)
 
 
 def test_record_is_of_the_network_before_a_step_after_it(tmp_path):

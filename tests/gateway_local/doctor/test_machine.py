@@ -20,7 +20,7 @@ from gateway_local.runtime.base import LibpythonMissing
 from tests.settings import Settings
 
 SETTINGS = Settings(_env_file=None)
-MODELS = Need((Footprint("classifier", NetworkRuntime.TORCH_CPU, 4, 300 * MIB, 450 * MIB),), 1200 * MIB, 1800 * MIB)
+MODELS = Need((Footprint("classifier", NetworkRuntime.TORCH_CPU, 4, 300 * MIB, 450 * MIB),))
 
 
 def test_libpython_is_found_or_comes_with_advice(monkeypatch):
