@@ -69,6 +69,8 @@ def router(plugins: Plugins) -> APIRouter:
         parameters, body, uploads = await open_uploads(request, context, known)
         if parameters.frames is not None and "frames" not in expansions:
             raise InvalidParameter("'frames': this service has no plug-in for it.")
+        if parameters.frames is not None and parameters.format != NATIVE:
+            raise InvalidParameter("'frames': answers for each frame are available in the native format only.")
         spec = request_spec(
             request,
             context,
@@ -159,11 +161,7 @@ async def load_model(image: Image) -> None:
 async def expand(image: Image) -> bool:
     """Make several images of the upload, if the request asks for that: frames of an animation, or masked copies."""
     expansion = image.request.spec.expansion
-    if expansion is None or not expansion.applies(image.info):
-        return False
-    image.report = image.request.report
-    await expansion.run(image)
-    return True
+    return expansion is not None and await expansion.run(image)
 
 
 async def plan(image: Image) -> None:

@@ -249,15 +249,13 @@ async def respond(
 ) -> Response:
     """The response of /predict and /embed: JSON lines as results arrive, or all results at once in a format.
 
-    Raises InvalidParameter for a feature that only the native format has, the error of a single file if the format
+    Raises InvalidParameter for lines in another format than the native one, the error of a single file if the format
     cannot express it, and the errors of `classify` and `status_of`.
     """
     native = shape if isinstance(shape, Native) else None
     streamed = NDJSON.encode() in body.headers.get(b"accept", b"")
     if streamed and native is None:
         raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
-    if spec.expansion is not None and native is None:
-        raise InvalidParameter(spec.expansion.native_only)
     if streamed and native is not None:
         return ResultLines(context, spec, body, uploads, native)
     held = hold_response(context)

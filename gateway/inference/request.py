@@ -72,35 +72,6 @@ ALONE = BatchGroup(0, costly=False)
 """The group of images with one call each, in addition to the calls that keep the Triton servers busy."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedImage:
-    """One image of an open file: its number in the file, when it is shown, and its pixels as PPM."""
-
-    index: int
-    seconds: float
-    pixels: bytes
-
-
-class ImageSource(Protocol):
-    """A file that gives one image after the other, and may be closed in between to make room for another file.
-
-    Its methods raise what `DecoderPool.decode` raises.
-    """
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is open."""
-        ...
-
-    async def open(self) -> None:
-        """Wait until it is open."""
-        ...
-
-    async def next(self) -> OpenedImage:
-        """The next image."""
-        ...
-
-
 class Image:
     """An upload from its last byte to its result: the findings of the steps, and the resources that it holds.
 
@@ -108,7 +79,6 @@ class Image:
     """
 
     __slots__ = (
-        "_has_images",
         "call",
         "damaged",
         "deadline",
@@ -152,8 +122,6 @@ class Image:
         """The call that the image is in; None before."""
         self.stage: Stage | None = None
         """The stage of the request's statistics that it has entered, and leaves with its result."""
-        self._has_images = False
-        """Whether the first image of the upload, which is charged with it, was requested."""
 
     @property
     def header(self) -> Header | None:
@@ -196,33 +164,22 @@ class Image:
             resize = await (work if tools.backend.supports_cancellation else tools.uncancelled.run(work))
         return resize or min(max_side or tools.policy.max_side, tools.policy.max_side)
 
-    async def add(self, images: ImageSource, nbytes: int, begin: Callable[[OpenedImage], Report]) -> None:
-        """Queue the next image of an open file, of up to `nbytes`, with the report of `begin`.
+    async def add(self, permit: Permit, make: Callable[[], Awaitable[tuple[bytes, Report]]]) -> None:
+        """Queue one of several images of the upload, which has its permit; `make` returns its payload and report.
 
-        The first image is paid with the file. All others are charged to the API key: this waits while its rate is used
-        up, and raises RateLimited. It also waits for the image's permit.
+        The file pays for the first image; charge the API key for each other one before its permit is acquired.
         """
         request = self.request
-        if self._has_images and request.spec.caller.has_rate:
-            await self.charge()
-        self._has_images = True
-        while True:
-            with request.stages["prepare"]:
-                await images.open()
-            permit = await request.permit(nbytes, self.deadline)
-            if images.is_open:
-                break
-            permit.release()  # another file got the slot meanwhile: a permit must not wait for one
         try:
             with request.stages["prepare"]:
-                frame = await images.next()
+                payload, report = await make()
         except BaseException:
             permit.release()
             raise
         request.account.add_image()
-        permit.shrink(len(frame.pixels))
+        permit.shrink(len(payload))
         image = copy.copy(self)
-        image.payload, image.permit, image.report = frame.pixels, permit, begin(frame)
+        image.payload, image.permit, image.report = payload, permit, report
         await request.batcher.add(image)
 
 
@@ -289,12 +246,10 @@ class InferenceRequest:
         self.account = account or tools.decoders.account(client=spec.caller)
         self.begun = False
         """Whether an image has had a permit."""
-        lowest = spec.expansion is not None and spec.expansion.has_lowest_priority
-        self._observed = not lowest
-        self.keeps_files = observers.keep_files and not lowest
+        self.keeps_files = observers.keep_files and not spec.lowest_priority
         """Whether an observer needs the file of each image."""
         self._steps = steps
-        self._permits = tools.admission.permits(spec.caller.share, lowest=lowest)
+        self._permits = tools.admission.permits(spec.caller.share, lowest=spec.lowest_priority)
         # More images would only wait, with permits that other requests could use.
         self._most_permits = tools.batches.max_calls * tools.batches.max_images
         self._take = take
@@ -388,7 +343,7 @@ class InferenceRequest:
         if row.error is not None:
             _drop_tracebacks(row.error)
         self._open -= 1
-        if self._observed:
+        if not self.spec.lowest_priority:
             for done in self.observers.done:
                 done(image, row)
         count(self.spec, result)

@@ -12,7 +12,6 @@ from pydantic import Field, WithJsonSchema
 from gateway.errors import InvalidParameter, ServiceError
 from gateway.inference.backend import Embeddings
 from gateway.inference.result import Result, Selection
-from gateway.ingest.image_formats import Header
 from gateway.limits.caller import ANYONE, Caller
 from gateway.values.validation import VERSION_PATTERN
 
@@ -105,28 +104,14 @@ Report = Callable[[Any, Result], None]
 class Expansion(Protocol):
     """Makes several images of each upload of one request: frames, or masked copies."""
 
-    @property
-    def has_lowest_priority(self) -> bool:
-        """Whether the images have the lowest priority, and no observer sees them."""
-        ...
-
-    @property
-    def native_only(self) -> str:
-        """The error if another format than the native one is requested."""
-        ...
-
-    def applies(self, info: Header) -> bool:
-        """Whether an upload becomes several images; if not, it is one image as usual."""
-        ...
-
     def single(self, report: Report) -> Report:
         """The report for an upload that is one image, or has an error."""
         ...
 
-    async def run(self, image: Any) -> None:  # noqa: ANN401  # an Image of gateway.inference.request
-        """Make and queue the images of an upload, by `Image.add`, and report one result of the file.
+    async def run(self, image: Any) -> bool:  # noqa: ANN401  # an Image of gateway.inference.request
+        """Queue the images of an upload, by `Image.add`, and report one result of the file to its request.
 
-        Raises ImageError, DeadlineExceeded, or the error that ends the request.
+        Returns False for an upload that is one image as usual. Raises what a step of an image may raise.
         """
         ...
 
@@ -147,6 +132,8 @@ class RequestSpec:
     """Whether the model's rollout has chosen the version, and not the client."""
     expansion: Expansion | None = None
     """Makes several images of each file; None if a file is one image."""
+    lowest_priority: bool = False
+    """Whether the images wait for all others, and no observer sees them."""
     route: str = ""
     """The path of the route, such as /predict; "" if it is not known."""
     key: str = ""

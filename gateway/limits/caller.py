@@ -25,9 +25,6 @@ class Caller:
     upload_bytes: "Bound | None" = None
     """Limit of the bytes of its waiting uploads; None for the service's limit alone."""
 
-    has_rate: bool = True
-    """Whether `charge` may wait or refuse. If so, it is called before each image of a file but the first is decoded."""
-
     def check_route(self, path: str, *, takes_images: bool) -> None:
         """Raise Forbidden if it may not use a route, by the route's template such as /models/{name}."""
 
@@ -52,4 +49,3 @@ class Caller:
 
 ANYONE = Caller()
 """The caller of a request without additional limits."""
-ANYONE.has_rate = False

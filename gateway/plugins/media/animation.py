@@ -16,14 +16,15 @@ from gateway.errors import (
     Overloaded,
     UndecodableImage,
 )
-from gateway.inference.request import Image, OpenedImage, within
+from gateway.inference.request import Image, within
 from gateway.inference.request_spec import Report
 from gateway.inference.result import NO_PREDICTIONS, Prediction, Result, Row
 from gateway.ingest.formats import png
-from gateway.ingest.image_formats import Header, ImageFormat, shrunk_bytes
+from gateway.ingest.image_formats import ImageFormat, shrunk_bytes
 from gateway.ingest.inspection import require_decoders
+from gateway.limits.admission import Permit
 from gateway.plugins.media.frame_selection import FrameSelection
-from gateway.plugins.media.open_files import animation
+from gateway.plugins.media.open_files import OpenFile, animation
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +88,10 @@ def read_frames(given: str, most: int) -> FrameSelection:
 class Frames:
     """The frames that one request selects; see gateway.inference.request_spec.Expansion."""
 
-    has_lowest_priority = False
-    native_only = "'frames': answers for each frame are available in the native format only."
-
     def __init__(self, wanted: FrameSelection) -> None:
         self._wanted = wanted
         self._queued = 0
         """Frames of the request so far."""
-
-    def applies(self, info: Header) -> bool:
-        """Whether the file has several frames."""
-        return info.animated
 
     def single(self, report: Report) -> Report:
         """A still image has one frame."""
@@ -108,8 +102,11 @@ class Frames:
 
         return take
 
-    async def run(self, image: Image) -> None:
-        """Queue each wanted frame; the next upload is read after the last one."""
+    async def run(self, image: Image) -> bool:
+        """Queue each wanted frame of an animation; the next upload is read after the last one."""
+        if not image.info.animated:
+            return False
+        image.report = image.request.report
         file = FileFrames(image)
         try:
             await within(image.deadline, self._read(image, file))
@@ -119,6 +116,7 @@ class Frames:
             file.end(error)
         else:
             file.end()
+        return True
 
     async def _read(self, image: Image, file: "FileFrames") -> None:
         data, info, request = image.upload.data, image.info, image.request
@@ -130,12 +128,26 @@ class Frames:
         wanted = replace(self._wanted, most=self._wanted.most - self._queued)
         async with animation(request.tools.decoders, data, info, size, request.account, wanted) as frames:
 
-            def begin(frame: OpenedImage) -> Report:
-                return file.begin(frame.index, frame.seconds)
+            async def decode() -> tuple[bytes, Report]:
+                index, seconds, pixels = await frames.next()
+                return pixels, file.begin(index, seconds)
 
             while frames.has_next:
-                await image.add(frames, nbytes, begin)
+                if file.has_frames:
+                    await image.charge()
+                await image.add(await _permit(image, frames, nbytes), decode)
                 self._queued += 1
+
+
+async def _permit(image: Image, frames: OpenFile, nbytes: int) -> Permit:
+    """The permit of the next frame of a file that is open: it must not wait for the file to be opened again."""
+    while True:
+        with image.request.stages["prepare"]:
+            await frames.open()
+        permit = await image.request.permit(nbytes, image.deadline)
+        if frames.is_open:
+            return permit
+        permit.release()  # another file got the slot meanwhile
 
 
 class FileFrames:
@@ -154,6 +166,11 @@ class FileFrames:
         self._last = -1
         self._all_begun = False
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether a frame was read."""
+        return self._last >= 0
+
     def begin(self, index: int, seconds: float) -> Report:
         """Register a frame; returns the function for its result."""
         self._in_progress += 1
@@ -169,7 +186,7 @@ class FileFrames:
     def end(self, error: GatewayError | None = None) -> None:
         """Mark the end of the file: its last frame was read, or reading failed with `error`."""
         self._all_begun = True
-        if self._last < 0:
+        if not self.has_frames:
             self._file.report(self._file, _of(self._file.result(Row(error=error or UndecodableImage())), ()))
             return
         if error is not None:

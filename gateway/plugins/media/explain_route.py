@@ -105,7 +105,7 @@ async def explain(request: Request) -> Response:
         selection=None,
         strict=parameters.strict,
     )
-    spec = replace(spec, expansion=await _masked_copies(context, spec, parameters))
+    spec = replace(spec, expansion=await _masked_copies(context, spec, parameters), lowest_priority=True)
     held = hold_response(context)
     results = await classify(context, spec, body, _only_one(uploads), AnswerSize(held))
     document = to_json(await _document(context, spec, results[0]), exclude_none=True)

@@ -15,11 +15,11 @@ from gateway.errors import (
     TooCostly,
     UndecodableImage,
 )
-from gateway.inference.request import NOT_SERVED, Image, OpenedImage, within
+from gateway.inference.request import NOT_SERVED, Image, within
 from gateway.inference.request_spec import Report
 from gateway.inference.result import Result, Row
 from gateway.ingest.decoder_process import Job
-from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, memory_limit, shrunk_bytes
+from gateway.ingest.image_formats import Size, expected_frame_seconds, memory_limit, shrunk_bytes
 from gateway.ingest.inspection import encoded, require_decoders
 from gateway.ingest.resizing import TensorInput
 from gateway.plugins.media.heat_map import MAP_SIDE, OVERLAY_SIDE, HeatMap, heat_values
@@ -51,24 +51,18 @@ class MaskedCopies:
     TooCostly is the error of a file whose masked copies have more than `max_bytes` together.
     """
 
-    has_lowest_priority = True
-    native_only = "An explanation is available in the native format only."
-
     def __init__(self, masks: int, max_bytes: int, class_id: int | None = None) -> None:
         self.masks = masks
         self.class_id = class_id
         self._max_bytes = max_bytes
 
-    def applies(self, info: Header) -> bool:  # noqa: ARG002
-        """Every image has masked copies."""
-        return True
-
     def single(self, report: Report) -> Report:
         """A file that cannot be read has an error."""
         return report
 
-    async def run(self, image: Image) -> None:
+    async def run(self, image: Image) -> bool:
         """Classify masked copies of an image; the result is the heat map of a class, or the first error of a copy."""
+        image.report = image.request.report
         try:
             result = await within(image.deadline, self._explained(image))
         except RequestError:
@@ -78,6 +72,7 @@ class MaskedCopies:
                 raise
             result = image.result(Row(error=error))
         image.report(image, result)
+        return True
 
     async def _explained(self, image: Image) -> Result:
         tools = image.request.tools
@@ -100,8 +95,14 @@ class MaskedCopies:
         if damaged and image.spec.strict:
             raise DamagedImage
         copies = Copies(image, ppm, size)
-        for _ in range(self.masks + 1):
-            await image.add(copies, nbytes, lambda _: scores.begin())
+
+        async def make() -> tuple[bytes, Report]:
+            return await copies.next(), scores.begin()
+
+        for number in range(self.masks + 1):
+            if number:
+                await image.charge()
+            await image.add(await image.request.permit(nbytes, image.deadline), make)
             # A model that fails, or a class that it does not have, costs one image.
             await scores.wait(most_missing=self.masks)
         values = await scores.wait(most_missing=0)
@@ -122,25 +123,20 @@ class MaskedCopies:
 
 
 class Copies:
-    """The masked copies of an image, made in the slots of all images; see gateway.inference.request.ImageSource."""
-
-    is_open = True
+    """The masked copies of an image, made in the slots of all images."""
 
     def __init__(self, image: Image, ppm: bytes, size: Size) -> None:
         self._image, self._ppm, self._size = image, ppm, size
         self._visible: list[bytes] = []
         """For each copy so far, how visible each cell of the heat map is."""
 
-    async def open(self) -> None:
-        """Nothing is open between two copies."""
-
-    async def next(self) -> OpenedImage:
+    async def next(self) -> bytes:
         """The next copy, of which number 0 is the image itself; raises what `DecoderPool.decode` raises."""
         number, size = len(self._visible), self._size
         image_bytes = size.nbytes if isinstance(size, TensorInput) else len(self._ppm)
         made = await self._run("mask", self._ppm, image_bytes + CELLS_BYTES, number=number, size=size)
         self._visible.append(made[-CELLS_BYTES:])
-        return OpenedImage(number, 0.0, made[:-CELLS_BYTES])
+        return made[:-CELLS_BYTES]
 
     async def draw(self, scores: NDArray[np.float32]) -> HeatMap:
         """The heat map of a class with these scores, fp32 [images]; raises what `DecoderPool.decode` raises."""

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
-from gateway.inference.request import OpenedImage
 from gateway.ingest.decoder_pool import DecoderPool
 from gateway.ingest.decoder_process import DecoderProcess, Job, Reply, most_pixel_bytes
 from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, open_bytes
@@ -104,8 +103,11 @@ class OpenFile:
         """Whether there is another requested frame."""
         return not self._read
 
-    async def next(self) -> OpenedImage:
-        """The next requested frame as an uncompressed PPM (P6). Raises as `decode`."""
+    async def next(self) -> tuple[int, float, bytes]:
+        """The next requested frame: its number, when it is shown in seconds, and an uncompressed PPM (P6).
+
+        Raises as `decode`.
+        """
         while True:
             await self.open()
             job = Job(function="", most_result_bytes=most_pixel_bytes(self._info, self._size))
@@ -113,7 +115,7 @@ class OpenFile:
             if pixels:
                 self._read = not reply.open
                 self._first = reply.frame + 1
-                return OpenedImage(reply.frame, reply.shown_seconds, pixels)
+                return reply.frame, reply.shown_seconds, pixels
 
     async def _run(self, job: Job, data: bytes) -> tuple[Reply, bytes]:
         info, expected = self._info, expected_frame_seconds(self._info)

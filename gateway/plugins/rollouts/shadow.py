@@ -56,9 +56,7 @@ class Shadows(Observer):
         rollout = self._backend.rollout(spec.model_name)
         if rollout is None or not rollout.shadow:
             return
-        labelled = spec.selection is not None and spec.selection.labels
-        has_lowest_priority = spec.expansion is not None and spec.expansion.has_lowest_priority
-        if labelled or has_lowest_priority:
+        if spec.lowest_priority or (spec.selection is not None and spec.selection.labels):
             return
         for version, percent in rollout.shadow.items():
             if 100 * self._chance() >= percent:

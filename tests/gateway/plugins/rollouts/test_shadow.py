@@ -24,7 +24,6 @@ from gateway.inference.result import Prediction, Row, Selection
 from gateway.inference.tools import CLOSING_SECONDS
 from gateway.ingest.upload import Upload
 from gateway.limits.admission import Admission
-from gateway.plugins.media.explaining import MaskedCopies
 from gateway.plugins.rollouts import metrics
 from gateway.plugins.rollouts.shadow import TIMEOUT_SECONDS, Shadows, SpareCapacity, difference
 from tests.doubles.backend import CAT, PNG, scored
@@ -130,7 +129,7 @@ def test_shadows_get_their_shares(loop, shares, throws, versions):
         (query(), replace(CAT, model_version="2")),
         (RequestSpec("other", "", None, 30, "r"), None),
         (RequestSpec("m", "", Selection(labels=("cat",)), 30, "r"), None),
-        (RequestSpec("m", "", None, 30, "r", expansion=MaskedCopies(5, 2**20)), None),
+        (RequestSpec("m", "", None, 30, "r", lowest_priority=True), None),
         (query(), Row(error=UndecodableImage(), model_version="1")),
         (query(), Row(model_version="1")),
         (query(), Row(error=ImageCrashedModel())),
