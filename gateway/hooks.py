@@ -26,6 +26,7 @@ import structlog
 
 from gateway.errors import GatewayError, UserError
 from gateway.findings import Finding, fail
+from gateway.inference import answer_shape
 from gateway.limits.caller import ANYONE, Caller
 from gateway.settings import Section, Settings
 from gateway.timing import interrupted_after
@@ -38,8 +39,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
 
     from gateway.inference.backend import Backend
     from gateway.inference.request import Observer, Step
-    from gateway.inference.request_spec import Expansion, RequestSpec
-    from gateway.inference.result import Result
+    from gateway.inference.request_spec import Expansion
     from gateway.inference.service import InferenceService
     from gateway.inference.tools import Tools
     from gateway.ingest.upload import BodyReader, UploadsOrUrls
@@ -129,24 +129,8 @@ class ErrorFormat:
         return path == self.path or path.startswith(f"{self.path}/")
 
 
-class AnswerShape(ABC):
-    """A response format of POST /predict: how to write each file's result, and the bytes around the results."""
-
-    documents: ClassVar[Any] = str
-    """The response schema, a pydantic model or a union of them, for the OpenAPI page; str for text."""
-    media_type: ClassVar[str] = "application/json"
-    separator: ClassVar[bytes] = b","
-    """Bytes between two items."""
-    shows_a_lone_error: ClassVar[bool] = False
-    """Whether the error of a single file is a result like others; else the response is a problem document."""
-
-    @abstractmethod
-    def item(self, result: "Result", spec: "RequestSpec") -> object:
-        """Convert one file's result or error to plain data for JSON, or to bytes, which are sent as they are."""
-
-    @abstractmethod
-    def around(self, results: "Sequence[Result]", spec: "RequestSpec") -> tuple[bytes, bytes]:
-        """The bytes before and after the items."""
+AnswerShape = answer_shape.AnswerShape
+"""A response format of POST /predict: how to write each file's result, and the bytes around the results."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -31,7 +32,7 @@ from gateway.api.answers import Native, respond
 from gateway.api.parameters import NATIVE, image_route, open_uploads, predict_parameters, request_spec
 from gateway.api.request_context import KEY, RequestContext
 from gateway.errors import DamagedImage, DeadlineExceeded, ImageError, InvalidParameter, Overloaded
-from gateway.hooks import AnswerShape, Plugins
+from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request import Image, Step, within
 from gateway.inference.result import Selection
 from gateway.ingest.image_formats import Header, expected_seconds
@@ -40,11 +41,14 @@ from gateway.limits.caller import ANYONE
 from gateway.values.arguments import taking
 from gateway.values.clients import client_of
 
+if TYPE_CHECKING:
+    from gateway.hooks import Plugins
+
 JSON = AnswerShape.media_type
 CLASSIFIED = "At least one file was classified; each file has its own result."
 
 
-def router(plugins: Plugins) -> APIRouter:
+def router(plugins: "Plugins") -> APIRouter:
     """The route, with the response formats and bodies of some plug-ins."""
     shapes: dict[str, AnswerShape] = {NATIVE: Native(), **plugins.shapes()}
     for shape in shapes.values():

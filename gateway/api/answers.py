@@ -17,7 +17,7 @@ from gateway.api.body import Body
 from gateway.api.request_context import RequestContext
 from gateway.api.schemas import PredictResponse
 from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidParameter, ServiceError, problem_document
-from gateway.hooks import AnswerShape
+from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Predictions, Result
 from gateway.inference.tools import Tasks
