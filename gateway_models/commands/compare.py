@@ -56,9 +56,9 @@ def compare(
 
     versions = (first, second)
     entry, labels = _local(name, versions, model_repository)
-    samples, labelled = read_samples(data, labels, multi_label=entry.multi_label)
+    samples, labelled = read_samples(data, labels, multi_label=entry.spec.multi_label)
     answers, refused = classified(samples, entry, versions, model_repository, print_status, url=address, decode=decode)
-    compared = Compared(answers, refused, labelled, entry.multi_label)
+    compared = Compared(answers, refused, labelled, entry.spec.multi_label)
     comparison_report(compared, versions, labels).print()
     if not compared.holds(tolerance):
         if compared.pairs:

@@ -109,9 +109,9 @@ def evaluate(
     entry = entry_with_version(model_repository, name, version)
     number = version or entry.in_use
     labels = labels_of(entry, model_repository, number)
-    samples = read_dataset(data, labels, multi_label=entry.multi_label)
+    samples = read_dataset(data, labels, multi_label=entry.spec.multi_label)
     answers, refused = classified(samples, entry, (number,), model_repository, print_status, url=address, decode=decode)
-    evaluation = Evaluation(entry.versions[number].classes, entry.multi_label, answers, refused)
+    evaluation = Evaluation(entry.versions[number].classes, entry.spec.multi_label, answers, refused)
     evaluation_report(evaluation, labels).print()
     if not evaluation.answers:
         raise typer.Exit(1)

@@ -58,7 +58,7 @@ def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
     spec = completed(source, old)
     labels = (
         network_labels(old, repository)
-        if old and spec.labels is None and not source.labels
+        if old and spec.labels is None and not source.described.labels
         else find_labels(source, spec.labels)
     )
     pictures = read_pictures(spec.example, labels)
@@ -177,10 +177,10 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
     # By default, a new version has the preprocessing of the others.
     like_others = spec.preprocessing is None and spec.like is None and source.preprocessing is None
     others = old if like_others else None
-    preprocessing = find_preprocessing(source, others.preprocessing if others else spec.preprocessing)
+    preprocessing = find_preprocessing(source, others.spec.prepared if others else spec.preprocessing)
     library = spec.resize_library
     if library is None and old and spec.preprocessing is None:
-        library = old.preprocessing.resize_library
+        library = old.spec.prepared.resize_library
     if library is not None:
         preprocessing = replace(preprocessing, resize_library=library)
     if spec.pixels:
@@ -195,7 +195,7 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         and not spec.pixels,
         processor=others.spec.processor if others else spec.processor,
         named=(),
-        description=spec.description or (old.spec.description if old else "") or source.sentence,
+        description=spec.description or (old.spec.description if old else "") or source.described.sentence,
         tensor=spec.tensor or default_tensor(written_as),
         format=written_as,
         trust=spec.trust and (source.kind in RUNS_CODE or converted or isinstance(spec.after, FunctionStep)),
@@ -271,4 +271,4 @@ def with_labels(source: Source, repository: Path, report: Report) -> Source:
             f"{source.spec.labels} has the classes in another order than the model: leave --labels out, since the "
             "model has them"
         )
-    return replace(source, labels=labels)
+    return replace(source, described=replace(source.described, labels=labels))

@@ -128,7 +128,7 @@ def with_shared(given: ModelSpec, old: Entry) -> ModelSpec:
     They share one configuration of each step: how Triton runs it, its tensors, and the kind of scores.
     """
     shared_by_serving = {field.name: field.name.replace("_", " ") for field in fields(Serving)}
-    for new, known, names in ((given, old.spec, SHARED), (given.serving, old.serving, shared_by_serving)):
+    for new, known, names in ((given, old.spec, SHARED), (given.serving, old.spec.serving, shared_by_serving)):
         defaults = {field.name: field.default for field in fields(new)}
         for name, words in names.items():
             value, shared = getattr(new, name), getattr(known, name)
@@ -137,13 +137,13 @@ def with_shared(given: ModelSpec, old: Entry) -> ModelSpec:
                     f"the versions of {old.name!r} share one configuration, in which {words} is {shared} and not "
                     f"{value}: leave the option out, or add it under another name, which clients select by ?model="
                 )
-    return replace(given, serving=old.serving, **{name: getattr(old.spec, name) for name in SHARED})
+    return replace(given, serving=old.spec.serving, **{name: getattr(old.spec, name) for name in SHARED})
 
 
 def check_same(old: Entry, spec: ModelSpec, labels: tuple[str, ...], repository: Path) -> None:
     """Raise EntryError where a new version differs in more than weights: versions share one configuration."""
     advice = f"add it under another name, which clients select by ?model=, not as a version of {old.name!r}"
-    differences = spec.prepared.differences(old.preprocessing.parameters())
+    differences = spec.prepared.differences(old.spec.prepared.parameters())
     if differences:
         raise EntryError(f"it prepares its images differently ({'; '.join(differences)}): {advice}")
     if labels != network_labels(old, repository):

@@ -14,6 +14,7 @@ from gateway.values.labels import numbered
 from gateway.values.text_files import read_text
 from gateway_client.files import is_hidden
 from gateway_models.networks.errors import ModelError
+from gateway_models.repository.card import readme_sentence
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file
 
@@ -56,36 +57,33 @@ _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFolder:
-    """A folder of transformers or timm, inspected without loading it.
+class Described:
+    """What a folder or a file says about its model; () and None for missing parts."""
 
-    `labels` are () and `preprocessing` None where the folder does not have them.
-    """
-
-    path: Path
-    labels: tuple[str, ...]
-    preprocessing: Preprocessing | None
+    labels: tuple[str, ...] = ()
+    preprocessing: Preprocessing | None = None
     multi_label: bool = False
     """Whether it was trained to give an image several labels."""
-
-    @property
-    def location(self) -> str:
-        """The folder as a model's source."""
-        return f"{HUGGING_FACE}{self.path}"
-
-    def digest(self) -> str:
-        """The SHA-256 over the configurations and the weights, with their file names."""
-        hasher = hashlib.sha256()
-        for path in sorted(path for pattern in WANTED for path in _matching(self.path, pattern)):
-            hasher.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-            with path.open("rb") as file:
-                while block := file.read(2**20):
-                    hasher.update(block)
-        return hasher.hexdigest()
+    sentence: str = ""
+    """The first one of its description."""
 
 
-def read_folder(path: Path, *, zero_shot: bool = False) -> ModelFolder:
-    """Inspect a folder, with `zero_shot` one of two towers; raises ModelError or PreprocessingError."""
+def folder_digest(folder: Path) -> str:
+    """The SHA-256 over the configurations and the weights of a folder, with their file names."""
+    hasher = hashlib.sha256()
+    for path in sorted(path for pattern in WANTED for path in _matching(folder, pattern)):
+        hasher.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                hasher.update(block)
+    return hasher.hexdigest()
+
+
+def read_folder(path: Path, *, zero_shot: bool = False) -> Described:
+    """Inspect a folder of transformers or timm without loading it, with `zero_shot` one of two towers.
+
+    Raises ModelError or PreprocessingError.
+    """
     config = read_config(path / CONFIG)
     for weights in _matching(path, WEIGHTS):
         if not weights.is_file():
@@ -110,7 +108,7 @@ def read_folder(path: Path, *, zero_shot: bool = False) -> ModelFolder:
             )
     if zero_shot:
         if architecture in ZERO_SHOT:
-            return ModelFolder(path, (), _preprocessing(path))
+            return Described(preprocessing=_preprocessing(path), sentence=readme_sentence(path))
         raise ModelError(
             f"{path} has {architecture or 'no architecture'}, and --zero-shot needs {' or '.join(ZERO_SHOT)}, as CLIP, "
             "OpenCLIP and SigLIP have them on Hugging Face"
@@ -126,12 +124,8 @@ def read_folder(path: Path, *, zero_shot: bool = False) -> ModelFolder:
             "network that gives embeddings needs a classification layer: docs/guides/embeddings.md shows how to add "
             "one, trained or not, for POST /embed"
         )
-    return ModelFolder(
-        path,
-        _labels(config.get("id2label"), path),
-        _preprocessing(path),
-        multi_label=config.get("problem_type") == MULTI_LABEL,
-    )
+    multi_label = config.get("problem_type") == MULTI_LABEL
+    return Described(_labels(config.get("id2label"), path), _preprocessing(path), multi_label, readme_sentence(path))
 
 
 def _preprocessing(path: Path) -> Preprocessing | None:
@@ -227,7 +221,7 @@ def _names_code(config: object, depth: int = 0) -> str:
     return ""
 
 
-def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
+def _timm_folder(path: Path, config: Mapping[str, Any]) -> Described:
     arguments = config.get("model_args") or {}
     if not isinstance(config["pretrained_cfg"], dict) or not isinstance(arguments, dict):
         raise ModelError(f"{path / CONFIG} is not a configuration of timm")
@@ -242,11 +236,11 @@ def _timm_folder(path: Path, config: Mapping[str, Any]) -> ModelFolder:
             "the weights come from the folder"
         )
     names = config.get("label_names") or config["pretrained_cfg"].get("label_names") or ()
-    return ModelFolder(
-        path,
+    return Described(
         _labels(names if isinstance(names, Mapping) else dict(enumerate(names)), path),
         timm_preprocessing(config["pretrained_cfg"]),
-        multi_label=config.get("problem_type") == MULTI_LABEL,
+        config.get("problem_type") == MULTI_LABEL,
+        readme_sentence(path),
     )
 
 

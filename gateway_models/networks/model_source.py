@@ -1,7 +1,7 @@
 """The arguments of `gateway model add`: a model, its labels, its preprocessing."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.values.labels import LabelsError, label_text, read_labels
@@ -11,14 +11,15 @@ from gateway_models.networks.functions import FunctionSource, find_function, is_
 from gateway_models.networks.hub import (
     HUGGING_FACE,
     TIMM,
+    Described,
     fetch_folder,
+    folder_digest,
     read_folder,
     timm_config,
     timm_preprocessing,
 )
-from gateway_models.networks.onnx_metadata import Described, described
+from gateway_models.networks.onnx_metadata import described
 from gateway_models.repository.after import FunctionStep
-from gateway_models.repository.card import readme_sentence
 from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
@@ -34,18 +35,20 @@ class Source:
     """A model's source, inspected: `spec` has its absolute path, its weights' path, and the SHA-256 of these files.
 
     `kind` is torchvision, timm, huggingface, recipe, function or the key of the `file`'s kind; `like` names the
-    torchvision weights whose preprocessing it was trained with. `labels` and `preprocessing` come from the source, as
-    does `sentence`, the first one of its description.
+    torchvision weights whose preprocessing it was trained with.
     """
 
     spec: ModelSpec
     kind: str
     like: str = ""
-    labels: tuple[str, ...] = ()
-    preprocessing: Preprocessing | None = None
+    described: Described = field(default_factory=Described)
     function: FunctionSource | None = None
     file: FileKind | None = None
-    sentence: str = ""
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """The preprocessing in the source, unless the user names another one by --like."""
+        return None if self.spec.like else self.described.preprocessing
 
 
 def find_source(spec: ModelSpec) -> Source:
@@ -86,15 +89,7 @@ def find_source(spec: ModelSpec) -> Source:
         return _folder(spec, path)
     kind.check(path)
     found = described(path) if kind is ONNX else Described()
-    return Source(
-        replace(spec, source=str(path), sha256=digest(path)),
-        kind.key,
-        spec.like or "",
-        labels=found.labels,
-        preprocessing=None if spec.like else found.preprocessing,
-        file=kind,
-        sentence=found.sentence,
-    )
+    return Source(replace(spec, source=str(path), sha256=digest(path)), kind.key, spec.like or "", found, file=kind)
 
 
 def file_kind(source: str) -> FileKind:
@@ -122,27 +117,21 @@ def _timm(spec: ModelSpec) -> Source:
         if not name:
             raise ModelError(f"timm has no weights for {architecture}: use --weights FILE")
         return _folder(spec, fetch_folder(name))
-    # By default, the weights were trained with the same preprocessing as timm's; `like` overrides it.
+    # By default, the weights were trained with the same preprocessing as timm's.
     preprocessing = None if spec.like else timm_preprocessing(config)
-    return Source(_with_weights(spec), "timm", spec.like or "", preprocessing=preprocessing)
+    return Source(_with_weights(spec), "timm", spec.like or "", Described(preprocessing=preprocessing))
 
 
 def _folder(spec: ModelSpec, path: Path) -> Source:
-    folder = read_folder(path, zero_shot=bool(spec.zero_shot or spec.texts))
-    if folder.multi_label and not spec.multi_label:
+    found = read_folder(path, zero_shot=bool(spec.zero_shot or spec.texts))
+    if found.multi_label and not spec.multi_label:
         raise ModelError(
             f"{path} was trained to give an image several labels (problem_type in config.json): add --multi-label"
         )
     if spec.zero_shot:
         spec = replace(spec, texts=read_labels(spec.zero_shot))
-    return Source(
-        replace(spec, source=folder.location, sha256=folder.digest()),
-        "huggingface",
-        spec.like or "",
-        labels=spec.texts or folder.labels,
-        preprocessing=None if spec.like else folder.preprocessing,
-        sentence=readme_sentence(path),
-    )
+    spec = replace(spec, source=f"{HUGGING_FACE}{path}", sha256=folder_digest(path))
+    return Source(spec, "huggingface", spec.like or "", replace(found, labels=spec.texts or found.labels))
 
 
 def _with_weights(spec: ModelSpec) -> ModelSpec:
@@ -189,8 +178,8 @@ def find_labels(source: Source, path: Path | None) -> tuple[str, ...]:
     """One label for each class: from a file, from the source, or of torchvision's weights; raises ModelError."""
     if path is not None:
         return read_labels(path)
-    if source.labels:
-        return source.labels
+    if source.described.labels:
+        return source.described.labels
     if source.kind != "torchvision":
         raise ModelError("use --labels FILE, with one label per line in the order of the classes in training")
     return tuple(weights_enum(source.like).meta["categories"])

@@ -2,11 +2,11 @@
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.values.labels import LabelsError, numbered
 from gateway_models.networks.errors import ModelError
+from gateway_models.networks.hub import Described
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.repository.card import first_sentence
 from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError
@@ -14,15 +14,6 @@ from gateway_models.repository.preprocessing import Preprocessing, Preprocessing
 PIXEL_FORMAT = "Image.BitmapPixelFormat"
 """The metadata of ONNX for the channels of an image input: Rgb8, Bgr8, Gray8, …"""
 CLASSIFY = "classify"
-
-
-@dataclass(frozen=True, slots=True)
-class Described:
-    """The description in a file's metadata; () and None for missing parts."""
-
-    labels: tuple[str, ...] = ()
-    preprocessing: Preprocessing | None = None
-    sentence: str = ""
 
 
 def described(path: Path) -> Described:
@@ -46,7 +37,8 @@ def described(path: Path) -> Described:
             f"{path} is a YOLO model for the task {task!r}: only classifiers of whole images are served. Use one of "
             "Ultralytics' models that end in -cls"
         )
-    return Described(_labels(found.get("names", ""), path), _preprocessing(found.get("imgsz", "")), sentence)
+    labels = _labels(found.get("names", ""), path)
+    return Described(labels, _preprocessing(found.get("imgsz", "")), sentence=sentence)
 
 
 def _labels(text: str, path: Path) -> tuple[str, ...]:

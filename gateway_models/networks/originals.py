@@ -16,7 +16,7 @@ from gateway_models.networks.after import outputs_of, write_step
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.file_kinds import PROGRAM, kind_of
 from gateway_models.networks.functions import find_function, is_function
-from gateway_models.networks.hub import HUGGING_FACE, TIMM, read_folder
+from gateway_models.networks.hub import HUGGING_FACE, TIMM, folder_digest
 from gateway_models.networks.isolation import IMAGES, SCORES, Job, NetworkProcess, Task
 from gateway_models.networks.model_source import RECIPE, TORCHVISION, digest, file_kind
 from gateway_models.networks.probe import Ending, activation
@@ -157,7 +157,7 @@ def _unchanged(spec: ModelSpec) -> Path:
     if not path.exists():
         raise EntryError(f"the original, {path}, no longer exists: put it back, or add the model again")
     hugging_face = spec.source.startswith(HUGGING_FACE)
-    found = read_folder(path, zero_shot=bool(spec.texts)).digest() if hugging_face else digest(path)
+    found = folder_digest(path) if hugging_face else digest(path)
     if found != spec.sha256:
         raise EntryError(f"{path} has changed since it was added: add it again as a new version")
     return path

@@ -71,7 +71,7 @@ class Calibrated:
 
 def check_calibration(entry: Entry, version: int) -> None:
     """Raise UserError if a version's scores are not for one class out of the network's."""
-    if entry.multi_label:
+    if entry.spec.multi_label:
         raise UserError(f"{entry.name} is multi-label, and calibrate is for models with one class for each image")
     if step := entry.versions[version].spec.after:
         raise UserError(

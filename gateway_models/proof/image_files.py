@@ -65,7 +65,7 @@ def image_files(sources: Iterable[Path]) -> list[Path]:
 
 def resize_for(entry: Entry, decode: Decode | None = None) -> Resize | None:
     """How the gateway resizes large images for a model; `decode` replaces the model's own way of decoding."""
-    return resize_of(entry.preprocessing.parameters(), fast=(decode or entry.serving.decode) is Decode.FAST)
+    return resize_of(entry.spec.prepared.parameters(), fast=(decode or entry.spec.serving.decode) is Decode.FAST)
 
 
 def reader(resize: Resize | None = None) -> Callable[[Path], bytes | NotCompared]:

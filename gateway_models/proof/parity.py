@@ -186,7 +186,7 @@ def normalised(images: NDArray[np.float32] | NDArray[np.uint8], entry: Entry) ->
     """A preprocessor's output as fp32 for the original; uint8 pixels are normalised as torchvision does."""
     if images.dtype != np.uint8:
         return np.asarray(images, np.float32)
-    mean, std = (torch.tensor(values)[:, None, None] for values in (entry.preprocessing.mean, entry.preprocessing.std))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (entry.spec.prepared.mean, entry.spec.prepared.std))
     values: NDArray[np.float32] = torch.tensor(images).float().div(255).sub(mean).div(std).numpy()
     return values
 

@@ -138,7 +138,7 @@ class Tuner:
             for each, version in self.entry.versions.items()
         }
         entry = replace(self.entry, versions=versions).changed(serving=chosen.serving)
-        before = (self.entry.format, self.entry.precision, self.entry.versions[number].outcome.cpu_runtime)
+        before = (self.entry.format, self.entry.spec.precision, self.entry.versions[number].outcome.cpu_runtime)
         if (chosen.format, chosen.precision, outcome.cpu_runtime) != before:
             made, target = network.model_file(self._scratch, 1), entry.model_file(self.repository, number)
             cpu_network.remove(old_file)
@@ -194,7 +194,7 @@ class Tuner:
 
     def _reference(self) -> list[Probabilities]:
         original = original_probabilities(self.entry.versions[self.entry.in_use])
-        transforms = reference_transforms(self.entry.preprocessing)
+        transforms = reference_transforms(self.entry.spec.prepared)
         images = (transforms(pil_image(path)) for path in self.files)
         return [original(image[None])[0].numpy() for image in images]
 

@@ -43,7 +43,7 @@ class Variant:
 
 def variants_of(entry: Entry) -> list[Variant]:
     """The installed variants of a model's network, the present one first; raises UserError if there is no choice."""
-    serving, several = entry.serving, len(entry.versions) > 1
+    serving, several = entry.spec.serving, len(entry.versions) > 1
     if entry.format is Format.FUNCTION or serving.tensorrt:
         raise UserError(f"{entry.name} runs by {'TensorRT' if serving.tensorrt else entry.format.value} alone")
     gpus = gpu_count()
@@ -70,7 +70,7 @@ def variants_of(entry: Entry) -> list[Variant]:
     if several:
         # The versions share one configuration, which names one runtime.
         ways = [way for way in ways if (way[0], way[2]) == (entry.format, serving.openvino)]
-    present = Variant(entry.format, entry.precision, serving)
+    present = Variant(entry.format, entry.spec.precision, serving)
     others = [
         Variant(
             written_as,

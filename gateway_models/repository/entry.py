@@ -24,8 +24,7 @@ from gateway.values.safe_path import UnsafePath, safe_name
 from gateway.values.validation import first_fault
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository.after import own_labels
-from gateway_models.repository.preprocessing import Preprocessing
-from gateway_models.repository.spec import Format, ImageTensor, ModelSpec, OpenVino, Precision, Serving
+from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
 
 RECORD = "origin.json"
 LABELS = "labels.txt"
@@ -112,44 +111,14 @@ class Entry:
         return self.versions[self.in_use].spec
 
     @property
-    def preprocessing(self) -> Preprocessing:
-        """How all versions prepare images."""
-        return self.spec.prepared
-
-    @property
-    def serving(self) -> Serving:
-        """How Triton runs all versions."""
-        return self.spec.serving
-
-    @property
     def format(self) -> Format:
         """The format of all versions."""
         return self.versions[self.in_use].outcome.format
 
     @property
-    def multi_label(self) -> bool:
-        """Whether the probabilities of the classes are independent (sigmoid)."""
-        return self.spec.multi_label
-
-    @property
     def tensor(self) -> ImageTensor:
         """The tensor between preprocessor and network."""
         return self.spec.tensor or ImageTensor.FP32
-
-    @property
-    def precision(self) -> Precision:
-        """The precision of the network's file in the version in use."""
-        return self.spec.precision
-
-    def computes_in(self, version: int) -> Precision:
-        """The precision in which a version computes: OpenVINO can run a file of fp32 in bf16."""
-        precision = self.versions[version].spec.precision
-        return Precision.BF16 if precision is Precision.FP32 and self.serving.openvino is OpenVino.BF16 else precision
-
-    @property
-    def classes(self) -> int:
-        """The number of classes of the version in use."""
-        return self.versions[self.in_use].classes
 
     @property
     def embedding_size(self) -> int:

@@ -51,11 +51,11 @@ parameters { key: "inter_op_thread_count" value: { string_value: "1" } }
 
 def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
     """The text of config.pbtxt for each of the entry's folders; `command` of `gateway model` is named in a comment."""
-    side = entry.preprocessing.crop_size
+    side = entry.spec.prepared.crop_size
     runner, kind = _KIND[entry.format]
-    serving = entry.serving
+    serving = entry.spec.serving
     shared = {
-        **entry.preprocessing.parameters(),
+        **entry.spec.prepared.parameters(),
         "name": entry.name,
         "preprocessor": entry.preprocessor,
         "classifier": entry.classifier,
@@ -64,7 +64,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
         "side": side,
         "cache": _bool(serving.cache),
         "model": entry.name,
-        "multi_label": _bool(entry.multi_label),
+        "multi_label": _bool(entry.spec.multi_label),
         "decode": serving.decode.value,
         "tensor": entry.tensor.value,
         "image_type": IMAGE_TYPES[entry.tensor.value],
@@ -93,7 +93,7 @@ def render(entry: Entry, *, command: str = "add") -> dict[str, str]:
             shared,
             name=name,
             version=version,
-            precision=entry.computes_in(version).value,
+            precision=entry.versions[version].spec.computes_in.value,
             cpu_runtime=_parameter("cpu_runtime", outcome.cpu_runtime),
             # Here and not in the network's configuration: Triton loads all versions of a network again if that changes.
             memory=_parameter("process_memory", outcome.memory.text if outcome.memory else ""),
@@ -134,7 +134,7 @@ def _after_config(entry: Entry, version: int) -> str:
         model=entry.name,
         version=version,
         described=" ".join(found.spec.after.described().split()),
-        max_batch_size=entry.serving.max_batch_size,
+        max_batch_size=entry.spec.serving.max_batch_size,
         network_classes=found.outcome.classes,
         classes=found.classes,
         step_features=_tensor("FEATURES", "The embedding of each image.", size, before=","),
@@ -164,10 +164,10 @@ def _batching(preferred: tuple[int, ...] | None, queue_delay_us: int | None) -> 
 
 def _warmed_up(entry: Entry) -> list[int]:
     """The batch sizes that run before the model counts as ready."""
-    serving = entry.serving
+    serving = entry.spec.serving
     preferred = CPU_PREFERRED if serving.preferred is None else serving.preferred
     sizes = {1, *(size for size in preferred if size <= min(WARMED_UP_TO, serving.max_batch_size))}
-    return sorted(sizes.union(tensorrt.profile(entry)) if entry.serving.tensorrt else sizes)
+    return sorted(sizes.union(tensorrt.profile(entry)) if entry.spec.serving.tensorrt else sizes)
 
 
 def _warmup(sizes: list[int], side: int, image_type: str) -> str:
@@ -186,9 +186,9 @@ def _warmup(sizes: list[int], side: int, image_type: str) -> str:
 
 def _accelerators(entry: Entry) -> str:
     """How ONNX Runtime runs an ONNX model, after https://github.com/triton-inference-server/onnxruntime_backend."""
-    found = tensorrt.accelerator(entry) if entry.serving.tensorrt else ""
-    if entry.serving.openvino:
-        found += _OPENVINO % entry.serving.openvino.value
+    found = tensorrt.accelerator(entry) if entry.spec.serving.tensorrt else ""
+    if entry.spec.serving.openvino:
+        found += _OPENVINO % entry.spec.serving.openvino.value
     return f"optimization {{\n  execution_accelerators {{\n{found}  }}\n}}\n" if found else ""
 
 

@@ -300,6 +300,12 @@ class ModelSpec:
         assert self.preprocessing is not None
         return self.preprocessing
 
+    @property
+    def computes_in(self) -> Precision:
+        """The precision in which it computes: OpenVINO can run a file of fp32 in bf16."""
+        in_bf16 = self.precision is Precision.FP32 and self.serving.openvino is OpenVino.BF16
+        return Precision.BF16 if in_bf16 else self.precision
+
     def check_gray(self) -> None:
         """Raise UserError where the channels of gray images would be normalised differently."""
         if self.grayscale and not self.prepared.is_gray:

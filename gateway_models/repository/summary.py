@@ -79,13 +79,13 @@ def listed(entries: Sequence[Entry]) -> None:
     """Print a row for each model."""
     table = Table("name", "classes", "images", "format", "precision", "versions", box=None, pad_edge=False)
     for entry in entries:
-        side = entry.preprocessing.crop_size
+        side = entry.spec.prepared.crop_size
         table.add_row(
             entry.name,
-            f"{entry.classes}{' multi-label' if entry.multi_label else ''}",
+            f"{entry.versions[entry.in_use].classes}{' multi-label' if entry.spec.multi_label else ''}",
             f"{side}×{side}",
             entry.format.value,
-            entry.computes_in(entry.in_use).value,
+            entry.spec.computes_in.value,
             _versions(entry),
         )
     console().print(table)
@@ -106,8 +106,8 @@ def _facts(entry: Entry, version: int) -> dict[str, str]:
     spec, outcome = found.spec, found.outcome
     facts = {
         "network": f"{spec.source}, ends in {outcome.ending}",
-        "classes": f"{outcome.classes}, {'each on its own' if entry.multi_label else 'one for an image'}",
-        "images": f"{'gray (one channel), ' if spec.grayscale else ''}{entry.preprocessing.described()}",
+        "classes": f"{outcome.classes}, {'each on its own' if entry.spec.multi_label else 'one for an image'}",
+        "images": f"{'gray (one channel), ' if spec.grayscale else ''}{entry.spec.prepared.described()}",
     }
     if entry.embedding_size:
         off = f"1 - cosine to the original's is up to {outcome.embedding_difference:.1e}"
@@ -124,7 +124,7 @@ def _facts(entry: Entry, version: int) -> dict[str, str]:
 def _on_cpu(entry: Entry, repository: Path) -> str:
     """The runtime of the version in use on a CPU, and its threads on this machine; "" for a Python function."""
     if entry.format is Format.ONNX:
-        runtime = "openvino" if entry.serving.openvino else "onnxruntime"
+        runtime = "openvino" if entry.spec.serving.openvino else "onnxruntime"
     else:
         runtime = entry.versions[entry.in_use].outcome.cpu_runtime or ""
     timed = recorded(entry.model_file(repository, entry.in_use))
@@ -152,7 +152,7 @@ def versioned(entry: Entry) -> None:
             _role(entry, str(number)),
             " ".join(filter(None, [version.spec.source, Path(version.spec.weights or "").name, then])),
             version.outcome.ending,
-            entry.computes_in(number).value,
+            version.spec.computes_in.value,
             pinned(entry.name, number) if several else entry.name,
         )
     console().print(table)

@@ -12,7 +12,7 @@ WORKSPACE_BYTES = 2**30
 
 def profile(entry: Entry) -> tuple[int, int, int]:
     """The smallest, the usual and the largest batch, for which one engine is built, and the warm-up runs."""
-    largest, chosen = entry.serving.max_batch_size, entry.serving.preferred
+    largest, chosen = entry.spec.serving.max_batch_size, entry.spec.serving.preferred
     preferred = GPU_PREFERRED if chosen is None else chosen
     return 1, max((size for size in preferred if size <= largest), default=largest), largest
 
@@ -23,10 +23,10 @@ def accelerator(entry: Entry) -> str:
     Given its shapes, ONNX Runtime builds the engine when it loads the model, and one engine takes every batch up to
     max_batch_size. Without them it would build another, for minutes, at each larger batch that comes.
     """
-    side = entry.preprocessing.crop_size
+    side = entry.spec.prepared.crop_size
     smallest, _, largest = sizes = profile(entry)
     shapes = [f"{CLASSIFIER_INPUT}:{batch}x3x{side}x{side}" for batch in sizes]
-    mode = "FP16" if entry.precision is Precision.FP16 else "FP32"
+    mode = "FP16" if entry.spec.precision is Precision.FP16 else "FP32"
     given = {
         "precision_mode": mode,
         "max_workspace_size_bytes": str(WORKSPACE_BYTES),

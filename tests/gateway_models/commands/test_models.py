@@ -67,7 +67,7 @@ def test_options_reach_the_configuration_files(add, tmp_path):
     )
     entry = read_entry(tmp_path / "models", "head")
     preprocessor = config_of(tmp_path / "models", "head_preprocessor")
-    assert preprocessor.parameters["resize_library"].string_value == entry.preprocessing.resize_library == "torch"
+    assert preprocessor.parameters["resize_library"].string_value == entry.spec.prepared.resize_library == "torch"
     config = config_of(tmp_path / "models", "head_classifier")
     (group,) = config.instance_group
     assert (group.kind, group.count, list(group.gpus)) == (ModelInstanceGroup.KIND_GPU, 3, [0, 1])

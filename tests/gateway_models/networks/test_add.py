@@ -53,7 +53,7 @@ def test_added_model_has_all_files_for_triton(added_head):
     assert breaches(ensemble) == []
     assert [step.model_name for step in ensemble.ensemble_scheduling.step] == ["head_preprocessor", "head_classifier"]
     assert ensemble.response_cache.enable
-    assert dict(parameters(preprocessor)).items() >= made.preprocessing.parameters().items()
+    assert dict(parameters(preprocessor)).items() >= made.spec.prepared.parameters().items()
     assert list(preprocessor.output[0].dims) == [3, 32, 32]
     assert classifier.platform == "pytorch_libtorch"
     assert list(classifier.output[0].dims) == [5]

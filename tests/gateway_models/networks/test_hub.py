@@ -80,7 +80,7 @@ def test_readme_describes_a_folder_and_is_no_part_of_the_network(vit, tmp_path):
     before = find_source(ModelSpec(str(copy), "model"))
     (copy / "README.md").write_text("# vit\nA small network. It is.")
     source = find_source(ModelSpec(str(copy), "model"))
-    assert (before.sentence, source.sentence) == ("", "A small network.")
+    assert (before.described.sentence, source.sentence) == ("", "A small network.")
     assert source.spec.sha256 == before.spec.sha256
 
 
@@ -230,7 +230,7 @@ def test_folder_whose_processor_prepares_images_otherwise_is_refused(vit, monkey
     from transformers import ViTImageProcessorPil
 
     source = find_source(ModelSpec(str(vit), "model"))
-    spec = completed(replace(source, labels=LABELS), None)
+    spec = completed(source, None)
     assert spec.own_processor
     check_processor(spec)
     own = ViTImageProcessorPil.resize
@@ -345,8 +345,8 @@ def test_folder_of_timm_that_transformers_saved_is_served(tmp_path):
     network = TimmWrapperForImageClassification(config).eval()
     network.save_pretrained(tmp_path)
     source = find_source(ModelSpec(str(tmp_path), "model"))
-    assert source.labels == ()
-    spec = completed(replace(source, labels=LABELS), None)
+    assert source.described.labels == ()
+    spec = completed(source, None)
     check_processor(spec)
     images = torch.rand(2, 3, 160, 160)
     with torch.no_grad():

@@ -35,7 +35,7 @@ def test_labels_and_images_are_read_from_the_metadata(tmp_path):
 @pytest.mark.parametrize("author", ["Ultralytics", "me"])
 def test_description_is_the_first_sentence_of_the_metadata(tmp_path, author):
     found = find_source(exported(tmp_path / "best.onnx", author=author, description="YOLO11n-cls model. Made in May."))
-    assert found.sentence == "YOLO11n-cls model."
+    assert found.described.sentence == "YOLO11n-cls model."
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_other_tasks_and_a_missing_label_are_refused(tmp_path, properties, reaso
 )
 def test_metadata_that_say_nothing_are_ignored(tmp_path, properties):
     source = find_source(exported(tmp_path / "best.onnx", **properties))
-    assert source.labels == ()
+    assert source.described.labels == ()
     assert source.preprocessing is None
     with pytest.raises(ModelError, match="use --labels FILE"):
         find_labels(source, None)

@@ -288,9 +288,9 @@ def test_served_answers_are_the_eager_models(name, serves, photos):
     files = image_files([photos])
     trained = MODELS[name]
     with own_modules(), serves(name) as served:
-        transforms = reference_transforms(served.entry.preprocessing)
+        transforms = reference_transforms(served.entry.spec.prepared)
         images = [transforms(Image.open(path).convert("RGB")) for path in files]
-        expected = probabilities_of(served.network, images, multi_label=served.entry.multi_label)
+        expected = probabilities_of(served.network, images, multi_label=served.entry.spec.multi_label)
         answers = np.concatenate([served.triton.predict(name, [path.read_bytes()]).values for path in files])
         parity = parity_of(served.entry, served.triton, files)
     assert served.entry.format is trained.changes.get("format", trained.written_as)
@@ -351,7 +351,7 @@ def test_evaluate_counts_what_the_service_answers(server, repository, serves, ph
     plot = tmp_path / "plots" / "confusion.png"
     options = [f"--plot={plot}", f"--triton={server.url}", f"--model-repository={repository}"]
     with serves("counted") as served:
-        transforms = reference_transforms(served.entry.preprocessing)
+        transforms = reference_transforms(served.entry.spec.prepared)
         images = [transforms(Image.open(path).convert("RGB")) for path in files]
         classes = probabilities_of(served.network, images).argmax(axis=1).tolist()
         # Every photograph under the class that the network gives it, and one under another.

@@ -158,7 +158,7 @@ def test_fastest_variant_is_written_and_served(added_head, photos, tmp_path, mon
     # Fastest first: only variants beyond the tolerance are above it.
     assert all("beyond the tolerance" in line for line in rows[: rows.index(chosen)])
     entry = read_entry(repository, "head")
-    assert entry.serving.openvino or not by_openvino
+    assert entry.spec.serving.openvino or not by_openvino
     assert f"head is now served as {chosen.split('  ')[0].strip()}" in output
     files = {path.name for path in (repository / "head_classifier" / "1").iterdir()}
     # TorchScript keeps the form in which it runs on a CPU.

@@ -81,7 +81,7 @@ def cosine(one: np.ndarray, other: np.ndarray) -> float:
 @pytest.mark.parametrize("name", [EAGER, GRAPH])
 def test_served_embeddings_equal_the_eager_networks(name, client, repository, networks, photos):
     files = sorted(photos.glob("*.jpg"))
-    transforms = reference_transforms(read_entry(repository, name).preprocessing)
+    transforms = reference_transforms(read_entry(repository, name).spec.prepared)
     images = [transforms(Image.open(path).convert("RGB")) for path in files]
     expected = [inner_of(networks, name, image[None])[0] for image in images]
     embedded = results(client, "/embed", *(path.read_bytes() for path in files), model=name)

@@ -18,7 +18,7 @@ def entry(**changes) -> Entry:
 
 def with_serving(entry: Entry, **changes) -> Entry:
     """The entry, with other values of Serving."""
-    return entry.changed(serving=replace(entry.serving, **changes))
+    return entry.changed(serving=replace(entry.spec.serving, **changes))
 
 
 def with_outcome(entry: Entry, **changes) -> Entry:

@@ -75,7 +75,7 @@ def test_configurations_are_replaced_as_a_whole(tmp_path):
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(path.open()) for path in paths]
         before = [path.read_text() for path in paths]
-        rewrite(with_serving(old, max_batch_size=old.serving.max_batch_size + 1), tmp_path)
+        rewrite(with_serving(old, max_batch_size=old.spec.serving.max_batch_size + 1), tmp_path)
         assert [path.read_text() for path in paths] != before
         assert [file.read() for file in opened] == before
     assert not list(tmp_path.rglob(".*"))

@@ -102,7 +102,7 @@ def test_tensorrt_engine_takes_every_batch_and_is_warmed_up(largest):
     serving = Serving(tensorrt=True, max_batch_size=largest, preferred=tuple({1, min(8, largest)}))
     text = render(entry(format=Format.ONNX, serving=serving))["head_classifier"]
     (accelerator,) = config(text).optimization.execution_accelerators.gpu_execution_accelerator
-    side = entry().preprocessing.crop_size
+    side = entry().spec.prepared.crop_size
     shapes = [accelerator.parameters[f"trt_profile_{which}_shapes"] for which in ("min", "opt", "max")]
     assert shapes == [f"input__0:{batch}x3x{side}x{side}" for batch in (1, min(8, largest), largest)]
     assert {1, min(8, largest), largest} <= {warmup.batch_size for warmup in config(text).model_warmup}
