@@ -129,7 +129,10 @@ async def charge(image: Image) -> None:
 
 
 async def recognise(image: Image) -> None:
-    """Find the format by the content, and the header; check both. The account grows by the cost of such a file."""
+    """Find the format by the content, and the header; check both. The account grows by the cost of such a file.
+
+    A decoder reads the header of a file that is not passed on.
+    """
     request, upload, account = image.request, image.upload, image.request.account
     nbytes, policy = len(upload.data), request.tools.policy
     with request.stages["prepare"]:
@@ -137,19 +140,17 @@ async def recognise(image: Image) -> None:
         account.check()
         began = time.thread_time()
         try:
-            info = examine(upload, policy)
+            found = examine(upload, policy)
         finally:
             account.charge(time.thread_time() - began)
-        if not isinstance(info, Header):  # a decoder reads the header of a file that is not passed on
-            if info.traits.slow:
-                account.add_slow_codec(nbytes)
-            info = await within(image.deadline, request.tools.decoders.read_header(upload.data, info, account))
-            unchecked = True
-        else:
-            unchecked = False
-    image.info = info
-    if unchecked:
-        check_size(info, policy.limits)
+        if isinstance(found, Header):
+            image.header = found
+            return
+        if found.traits.slow:
+            account.add_slow_codec(nbytes)
+        header = request.tools.decoders.read_header(upload.data, found, account)
+        image.header = await within(image.deadline, header)
+    check_size(image.header, policy.limits)
 
 
 async def load_model(image: Image) -> None:
@@ -170,12 +171,13 @@ async def expand(image: Image) -> bool:
 
 async def plan(image: Image) -> None:
     """Decide whether the image is decoded here or in Triton's preprocessor, and pay the latter's processor time."""
-    request, info = image.request, image.info
-    if needs_decoding(info, request.tools.policy) or request.tensor_input is not None:
+    request, header = image.request, image.header
+    assert header is not None
+    if needs_decoding(header, request.tools.policy) or request.tensor_input is not None:
         with request.stages["wait"]:
             image.size = await image.decoded_size()
         return
-    image.decode_seconds = seconds = expected_seconds(info, len(image.upload.data))
+    image.decode_seconds = seconds = expected_seconds(header, len(image.upload.data))
     if not request.account.try_pay(seconds):
         with request.stages["wait"]:
             await within(image.deadline, request.account.pay(seconds))
@@ -187,8 +189,9 @@ async def wait_for_permit(image: Image) -> None:
     if image.size is None:
         image.permit = await request.permit(len(data), image.deadline)
     else:
-        nbytes = bytes_needed(image.upload, image.info, image.size)
-        image.permit = await request.permit(nbytes, image.deadline, expected_seconds(image.info, len(data)))
+        assert image.header is not None
+        nbytes = bytes_needed(image.upload, image.header, image.size)
+        image.permit = await request.permit(nbytes, image.deadline, expected_seconds(image.header, len(data)))
 
 
 async def decode_or_pass_on(image: Image) -> None:
@@ -197,7 +200,8 @@ async def decode_or_pass_on(image: Image) -> None:
     if image.size is not None:
         request.spawn(_decode_and_add, image)  # while the next upload is read
         return
-    image.payload = encoded(image.upload, image.info)
+    assert image.header is not None
+    image.payload = encoded(image.upload, image.header)
     await request.batcher.add(image)
 
 
@@ -216,9 +220,10 @@ async def decode(image: Image) -> None:
 
     Raises ImageError, DeadlineExceeded or Overloaded.
     """
-    request, upload = image.request, image.upload
+    request, upload, header = image.request, image.upload, image.header
+    assert header is not None
     assert image.size is not None
-    pixels = request.tools.decoders.decode(encoded(upload, image.info), image.info, image.size, request.account)
+    pixels = request.tools.decoders.decode(encoded(upload, header), header, image.size, request.account)
     with request.stages["prepare"]:
         image.payload, image.damaged = await within(image.deadline, pixels)
         if image.damaged and request.spec.strict:

@@ -84,7 +84,7 @@ class Image:
         "deadline",
         "decode_seconds",
         "group",
-        "info",
+        "header",
         "payload",
         "permit",
         "report",
@@ -96,8 +96,6 @@ class Image:
         "upload",
     )
 
-    info: Header
-    """The header, once it is read."""
     permit: Permit
     group: BatchGroup
 
@@ -105,6 +103,8 @@ class Image:
         self.request = request
         self.upload = upload
         self.deadline = Deadline.after(request.spec.timeout_seconds)
+        self.header: Header | None = None
+        """None until it is read."""
         self.damaged = False
         """Whether a decoder of the gateway has found the image's data damaged."""
         expansion = request.spec.expansion
@@ -124,18 +124,13 @@ class Image:
         """The stage of the request's statistics that it has entered, and leaves with its result."""
 
     @property
-    def header(self) -> Header | None:
-        """The header; None if it was not read."""
-        return getattr(self, "info", None)
-
-    @property
     def spec(self) -> RequestSpec:
         """The parameters of the request."""
         return self.request.spec
 
     def result(self, row: Row) -> Result:
         """The result of the file."""
-        upload, header = self.upload, getattr(self, "info", None)
+        upload, header = self.upload, self.header
         if header is None:
             return Result(upload.index, upload.filename, row=row)
         return Result(upload.index, upload.filename, header.width, header.height, row)

@@ -20,7 +20,7 @@ from gateway.inference.request import Image, within
 from gateway.inference.request_spec import Report
 from gateway.inference.result import NO_PREDICTIONS, Prediction, Result, Row
 from gateway.ingest.formats import png
-from gateway.ingest.image_formats import ImageFormat, shrunk_bytes
+from gateway.ingest.image_formats import Header, ImageFormat, shrunk_bytes
 from gateway.ingest.inspection import require_decoders
 from gateway.limits.admission import Permit
 from gateway.plugins.media.frame_selection import FrameSelection
@@ -104,12 +104,12 @@ class Frames:
 
     async def run(self, image: Image) -> bool:
         """Queue each wanted frame of an animation; the next upload is read after the last one."""
-        if not image.info.animated:
+        if image.header is None or not image.header.animated:
             return False
         image.report = image.request.report
         file = FileFrames(image)
         try:
-            await within(image.deadline, self._read(image, file))
+            await within(image.deadline, self._read(image, image.header, file))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
             if isinstance(error, Overloaded) and not image.request.begun:
                 raise
@@ -118,8 +118,8 @@ class Frames:
             file.end()
         return True
 
-    async def _read(self, image: Image, file: "FileFrames") -> None:
-        data, info, request = image.upload.data, image.info, image.request
+    async def _read(self, image: Image, info: Header, file: "FileFrames") -> None:
+        data, request = image.upload.data, image.request
         require_decoders(request.tools.policy)
         if info.format is ImageFormat.PNG:
             data = png.for_decoders(data, animated=True)

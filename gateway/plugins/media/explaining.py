@@ -19,7 +19,7 @@ from gateway.inference.request import NOT_SERVED, Image, within
 from gateway.inference.request_spec import Report
 from gateway.inference.result import Result, Row
 from gateway.ingest.decoder_process import Job
-from gateway.ingest.image_formats import Size, expected_frame_seconds, memory_limit, shrunk_bytes
+from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, memory_limit, shrunk_bytes
 from gateway.ingest.inspection import encoded, require_decoders
 from gateway.ingest.resizing import TensorInput
 from gateway.plugins.media.heat_map import MAP_SIDE, OVERLAY_SIDE, HeatMap, heat_values
@@ -75,13 +75,14 @@ class MaskedCopies:
         return True
 
     async def _explained(self, image: Image) -> Result:
-        tools = image.request.tools
+        tools, header = image.request.tools, image.header
+        assert header is not None
         require_decoders(tools.policy)
-        data = encoded(image.upload, image.info)
+        data = encoded(image.upload, header)
         size = await image.decoded_size(MAX_SIDE)
         # The masks cover the whole image, as large as a preprocessor makes it before the crop.
         whole = size.resize if isinstance(size, TensorInput) else size
-        nbytes = shrunk_bytes(image.info, size)
+        nbytes = shrunk_bytes(header, size)
         total_bytes = (self.masks + 1) * nbytes
         if total_bytes > self._max_bytes:
             raise TooCostly(
@@ -91,10 +92,10 @@ class MaskedCopies:
                 value=self._max_bytes,
             )
         scores = MaskScores(self)
-        ppm, damaged = await tools.decoders.decode(data, image.info, whole, image.request.account)
+        ppm, damaged = await tools.decoders.decode(data, header, whole, image.request.account)
         if damaged and image.spec.strict:
             raise DamagedImage
-        copies = Copies(image, ppm, size)
+        copies = Copies(image, header, ppm, size)
 
         async def make() -> tuple[bytes, Report]:
             return await copies.next(), scores.begin()
@@ -125,8 +126,8 @@ class MaskedCopies:
 class Copies:
     """The masked copies of an image, made in the slots of all images."""
 
-    def __init__(self, image: Image, ppm: bytes, size: Size) -> None:
-        self._image, self._ppm, self._size = image, ppm, size
+    def __init__(self, image: Image, header: Header, ppm: bytes, size: Size) -> None:
+        self._image, self._header, self._ppm, self._size = image, header, ppm, size
         self._visible: list[bytes] = []
         """For each copy so far, how visible each cell of the heat map is."""
 
@@ -153,9 +154,9 @@ class Copies:
 
     async def _run(self, name: str, data: bytes, most_bytes: int, **arguments: object) -> bytes:
         """The result of a function of gateway.plugins.media.in_decoder.masking, of at most `most_bytes`."""
-        image, request, decoders = self._image, self._image.request, self._image.request.tools.decoders
+        request, decoders = self._image.request, self._image.request.tools.decoders
         limits = decoders.limits
-        memory_bytes = min(memory_limit(image.info, WORK_BYTES * len(self._ppm)), limits.memory_bytes)
+        memory_bytes = min(memory_limit(self._header, WORK_BYTES * len(self._ppm)), limits.memory_bytes)
         job = Job(
             function=f"gateway.plugins.media.in_decoder.masking:{name}",
             arguments=arguments,
@@ -163,8 +164,8 @@ class Copies:
             most_result_bytes=most_bytes,
         )
         slot_bytes = min(WORK_BYTES * len(self._ppm), limits.memory_bytes)
-        expected = expected_frame_seconds(image.info)
-        return (await decoders.run(job, data, image.info, request.account, expected, slot_bytes))[1]
+        expected = expected_frame_seconds(self._header)
+        return (await decoders.run(job, data, self._header, request.account, expected, slot_bytes))[1]
 
 
 class MaskScores:

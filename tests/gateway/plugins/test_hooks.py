@@ -104,9 +104,9 @@ def test_middleware_sees_every_response(tmp_path, method, path, key, status):
 
 
 async def refuse_large(image: Image) -> None:
-    if image.info.width > 100:
+    if image.header.width > 100:
         route = image.request.spec.route
-        raise ImageTooLarge(f"{route}: {image.upload.filename} is {image.info.width} pixels wide.")
+        raise ImageTooLarge(f"{route}: {image.upload.filename} is {image.header.width} pixels wide.")
 
 
 SmallImages = plugin("SmallImages", steps=(refuse_large,))
