@@ -80,7 +80,7 @@ def test_readme_describes_a_folder_and_is_no_part_of_the_network(vit, tmp_path):
     before = find_source(ModelSpec(str(copy), "model"))
     (copy / "README.md").write_text("# vit\nA small network. It is.")
     source = find_source(ModelSpec(str(copy), "model"))
-    assert (before.described.sentence, source.sentence) == ("", "A small network.")
+    assert (before.described.sentence, source.described.sentence) == ("", "A small network.")
     assert source.spec.sha256 == before.spec.sha256
 
 
