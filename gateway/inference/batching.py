@@ -23,8 +23,8 @@ from gateway.errors import (
     ModelUnavailable,
     RequestError,
 )
-from gateway.inference.backend import Backend, CallLimits
-from gateway.inference.request import ALONE, BatchGroup, Image, InferenceRequest, Observers, SharedCall
+from gateway.inference.backend import Backend, Call, CallLimits
+from gateway.inference.request import OWN_CALL, BatchGroup, Image, InferenceRequest, Observers
 from gateway.inference.result import Predictions, Row
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE
@@ -33,6 +33,8 @@ CALL_SECONDS = 0.1
 """Expected seconds of decoding in one call; an image that takes longer is alone in its call."""
 LIMITS_SECONDS = 1.0
 """How long the backend's limits of calls are cached."""
+CallTask = asyncio.Task[Sequence[Row]]
+"""A call in flight, with images of one request or several."""
 
 
 class ModelQueue:
@@ -42,38 +44,38 @@ class ModelQueue:
         self.name = name
         self.waiting: dict[InferenceRequest, None] = {}
         """Requests with waiting images, in the order of their turns."""
-        self.calls = 0
-        self.counted = 0
-        self.costly = 0
-        """Calls in flight: all, the ones that keep the Triton servers busy, and the ones with costly images."""
+        self.calls: dict[CallTask, tuple[Call, list[Image]]] = {}
+        """Calls in flight, with their images."""
+        self.counted: set[CallTask] = set()
+        self.costly: set[CallTask] = set()
+        """Calls that keep the Triton servers busy, and the ones with costly images."""
         self.limits: CallLimits | None = None
         """The backend's limits of calls, at most LIMITS_SECONDS old at the last call; None if it does not know them."""
         self._limits_until = 0.0
 
     def add(self, image: Image) -> None:
         """Let an image wait."""
-        groups = image.request.groups
-        if image.group not in groups:
-            groups[image.group] = deque()
-        groups[image.group].append(image)
+        groups = image.request.waiting
+        if image.batch_group not in groups:
+            groups[image.batch_group] = deque()
+        groups[image.batch_group].append(image)
         self.waiting.setdefault(image.request)
 
     def remove(self, image: Image) -> None:
         """Forget a waiting image, if it waits."""
         request = image.request
-        waiting = request.groups.get(image.group)
+        waiting = request.waiting.get(image.batch_group)
         if waiting is not None and image in waiting:
             waiting.remove(image)
             if not waiting:
-                del request.groups[image.group]
-            if not request.groups:
+                del request.waiting[image.batch_group]
+            if not request.waiting:
                 del self.waiting[request]
 
-    def uncount(self, call: SharedCall) -> None:
+    def uncount(self, task: CallTask) -> None:
         """Stop counting a call among those that keep the Triton servers busy; idempotent."""
-        self.counted -= call.counted
-        self.costly -= call.costly
-        call.counted = call.costly = False
+        self.counted.discard(task)
+        self.costly.discard(task)
 
     def most_images(self, request: InferenceRequest, group: BatchGroup, backend: Backend, most: BatchLimits) -> int:
         """How many images a call may have that begins with a group of a request; 0 if none may leave now."""
@@ -83,19 +85,19 @@ class ModelQueue:
         if (limits := self.limits) is None or now >= self._limits_until:
             limits = self.limits = backend.call_limits(self.name, request.spec.model_version, most.max_images)
             self._limits_until = now + LIMITS_SECONDS
-        if group is ALONE:
+        if group is OWN_CALL:
             return 1
         if limits is None:
             return most.max_images
-        is_busy = self.counted >= limits.calls
-        if is_busy or (group.costly and self.costly >= max(1, int(limits.calls * COSTLY_SHARE))):
+        is_busy = len(self.counted) >= limits.calls
+        if is_busy or (group.costly and len(self.costly) >= max(1, int(limits.calls * COSTLY_SHARE))):
             return 0
         return min(most.max_images, limits.images)
 
     def next(self, backend: Backend, most: BatchLimits) -> list[Image]:
         """Take the images of the next call; none if none may leave now."""
         for request in self.waiting:
-            for group in request.groups:
+            for group in request.waiting:
                 if max_images := self.most_images(request, group, backend, most):
                     return self._take(request, group, max_images, most)
         return []
@@ -108,24 +110,24 @@ class ModelQueue:
                 request
                 for request in self.waiting
                 if request is not first
-                and group in request.groups
-                and request.parameters == first.parameters
+                and group in request.waiting
+                and request.call_parameters == first.call_parameters
                 and request.calls < most.max_calls
             )
         items: list[Image] = []
         longest, seconds = 0, 0.0
         while turns and len(items) < max_images:
             request = turns.popleft()
-            images = request.groups[group]
+            images = request.waiting[group]
             longest, seconds = max(longest, len(images[0].payload)), seconds + images[0].decode_seconds
             if items and (longest * (len(items) + 1) > most.max_bytes or seconds > CALL_SECONDS):
                 break
             items.append(images.popleft())
-            del request.groups[group], self.waiting[request]
+            del request.waiting[group], self.waiting[request]
             if images:
-                request.groups[group] = images
+                request.waiting[group] = images
                 turns.append(request)
-            if request.groups:
+            if request.waiting:
                 self.waiting[request] = None  # moved to the end of the round
         return items
 
@@ -150,16 +152,16 @@ class Batcher:
     async def add(self, image: Image) -> None:
         """Send an image, or let it wait for a call."""
         request, payload, backend = image.request, image.payload, self._backend
-        if len(payload) > SIGNED_INLINE_BYTES:
-            image.signature = await asyncio.to_thread(backend.sign, payload)
-        else:
-            image.signature = backend.sign(payload)
+        on_thread = len(payload) > SIGNED_INLINE_BYTES
+        image.signature = await asyncio.to_thread(backend.sign, payload) if on_thread else backend.sign(payload)
         if request.closed:
             return  # its permit ends with the request
         name, version = request.spec.model_name, request.spec.model_version
         model = self._models.get(name)
-        alone = backend.needs_own_call(image.signature, name, version)
-        image.group = ALONE if alone else BatchGroup(len(payload).bit_length(), image.decode_seconds >= COSTLY_SECONDS)
+        if backend.needs_own_call(image.signature, name, version):
+            image.batch_group = OWN_CALL
+        else:
+            image.batch_group = BatchGroup(len(payload).bit_length(), image.decode_seconds >= COSTLY_SECONDS)
         request.images.add(image)
         left_seconds = image.deadline.left_seconds
         image.timer = asyncio.get_running_loop().call_later(left_seconds, self._expire, image)
@@ -168,13 +170,13 @@ class Batcher:
             return
         if model is None:
             model = self._models[name] = ModelQueue(name)
-        if not model.waiting and model.most_images(request, image.group, backend, self._limits):
+        if not model.waiting and model.most_images(request, image.batch_group, backend, self._limits):
             self._send(model, [image])
             return
         model.add(image)
         self._send_waiting(model)
         if image.call is None and image in request.images:
-            image.stage = request.spec.stats.stages["wait"]
+            image.stage = request.stages["wait"]
             image.stage.enter()
 
     def _send_waiting(self, model: ModelQueue) -> None:
@@ -194,18 +196,18 @@ class Batcher:
             deadline = max(deadline, image.deadline)
             if image.stage is not None:
                 image.stage.leave()
-            image.stage = image.request.spec.stats.stages["infer"]
+            image.stage = image.request.stages["infer"]
             image.stage.enter()
             image.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
         for request in requests:
             request.calls += 1
-        request, group = images[0].request, images[0].group
+        request, group = images[0].request, images[0].batch_group
         spec, context, request_id = request.spec, request.context, request.spec.request_id
         if len(requests) > 1:
             request_id = ",".join([request.spec.request_id for request in requests])
             context = context.copy()
             context.run(structlog.contextvars.bind_contextvars, request_id=request_id)
-        call = SharedCall(
+        call = Call(
             payloads,
             spec.model_name,
             spec.model_version,
@@ -216,53 +218,50 @@ class Batcher:
             run_to_completion=not self._backend.supports_cancellation,
             embeddings=spec.embeddings,
             least_classes=self._observers.best_classes,
-            queued=images,
-            requests=requests,
-            counted=group is not ALONE,
-            costly=group.costly,
         )
-        for image in images:
-            image.call = call
-        model.calls += 1
-        model.counted += call.counted
-        model.costly += call.costly
         metrics.BATCH_IMAGES.observe(len(images))
-        call.began = time.perf_counter()
-        call.task = task = asyncio.get_running_loop().create_task(self._backend.infer(call), context=context)
+        task = asyncio.get_running_loop().create_task(self._backend.infer(call), context=context)
+        for image in images:
+            image.call = task
+        model.calls[task] = call, images
+        if group is not OWN_CALL:
+            model.counted.add(task)
+        if group.costly:
+            model.costly.add(task)
         self._uncancelled.running.add(task)
-        task.add_done_callback(partial(self._ended, model, call))
+        task.add_done_callback(partial(self._ended, model, time.perf_counter()))
 
-    def _ended(self, model: ModelQueue, call: SharedCall, task: "asyncio.Task[Sequence[Row]]") -> None:
+    def _ended(self, model: ModelQueue, began: float, task: CallTask) -> None:
         """Send the next call, and report the results of the ended one."""
-        metrics.CALL_SECONDS.observe(time.perf_counter() - call.began)
+        metrics.CALL_SECONDS.observe(time.perf_counter() - began)
         self._uncancelled.running.discard(task)
-        call.task = None  # the traceback of a cancelled task refers to the call
-        model.calls -= 1
-        model.uncount(call)
-        for request in call.requests:
+        _, images = model.calls.pop(task)
+        model.uncount(task)
+        requests = dict.fromkeys([image.request for image in images])
+        for request in requests:
             request.calls -= 1
-        for image in call.queued:
+        for image in images:
             image.permit.settle()
         error: BaseException | None = ModelUnavailable() if task.cancelled() else task.exception()
-        if isinstance(error, InferenceFailed) and len(call.queued) > 1:
+        open_images = [image for image in images if image.call is task]
+        if isinstance(error, InferenceFailed) and len(images) > 1:
             # One image may be the cause: the others must not share its error.
-            for image in call.open_images():
-                image.call, image.group = None, ALONE
+            for image in open_images:
+                image.call, image.batch_group = None, OWN_CALL
                 model.add(image)
         elif error is not None:
-            open_images = call.open_images()
-            for request in call.requests:
+            for request in requests:
                 self._report_error(request, [image for image in open_images if image.request is request], error)
         if model.waiting or model.limits is None:
             self._send_waiting(model)
         if error is None:
-            self._report_rows(call, task.result())
+            self._report_rows(task, images)
 
-    def _report_rows(self, call: SharedCall, rows: Sequence[Row]) -> None:
+    def _report_rows(self, task: CallTask, images: Sequence[Image]) -> None:
         observed, best_classes = self._observers.call_done, self._observers.best_classes
         answered: dict[InferenceRequest, list[tuple[Image, Row]]] = {}
-        for image, row in zip(call.queued, rows, strict=True):
-            if image.call is not call:
+        for image, row in zip(images, task.result(), strict=True):
+            if image.call is not task:
                 continue
             row.damaged = row.damaged or image.damaged
             if row.damaged and row.error is None and image.request.spec.strict:
@@ -272,9 +271,9 @@ class Batcher:
             self._finish(image, row)
             if observed:
                 answered.setdefault(image.request, []).append((image, row))
-        for request, images in answered.items():  # all results are reported, and all permits released
+        for request, rows in answered.items():  # all results are reported, and all permits released
             for call_done in observed:
-                call_done(request.spec, images)
+                call_done(request.spec, rows)
 
     def _report_error(self, request: InferenceRequest, images: list[Image], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""
@@ -295,28 +294,30 @@ class Batcher:
 
     def _expire(self, image: Image) -> None:
         """Report that the deadline of an image has passed, while it waits or is in a call."""
-        call = image.call
+        task = image.call
         self._finish(image, Row(error=DeadlineExceeded(), damaged=image.damaged))
-        if call is not None:
-            self._abandon_unless_open(image.request.spec.model_name, call)
+        if task is not None:
+            self._abandon_unless_open(image.request.spec.model_name, task)
 
     def drop(self, image: Image) -> None:
         """Forget an image without a result, since its request has ended."""
-        call = image.call
+        task = image.call
         self._forget(image)
-        if call is not None:
-            self._abandon_unless_open(image.request.spec.model_name, call)
+        if task is not None:
+            self._abandon_unless_open(image.request.spec.model_name, task)
 
-    def _abandon_unless_open(self, model_name: str, call: SharedCall) -> None:
+    def _abandon_unless_open(self, model_name: str, task: CallTask) -> None:
         """Cancel a call without a caller if its Triton supports it; otherwise the call runs on, and is not counted."""
-        task = call.task
-        if task is None or task.done() or any(image.call is call for image in call.queued):
+        if task.done():
+            return
+        model = self._models[model_name]
+        call, images = model.calls[task]
+        if any(image.call is task for image in images):
             return
         if not call.run_to_completion:
             task.cancel()
             return
-        model = self._models[model_name]
-        model.uncount(call)
+        model.uncount(task)
         self._send_waiting(model)
 
     def _finish(self, image: Image, row: Row) -> None:
@@ -338,5 +339,5 @@ class Batcher:
             image.timer.cancel()
         if image.call is not None:
             image.call = None
-        elif request.groups:
+        elif request.waiting:
             self._models[request.spec.model_name].remove(image)

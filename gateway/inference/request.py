@@ -6,10 +6,9 @@ gateway/predict.py describes the steps of an image; batching.py decides which im
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar, cast
 
 import anyio
@@ -26,7 +25,6 @@ from gateway.errors import (
     ServiceError,
     TritonUnreachable,
 )
-from gateway.inference.backend import Call
 from gateway.inference.request_spec import Report, RequestSpec, Stage
 from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.tools import Tasks, Tools
@@ -68,7 +66,7 @@ class BatchGroup(NamedTuple):
     costly: bool
 
 
-ALONE = BatchGroup(0, costly=False)
+OWN_CALL = BatchGroup(0, costly=False)
 """The group of images with one call each, in addition to the calls that keep the Triton servers busy."""
 
 
@@ -79,11 +77,11 @@ class Image:
     """
 
     __slots__ = (
+        "batch_group",
         "call",
         "damaged",
         "deadline",
         "decode_seconds",
-        "group",
         "header",
         "payload",
         "permit",
@@ -97,7 +95,7 @@ class Image:
     )
 
     permit: Permit
-    group: BatchGroup
+    batch_group: BatchGroup
 
     def __init__(self, request: "InferenceRequest", upload: Upload) -> None:
         self.request = request
@@ -118,7 +116,7 @@ class Image:
         """The bytes for Triton."""
         self.signature = b""
         self.timer: asyncio.TimerHandle | None = None
-        self.call: SharedCall | None = None
+        self.call: asyncio.Task[Sequence[Row]] | None = None
         """The call that the image is in; None before."""
         self.stage: Stage | None = None
         """The stage of the request's statistics that it has entered, and leaves with its result."""
@@ -190,25 +188,6 @@ class Batching(Protocol):
         ...
 
 
-@dataclass(eq=False, slots=True, kw_only=True)
-class SharedCall(Call):
-    """A call in flight, of images of one request or several."""
-
-    queued: "list[Image]"
-    requests: "Collection[InferenceRequest]"
-    """The requests of its images."""
-    counted: bool
-    """Whether it counts among the calls that keep the Triton servers busy."""
-    costly: bool
-    task: "asyncio.Task[Sequence[Row]] | None" = field(init=False, default=None)
-    """While the call is in flight; its exception's traceback refers to the call."""
-    began: float = field(init=False)
-
-    def open_images(self) -> "list[Image]":
-        """Its images that have no result yet."""
-        return [image for image in self.queued if image.call is self]
-
-
 class InferenceRequest:
     """Reads the uploads of one request, takes each through the steps, and gives each result to `take`.
 
@@ -234,7 +213,7 @@ class InferenceRequest:
         self.stages = spec.stats.stages
         self.context = copy_context()
         """The request's trace and log fields."""
-        self.parameters = (spec.model_version, spec.selection, spec.embeddings)
+        self.call_parameters = (spec.model_version, spec.selection, spec.embeddings)
         """Images of several requests share a call if these are equal."""
         self.tensor_input = tools.backend.tensor_input(spec.model_name)
         """How a decoder makes the model's input; None of a model that takes files."""
@@ -250,7 +229,7 @@ class InferenceRequest:
         self._take = take
         self.images: set[Image] = set()
         """Images that wait for a call or are in one."""
-        self.groups: dict[BatchGroup, deque[Image]] = {}
+        self.waiting: dict[BatchGroup, deque[Image]] = {}
         """The images that wait for a call; groups alternate."""
         self.calls = 0
         """Calls in flight with images of this request."""
@@ -341,7 +320,7 @@ class InferenceRequest:
         if not self.spec.lowest_priority:
             for done in self.observers.done:
                 done(image, row)
-        count(self.spec, result)
+        _count(self.spec, result)
         self._take(result)
         if self._read_all and self._open == 0:
             self._interrupt()
@@ -499,7 +478,7 @@ def _drop_tracebacks(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-def count(spec: RequestSpec, result: Result) -> None:
+def _count(spec: RequestSpec, result: Result) -> None:
     """Count each image of a file in the request's statistics, the metrics, and the API key's account."""
     caller, stats = spec.caller, spec.stats
     for row in result.rows:
