@@ -218,7 +218,7 @@ class Models:
         describe_one = partial(describe, self._endpoint, self._codecs, self._labels.get, index)
         found = await asyncio.gather(*map(describe_one, wanted))
         described = {info.name: info for info in found if info is not None}
-        for name in self._health.lacking():
+        for name in filter(self._health.lacks, self._health.models):
             if only in {None, name} and not any(name in pinned_versions(other, [name]) for other in names):
                 described.setdefault(name, ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED))
         return [described[name] for name in sorted(described)]
@@ -275,7 +275,6 @@ class Models:
         index = await self._index_with(name)
         # The model last: its record may give requests to each of the versions.
         models = (*pinned_versions(name, _names(index)), name)
-        self._health.expected.expect(models)
         try:
             # Triton loads the steps with the ensemble, including changed files.
             pause = 0.0

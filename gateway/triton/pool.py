@@ -157,7 +157,7 @@ class TritonPool:
         """Have a model loaded by every Triton from now on, as if `load` had named it."""
         self._wanted.add(name)
         for replica in self.replicas:
-            replica.health.expected.want(name)
+            replica.health.expected.load.add(name)
 
     def may_become_ready(self, model_name: str, model_version: str, without: Replica) -> bool:
         """Whether a model that one Triton does not have is temporarily missing at another."""
@@ -194,7 +194,7 @@ class TritonPool:
     def _join(self, address: str) -> Replica:
         replica = self._make_replica(address, self._report_model)
         for name in self._wanted:
-            replica.health.expected.want(name)
+            replica.health.expected.load.add(name)
         replica.task = asyncio.create_task(replica.checker.run())
         return replica
 

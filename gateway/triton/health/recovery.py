@@ -9,12 +9,10 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import DeadlineExceeded, GatewayError
-from gateway.inference.backend import ModelState
 from gateway.triton.client import LoadNotAllowed, TritonEndpoint
 from gateway.triton.health.checker import Action, HealthChecker
 from gateway.triton.health.state import (
     LOADING,
-    NEVER,
     NOT_LISTED,
     READY,
     UNLOADED,
@@ -23,6 +21,7 @@ from gateway.triton.health.state import (
     Step,
     faults,
     has_failed,
+    rows_of,
 )
 from gateway.triton.wire import Codecs
 from gateway.values.files import machine_lock
@@ -32,12 +31,11 @@ log = structlog.get_logger("gateway")
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS, INEFFECTIVE_BACKOFF_SECONDS = 1.0, 60.0, 600.0
 JITTER_SECONDS = 0.3
 """Upper bound of a random delay: gateways on other machines, which share no lock, then see the first one's reload."""
-FRESH_SECONDS = 1.0
-"""A death seen within this time is confirmed by a probe that fails, or has no answer within QUICK_SECONDS."""
 QUICK_SECONDS = 0.3
-"""Most networks answer a probe within milliseconds; for a dead process, Triton takes 1 to 2 s."""
+"""A probe that takes longer confirms a failure. Most networks take milliseconds; for a dead process, Triton takes 1 to
+2 s."""
 CONFIRMATIONS, CONFIRMATION_PAUSE_SECONDS = 25, 0.1
-"""How often a death is looked for before it counts as repaired by another gateway."""
+"""How often a failure is looked for before it counts as repaired by another gateway."""
 OTHERS_RELOAD = "another gateway is reloading"
 NOT_ALLOWED = (
     "this Triton does not accept requests to load models: restart it, or start it with "
@@ -125,41 +123,35 @@ class RecoveringChecker(HealthChecker):
             # Another gateway may be reloading it.
             if now < expected.orphans.setdefault(name, now + self.state.schedule.orphaned_seconds):
                 del missing[name]
-        try:
-            tried = [await self._load(name) for name, each in missing.items() if has_failed(each)]
-            if not any(tried):  # else a model may need a failed one, and Triton then loads it with that one
-                for name in [name for name, each in missing.items() if not has_failed(each)]:
-                    await self._load(name)
-        except LoadNotAllowed:
-            expected.expect_all()
+        tried = [await self._load(name) for name, each in missing.items() if has_failed(each)]
+        if not any(tried):  # else a model may need a failed one, and Triton then loads it with that one
+            for name in [name for name, each in missing.items() if not has_failed(each)]:
+                await self._load(name)
 
     async def _load(self, model: str) -> bool:
-        """Load a model that should be served and is not; returns whether that was attempted. Raises LoadNotAllowed."""
+        """Load a model that should be served and is not; returns whether that was attempted."""
         if not self._loads.is_due(model):
             return False
         # A lock for each model: a load that hangs must not delay the others.
         with self._take_lock(f"{self.state.address} {model}") as held:
             await self._pause()
             try:
-                rows = [each for each in (await self.endpoint.index()).models if each.name == model]
+                versions = rows_of(await self.endpoint.index()).get(model, [])
             except GatewayError:
                 return False  # Triton is unreachable
-            states = [ModelState(each.name, each.version, each.state, each.reason) for each in rows]
-            if not held or not faults(model, states) or any(each.state == LOADING for each in states):
+            if not held or not faults(model, versions) or any(each.state == LOADING for each in versions):
                 return False
             self.healing = f"loading {model}"
             log.warning("loading_missing", triton=self.state.address, model=model)
+            self._loads.delay(model)
             try:
                 await self.endpoint.load(model)
-            except LoadNotAllowed as exc:
-                self._failed("loading_failed", exc, NOT_ALLOWED, model=model)
-                raise
             except GatewayError as exc:
                 self._failed("loading_failed", exc, f"{model} cannot be loaded, retrying", model=model)
+                if isinstance(exc, LoadNotAllowed):
+                    self.state.expected.all = True  # Triton loads them by itself
             else:
                 self.healing = f"loaded {model}"
-            finally:
-                self._loads.delay(model)
         return True
 
     async def _reload(self, wanted: Collection[Step]) -> None:
@@ -176,7 +168,7 @@ class RecoveringChecker(HealthChecker):
         try:
             with self._take_lock(state.address) as held:
                 await self._pause()
-                fails = held and await self._still_fails(wanted, affected)
+                fails = held and await self._still_fails(affected)
                 ready = {model.name for model in (await self.endpoint.index()).models if model.state == READY}
                 if not held or not ready.issuperset(names):
                     self.healing = OTHERS_RELOAD
@@ -192,7 +184,7 @@ class RecoveringChecker(HealthChecker):
                     except asyncio.CancelledError:
                         await asyncio.wait({replacing})
                         raise
-            state.dead = {step: seen_at for step, seen_at in state.dead.items() if step.name not in names}
+            state.dead = {step for step in state.dead if step.name not in names}
             state.recovered_at = state.clock()
             for model in using:
                 await self.probe(model)
@@ -204,29 +196,25 @@ class RecoveringChecker(HealthChecker):
             state.recovering = set()
             self._report()
 
-    async def _still_fails(self, wanted: Collection[Step], affected: Collection[ProbedModel]) -> bool:
+    async def _still_fails(self, models: Collection[ProbedModel]) -> bool:
         """Whether a probe fails: the request that failed may have been sent before another gateway's reload."""
-        if not affected:
+        if not models:
             return True  # a request found the process of a stateful model dead, which no probe reaches
-        seen_at = max(self.state.dead.get(step, NEVER) for step in wanted)
-        fresh = self.state.clock() - seen_at < FRESH_SECONDS
-        # A dead process keeps a client's request for 1 to 2 s; meanwhile live processes take the probes.
-        for attempt in range(CONFIRMATIONS if fresh else 1):
-            if attempt:
-                await asyncio.sleep(CONFIRMATION_PAUSE_SECONDS)
-            for model in affected:
+        for attempt in range(CONFIRMATIONS):
+            # A dead process keeps a client's request for 1 to 2 s; meanwhile live processes take the probes.
+            await asyncio.sleep(CONFIRMATION_PAUSE_SECONDS if attempt else 0.0)
+            for model in models:
                 try:
-                    if await self.failure(model, QUICK_SECONDS if fresh else None):
+                    if await self.failure(model, QUICK_SECONDS):
                         return True
                 except DeadlineExceeded:
-                    if fresh:
-                        return True
+                    return True
                 except GatewayError:
                     pass  # unloaded or unreachable: another gateway may be reloading it
         return False
 
     async def _replace(
-        self, names: Sequence[str], using: Sequence[ProbedModel], ready: Collection[str], *, rolling: bool
+        self, names: tuple[str, ...], using: Sequence[ProbedModel], ready: Collection[str], *, rolling: bool
     ) -> bool:
         """Give steps new processes, and load the ensembles over them that were `ready`; returns whether that succeeded.
 
@@ -236,7 +224,6 @@ class RecoveringChecker(HealthChecker):
         ensembles = sorted(model.name for model in using if model.name in ready)
         self.healing = f"reloading {', '.join(names)}"
         log.warning("healing", triton=state.address, models=list(names))
-        self._reloads.delay(names)
         for unloads in (False, True) if rolling else (True,):
             try:
                 if unloads:
@@ -258,6 +245,7 @@ class RecoveringChecker(HealthChecker):
                 metrics.HEALINGS.labels("healed").inc()
                 log.info("healed", triton=state.address, seconds=round(seconds, 3))
                 return True
+        self._reloads.delay(names)
         # What this gateway has unloaded is missing, so that it is loaded once that is possible.
         state.expected.orphans.update(dict.fromkeys((*names, *ensembles), state.clock()))
         return False
@@ -276,5 +264,5 @@ class RecoveringChecker(HealthChecker):
         await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
 
     def _failed(self, event: str, error: GatewayError, status: str, **fields: str) -> None:
-        self.healing = status
+        self.healing = NOT_ALLOWED if isinstance(error, LoadNotAllowed) else status
         log.error(event, triton=self.state.address, cause=str(error.__cause__ or error), **fields)

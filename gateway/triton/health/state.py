@@ -48,8 +48,10 @@ class ExpectedModels:
     def __init__(self, default: str, *, load: Collection[str] = (), on_demand: bool = False) -> None:
         self.default = default
         self.on_demand = on_demand
-        self._wanted = {*load} - {ALL}
-        self._all = ALL in load
+        self.load = {*load} - {ALL}
+        """Models to load, until a request unloads them."""
+        self.all = ALL in load
+        """Whether all models of the repository are expected, until the default model is served."""
         self.rollouts: dict[str, Rollout] = {}
         """Which versions answer, of the models that have several."""
         self._wrong: dict[str, str] = {}
@@ -57,7 +59,7 @@ class ExpectedModels:
         self._known: set[str] = set()
         """Models that were served or have failed to load, and were not unloaded by a request since."""
         self.orphans: dict[str, float] = {}
-        """Models that a reload unloads, and from when they are expected although they are unloaded (see `update`)."""
+        """Models that a reload unloads, and from when they are expected even if they are still unloaded."""
         self._lacking: set[tuple[str, str]] = set()
         """Names and versions that should be served and are not."""
         self.missing: tuple[ModelState, ...] = ()
@@ -67,30 +69,22 @@ class ExpectedModels:
 
     def update(self, index: RepositoryIndexResponse, now: float) -> None:
         """Compare with Triton's current index; `now` is by the clock of `orphans`."""
-        rows: dict[str, list[ModelState]] = defaultdict(list)
-        for model in index.models:
-            rows[model.name].append(ModelState(model.name, model.version, model.state, model.reason))
-        self._update_known(rows, now)
-        loading = {name for name, versions in rows.items() if any(each.state == LOADING for each in versions)}
-        # Including models whose load is retried, so that the models that need them keep their reason meanwhile.
-        failed = {each.name for versions in rows.values() for each in versions if has_failed(each)}
-        failed |= loading & {each.name for each in self.missing if each.version}
-        expected = {
-            self.default,
-            *self._wanted,
-            *self._known,
-            *(name for name, at in self.orphans.items() if at <= now),
-        }
+        rows = rows_of(index)
+        served = {(each.name, each.version) for versions in rows.values() for each in versions if each.state == READY}
+        names = {name for name, _ in served}
+        if rows:  # else the repository may not be mounted yet
+            self._update_known(rows, names)
+            self.orphans = {n: at for n, at in self.orphans.items() if n in rows and not (n in names and at <= now)}
+        expected = {self.default, *self.load, *self._known, *(name for name, at in self.orphans.items() if at <= now)}
         missing: list[ModelState] = []
         for name in sorted(expected):
-            if name in loading:
+            versions = rows.get(name, [])
+            if any(each.state == LOADING for each in versions):
                 # A missing model stays missing until it is loaded; served versions stay served while others are loaded.
                 missing += [replace(each, state=LOADING) for each in self.missing if each.name == name]
             else:
-                missing += faults(name, rows.get(name, ()))
+                missing += faults(name, versions)
         self.missing = tuple(missing)
-        served = {(each.name, each.version) for versions in rows.values() for each in versions if each.state == READY}
-        names = {name for name, _ in served}
         lacking = [
             (name, version)
             for name, known in self.rollouts.items()
@@ -100,11 +94,21 @@ class ExpectedModels:
             and pinned(name, version) not in names
         ]
         self.warnings = (*self._wrong.values(), *(_warning(name, version) for name, version in lacking))
-        unserved = expected - names
-        if failed:
-            # Triton does not report the steps of models that it has never loaded: they may need a failed one.
-            unserved |= {name for name, versions in rows.items() if not any(each.state for each in versions)}
-        self._lacking = {*lacking, *((each.name, each.version) for each in missing), *((name, "") for name in unserved)}
+        unserved = ((name, "") for name in expected - names)
+        self._lacking = {*lacking, *unserved, *((each.name, each.version) for each in missing)}
+
+    def _update_known(self, rows: Mapping[str, Sequence[ModelState]], served: Collection[str]) -> None:
+        if self.all:
+            self._known |= rows.keys()
+            # The repository is complete once the default model is served. Models added later are loaded by a request.
+            self.all = self.default not in served
+        failed = {name for name, versions in rows.items() if any(map(has_failed, versions))}
+        if not self.on_demand:
+            self._known |= failed.union(served)
+        unloaded = {name for name, versions in rows.items() if any(each.reason == UNLOADED for each in versions)}
+        unloaded -= failed.union(served)
+        self._known = self._known & rows.keys() - unloaded
+        self.load -= unloaded
 
     def follow(self, config: ModelConfig) -> bool:
         """Take the versions that answer from an ensemble's configuration; whether they have changed."""
@@ -121,25 +125,6 @@ class ExpectedModels:
             self.rollouts[name] = found
         return found != before
 
-    def _update_known(self, rows: Mapping[str, Sequence[ModelState]], now: float) -> None:
-        if not rows:
-            return  # the repository may not be mounted yet
-        served = {name for name, versions in rows.items() if any(each.state == READY for each in versions)}
-        if self._all:
-            self._known.update(rows)
-            # The repository is complete once the default model is served. Models added later are loaded by a request.
-            self._all = self.default not in served
-        self._known &= rows.keys()
-        self.orphans = {
-            name: at for name, at in self.orphans.items() if name in rows and not (name in served and at <= now)
-        }
-        for name, versions in rows.items():
-            if name in served or any(map(has_failed, versions)):
-                self.expect([name])
-            elif any(each.reason == UNLOADED for each in versions):
-                self._known.discard(name)
-                self._wanted.discard(name)
-
     def lacks(self, model_name: str, model_version: str = "") -> bool:
         """Whether a model, or one of its versions, should be served here and is not."""
         requested = {(model_name, model_version), (model_name, "")}
@@ -147,27 +132,13 @@ class ExpectedModels:
             requested.add((pinned(model_name, model_version), ""))
         return not requested.isdisjoint(self._lacking)
 
-    def expect(self, names: Iterable[str]) -> None:
-        """Expect models from now on."""
-        if not self.on_demand:
-            self._known.update(names)
 
-    def want(self, name: str) -> None:
-        """Have a model loaded from now on, as if `load` had named it."""
-        self._wanted.add(name)
-
-    def expect_all(self) -> None:
-        """Expect every model of the repository: this Triton loads them by itself and takes no requests to load."""
-        self._all = True
-
-    def forget(self, names: Iterable[str]) -> None:
-        """Stop expecting models that were unloaded on purpose."""
-        names = {*names} - {self.default}
-        self._known -= names
-        self._wanted -= names
-        self.orphans = {name: at for name, at in self.orphans.items() if name not in names}
-        self.missing = tuple(each for each in self.missing if each.name not in names)
-        self._lacking = {(name, version) for name, version in self._lacking if name not in names}
+def rows_of(index: RepositoryIndexResponse) -> dict[str, list[ModelState]]:
+    """The versions of each model of Triton's index; a model that was never loaded has one without a state."""
+    rows: dict[str, list[ModelState]] = defaultdict(list)
+    for model in index.models:
+        rows[model.name].append(ModelState(model.name, model.version, model.state, model.reason))
+    return rows
 
 
 def faults(name: str, versions: Sequence[ModelState]) -> list[ModelState]:
@@ -230,9 +201,6 @@ class Schedule:
     """Between two looks at which versions of the models answer: less than half of rollout.FOLLOW_SECONDS."""
     quick_seconds: float = 0.5
     """Between probes while a model fails."""
-    starting_seconds: float = 5.0
-    """How long a Triton that has not answered yet may be starting. Until then it is probed five times as often, and its
-    state is not logged."""
     orphaned_seconds: float = 30.0
     """How long a model may stay unloaded before it is loaded again: the gateway that unloaded it may have died."""
     trust_intervals: int = 4
@@ -312,8 +280,8 @@ class HealthState:
         self.default = ProbedModel(expected.default)
         self.models = {expected.default: self.default}
         """Each probed ensemble by its name, the default model first."""
-        self.dead: dict[Step, float] = {}
-        """Models with a dead process, steps or on their own such as a stateful model, and when that was last seen."""
+        self.dead: set[Step] = set()
+        """Models with a dead process: steps, or on their own such as a stateful model."""
         self.recovering: set[str] = set()
         """Ensembles whose steps are being reloaded."""
         self.recovered_at = NEVER
@@ -322,7 +290,6 @@ class HealthState:
         """Whether this Triton answered the last probe of any model, with any result."""
         self.woken = asyncio.Event()
         """For the loops of the health checker, see `wake`."""
-        self._answered = False
         self._began_at = clock()
 
     def wake(self) -> None:
@@ -332,8 +299,8 @@ class HealthState:
 
     @property
     def starting(self) -> bool:
-        """Whether this Triton has not answered yet, and may still be starting."""
-        return not self._answered and self.clock() < self._began_at + self.schedule.starting_seconds
+        """Whether this Triton may still be starting: it is probed five times as often, and its state is not logged."""
+        return not self.reachable and self.clock() < self._began_at + self.schedule.interval_seconds
 
     def is_broken(self, name: str) -> bool:
         """Whether the last probe of an ensemble found that it does not keep the contract."""
@@ -363,10 +330,6 @@ class HealthState:
     def lacks(self, model_name: str, model_version: str = "") -> bool:
         """Whether a model should be served here and is not, so that a request for it gets 503 instead of 404."""
         return self.expected.lacks(model_name, model_version)
-
-    def lacking(self) -> list[str]:
-        """The probed models that should be served here and are not."""
-        return [name for name in self.models if self.lacks(name)]
 
     def serving(self, model_name: str, model_version: str = "") -> list[ProbedModel]:
         """The probed ensembles that may answer for a model's version."""
@@ -467,12 +430,14 @@ class HealthState:
         """Record a probe that has just ended."""
         now = self.clock()
         self.reachable = not isinstance(error, TritonUnreachable)
-        self._answered |= self.reachable
         if isinstance(error, StubDied):
             if not self._died(model.step(error.step), sent_at):
                 return
         elif isinstance(error, ModelNotFound | ModelUnavailable) and self.lacks(model.name):
-            error = self._not_loaded(model.name, error)
+            unavailable = ModelUnavailable(NOT_LOADED)
+            reasons = [each.reason for each in self.expected.missing if each.name == model.name]
+            unavailable.__cause__ = LookupError(reasons[0]) if reasons else error.__cause__
+            error = unavailable
         model.tried_at = datetime.now(UTC) - timedelta(seconds=now - sent_at)
         model.took_seconds, model.probed_at, model.error = round(now - sent_at, 6), now, error
         model.failures = model.failures + 1 if isinstance(error, InferenceFailed) else 0
@@ -484,10 +449,8 @@ class HealthState:
             self.wake()
 
     def forget(self, names: Collection[str]) -> None:
-        """Stop probing models that were unloaded on purpose."""
-        others = {step.name for name, model in self.models.items() if name not in names for step in model.steps}
-        steps = {step.name for name in names if name in self.models for step in self.models[name].steps}
-        self.expected.forget({*names} | (steps - others))
+        """Stop probing models that were unloaded on purpose; the index shows that they are not expected."""
+        self.expected.orphans.clear()
         for name in {*names} - {self.default.name}:
             self.models.pop(name, None)
 
@@ -503,17 +466,10 @@ class HealthState:
         if sent_at < self.recovered_at:
             return False  # it takes Triton 1 to 2 s to answer for a dead process
         if step not in self.dead:
+            self.dead.add(step)
             self.wake()
-        self.dead[step] = self.clock()
         return True
 
     def _interval_seconds(self, model: ProbedModel) -> float:
         """Seconds between probes of a model without traffic."""
         return self.schedule.interval_seconds * (1 if model is self.default else self.schedule.others_intervals)
-
-    def _not_loaded(self, model: str, error: GatewayError) -> ModelUnavailable:
-        """The error of an expected model that is not loaded, with Triton's reason as its cause."""
-        reasons = [each.reason for each in self.expected.missing if each.name == model]
-        unavailable = ModelUnavailable(NOT_LOADED)
-        unavailable.__cause__ = LookupError(reasons[0]) if reasons else error.__cause__
-        return unavailable

@@ -20,7 +20,7 @@ from tests.settings import Settings
 
 MODEL = "ensemble_model"
 SIGNER = Signer(b"secret of a test")
-SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, starting_seconds=0.0, orphaned_seconds=0.1)
+SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)
 
 
 def call_of(*images: bytes, model: str = MODEL, version: str = "", seconds: float = 5) -> Call:

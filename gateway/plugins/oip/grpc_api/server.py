@@ -21,7 +21,7 @@ from gateway.plugins.oip.grpc_api.service import CHECK, SERVICE, WATCH, Handler,
 from gateway.plugins.oip.grpc_api.status import Failure, failed, failure_of
 from gateway.plugins.oip.settings import MAX_CALLS, ProtocolSettings
 from gateway.server.http import MAX_HEADER_BYTES
-from gateway.settings import variable
+from gateway.settings import Settings, variable
 from gateway.values.clients import is_loopback
 
 log = structlog.get_logger("gateway")
@@ -71,8 +71,9 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
     """Serves methods by their paths, at most MAX_CALLS calls at a time."""
 
     def __init__(self, runtime: Runtime, methods: Mapping[str, Handler]) -> None:
-        self._settings = runtime.settings
-        self._runtime = runtime
+        self._settings: Settings = runtime.state["settings"]
+        self._uploads, self._responses = runtime.state["uploads"], runtime.state["responses"]
+        self._upload_bound = runtime.upload_bound
         self._methods = methods
         self._open = Bound("grpc_max_calls", MAX_CALLS)
         self._slots = dict.fromkeys(PROBES, Bound("grpc_max_calls", MAX_PROBES))
@@ -140,13 +141,13 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         return grpc.stream_stream_rpc_method_handler(serve)
 
     async def _serve(self, path: str, context: Any) -> None:  # noqa: ANN401
-        call = Call(context, self._settings, self._runtime.uploads, self._runtime.responses)
+        call = Call(context, self._settings, self._uploads, self._responses)
         slots = self._slots.get(path, self._open)
         slots.add(1)
         try:
             _check(slots)
             call.check()
-            call.bind(self._runtime.upload_bound(call.headers))
+            call.bind(self._upload_bound(call.headers))
             context.set_trailing_metadata(await self._methods[path](call))
         except ClientGone:
             failure = NOT_READ
@@ -168,7 +169,7 @@ async def serving(runtime: Runtime) -> AsyncIterator[None]:
 
     Raises KeysRequired.
     """
-    settings = runtime.settings
+    settings: Settings = runtime.state["settings"]
     port = ProtocolSettings.of(settings).grpc_port
     if runtime.knows_key(()) and not is_loopback(f"{settings.host}:{port}"):
         raise KeysRequired(
@@ -187,7 +188,7 @@ async def serving(runtime: Runtime) -> AsyncIterator[None]:
         api.stop()
         # HTTP requests had the same time already.
         most = settings.shutdown_delay_seconds + settings.shutdown_grace_seconds
-        await server.stop(runtime.draining.left_seconds(most))
+        await server.stop(runtime.state["draining"].left_seconds(most))
 
 
 def _check(slots: Bound) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-from dataclasses import replace
 
 import pytest
 import structlog
@@ -13,7 +12,7 @@ from gateway.errors import InferenceFailed, TritonUnreachable
 from gateway.metrics import HEALINGS
 from gateway.triton.client import StubDied
 from gateway.triton.health import recovery
-from gateway.triton.health.recovery import FRESH_SECONDS, RecoveringChecker
+from gateway.triton.health.recovery import RecoveringChecker
 from gateway.triton.health.state import Schedule
 from tests.doubles.clock import Clock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
@@ -92,18 +91,6 @@ async def test_failed_load_of_a_step_is_retried():
         assert not checker.state.ready
         triton.refuses_to_load.clear()
         await wait_until(lambda: checker.state.ready)
-
-
-@pytest.mark.parametrize("age_seconds", [0, FRESH_SECONDS])
-async def test_outdated_failure_report_does_not_reload(age_seconds):
-    """The request that saw the death was sent before another gateway reloaded the model."""
-    clock = Clock()
-    triton, checker = await watched(clock=clock)
-    checker.state.suspect(MODEL, StubDied("net"), float("inf"))
-    clock.seconds += age_seconds
-    await settled(checker)
-    assert checker.state.ready
-    assert triton.done == []
 
 
 async def test_fresh_death_is_confirmed_by_a_probe_that_takes_long():
@@ -235,7 +222,7 @@ async def test_unreachable_triton_brings_the_next_probe_forward():
 async def test_triton_that_starts_beside_the_gateway_is_reported_once_it_is_late():
     clock, triton = Clock(), FakeTriton()
     triton.away = True
-    checker = checker_of(triton, clock=clock, schedule=replace(SCHEDULE, starting_seconds=5.0))
+    checker = checker_of(triton, clock=clock, schedule=Schedule(5.0, 1.0))
     with structlog.testing.capture_logs() as captured:
         await checker.probe_all()
         assert not checker.state.ready

@@ -94,13 +94,6 @@ def test_failed_version_is_missing_beside_one_that_answers(expected):
     assert not expected.lacks("ensemble")
 
 
-def test_model_that_may_need_a_failed_step_is_lacking(expected):
-    """Triton does not report the steps of an ensemble that it has never loaded."""
-    expected.update(index_of(ensemble="READY", flowers="new", flowers_net="no memory"), 0.0)
-    assert expected.lacks("flowers")
-    assert not expected.lacks("unknown")
-
-
 async def test_missing_model_leaves_the_others_alone():
     async with fleet_of(ensembles=TWO) as fleet:
         (triton,) = fleet.tritons.values()
@@ -244,6 +237,5 @@ def test_models_on_demand_are_not_expected():
     """Requests load them; only the default model and the named ones are kept loaded."""
     expected = ExpectedModels("ensemble", load=["flowers"], on_demand=True)
     expected.update(index_of(ensemble="READY", flowers="READY", birds="READY", trees="no memory"), 0.0)
-    expected.expect(["birds"])
     expected.update(index_of(ensemble="new", flowers="new", birds="new", trees="no memory"), 0.0)
     assert missing(expected).keys() == {"ensemble", "flowers"}
