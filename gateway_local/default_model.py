@@ -4,7 +4,8 @@ from pathlib import Path
 
 from gateway.errors import UserError
 from gateway.settings import Settings, variable
-from gateway.triton.configs import ModelConfig, breaches, read_model_configs
+from gateway.triton.codecs import breaches
+from gateway.triton.configs import ModelConfig, read_model_configs
 from gateway.triton.contract import pinned_versions
 
 HOW_TO_CHOOSE = (

@@ -27,7 +27,6 @@ from gateway.errors import (
 from gateway.inference.backend import Call, SequenceScores, SequenceStep
 from gateway.inference.result import Row
 from gateway.timing import TimeSlice
-from gateway.triton.configs import steps
 from gateway.triton.wire import CONTRACT, Codec, read_step, step_request
 from gateway.values.clients import is_loopback
 
@@ -239,6 +238,10 @@ class TritonEndpoint:
         request = pb.ModelConfigRequest(name=name, version=version)
         return (await self._send(self._stub.ModelConfig(request, timeout=METADATA_TIMEOUT_SECONDS))).config
 
+    async def step_configs(self, config: ModelConfig) -> list[ModelConfig]:
+        """The configurations of an ensemble's steps in order; for any other model, its own."""
+        return [await self.config(step.model_name) for step in config.ensemble_scheduling.step] or [config]
+
     async def statistics(self, name: str) -> pb.ModelStatisticsResponse:
         """The statistics of a model's versions since they were loaded; raises ModelUnavailable if it is not loaded."""
         request = pb.ModelStatisticsRequest(name=name)
@@ -310,8 +313,3 @@ class TritonEndpoint:
         self._abandoned.discard(task)
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: the caller may be gone
-
-
-async def step_configs(endpoint: TritonEndpoint, config: ModelConfig) -> list[ModelConfig]:
-    """The configurations of an ensemble's steps in order; for any other model, its own."""
-    return [await endpoint.config(name) for name in steps(config)] or [config]

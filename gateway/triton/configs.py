@@ -1,7 +1,6 @@
 """A model's config.pbtxt by protobuf's parser, compared with the contract and described."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,12 +10,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 from gateway.triton.contract import (
     AFTER_PARAMETER,
     CPU_RUNTIME_PARAMETER,
-    FEATURES,
-    IMAGE_STATUS,
     IMAGE_TYPES,
-    PREDICTION,
-    RAW_IMAGE,
-    RAW_IMAGE_LENGTH,
     ROLLOUT_PARAMETER,
     SIZED_FOR,
     TORCHSCRIPT,
@@ -24,106 +18,6 @@ from gateway.triton.contract import (
 from gateway.values.rollout import Rollout
 
 __all__ = ["DataType", "ModelConfig", "ModelInput", "ModelInstanceGroup", "ModelOutput"]
-
-INPUTS = {RAW_IMAGE: "TYPE_UINT8"}
-OPTIONAL_INPUTS = {RAW_IMAGE_LENGTH: "TYPE_INT32"}
-OPTIONAL_OUTPUTS = {IMAGE_STATUS: "TYPE_INT32", FEATURES: "TYPE_FP32"}
-DIMS = {RAW_IMAGE: [-1], RAW_IMAGE_LENGTH: [1], IMAGE_STATUS: [1]}
-
-PADDING_PARAMETER, ZEROS = "padding", "zeros"
-"""Parameter of an ensemble without RAW_IMAGE_LENGTH, and its value: its preprocessor takes zero-padded images."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImageTensors:
-    """The tensors of the contract that an ensemble has, and which images may share a call."""
-
-    prediction: str = PREDICTION
-    """The output with the scores."""
-    lengths: bool = True
-    """Whether it has RAW_IMAGE_LENGTH."""
-    status: bool = True
-    """Whether it has IMAGE_STATUS."""
-    padded: bool = True
-    """Whether images may share a call, zero-padded to one length."""
-    signed: bool = True
-    """Whether each row ends in the image's signature."""
-
-
-def image_tensors(config: ModelConfig) -> ImageTensors:
-    """The tensors of an ensemble that keeps the contract."""
-    lengths = any(each.name == RAW_IMAGE_LENGTH for each in config.input)
-    padding = config.parameters[PADDING_PARAMETER].string_value if PADDING_PARAMETER in config.parameters else ""
-    return ImageTensors(
-        prediction_name(config),
-        lengths=lengths,
-        status=any(each.name == IMAGE_STATUS for each in config.output),
-        padded=lengths or padding == ZEROS,
-        # Without lengths the preprocessor reads the signature as well, so it is added only if a cache may answer.
-        signed=lengths or config.response_cache.enable,
-    )
-
-
-def prediction_name(config: ModelConfig) -> str:
-    """The output with the scores: PREDICTION, or the only FP32 output with one dimension."""
-    vectors = [each.name for each in config.output if DataType.Name(each.data_type) == "TYPE_FP32"]
-    vectors = [name for name in vectors if name != FEATURES]
-    return vectors[0] if PREDICTION not in vectors and len(vectors) == 1 else PREDICTION
-
-
-def breaches(config: ModelConfig) -> list[str]:
-    """Violations of the contract in a model's config.pbtxt, one message each; [] if there are none."""
-    found = []
-    prediction = prediction_name(config)
-    for kind, needed, optional, tensors in (
-        ("input", INPUTS, OPTIONAL_INPUTS, config.input),
-        ("output", {prediction: "TYPE_FP32"}, OPTIONAL_OUTPUTS, config.output),
-    ):
-        given = {tensor.name: tensor for tensor in tensors}
-        wanted = {**needed, **{name: data_type for name, data_type in optional.items() if name in given}}
-        for name, data_type in wanted.items():
-            if name not in given:
-                found.append(f"{kind} {name!r} is missing")
-                continue
-            if DataType.Name(given[name].data_type) != data_type:
-                found.append(f"{kind} {name!r} has data_type {DataType.Name(given[name].data_type)}, not {data_type}")
-            dims = list(given[name].dims)
-            if name == prediction and len(dims) != 1:
-                found.append(f"{kind} {name!r} has dims {dims}, not [ the number of classes ]")
-            if name == FEATURES and (len(dims) != 1 or dims[0] < 1):
-                found.append(f"{kind} {name!r} has dims {dims}, not [ the size of the embedding ]")
-            if name in DIMS and dims != DIMS[name]:
-                found.append(f"{kind} {name!r} has dims {dims}, not {DIMS[name]}")
-        found += [f"{kind} {name!r} is not part of the contract" for name in given if name not in wanted]
-    if config.max_batch_size < 1:
-        found.append("max_batch_size is 0, which allows no batches")
-    return found
-
-
-def limitations(config: ModelConfig, last_step: ModelConfig) -> tuple[str, ...]:
-    """Features that an ensemble lacks although it keeps the contract, with the consequence: one sentence each."""
-    tensors, file = image_tensors(config), f"{config.name}/config.pbtxt"
-    found = []
-    if not tensors.lengths and tensors.padded:
-        found.append(f"{file}: no input {RAW_IMAGE_LENGTH}: only the gateway notices a file without its end")
-    elif not tensors.lengths:
-        found.append(
-            f"{file}: no input {RAW_IMAGE_LENGTH}: images do not share a call; the parameter "
-            f"{PADDING_PARAMETER} = {ZEROS!r} says that the preprocessor takes zero-padded images"
-        )
-    if not tensors.status:
-        found.append(
-            f"{file}: no output {IMAGE_STATUS}: a file that cannot be decoded fails its call, whose images are then "
-            "sent one by one, and a damaged JPEG that can be decoded gets no warning"
-        )
-    if not has_labels(last_step):
-        found.append(f"{last_step.name}/config.pbtxt: output has no label_filename: class numbers are the labels")
-    return tuple(found)
-
-
-def has_labels(step: ModelConfig) -> bool:
-    """Whether a model, the last step of an ensemble, has labels for its classes."""
-    return any(output.label_filename for output in step.output)
 
 
 def image_tensor(data_type: int) -> str | None:

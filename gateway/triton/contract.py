@@ -4,7 +4,7 @@
                                                               and FEATURES fp32 [N, size] of models that give embeddings
 
 Every ensemble's config.pbtxt has the same names; nothing else couples the two. RAW_IMAGE_LENGTH and IMAGE_STATUS may be
-missing, and the only FP32 output of a foreign repository may have any name: see `configs.limitations`.
+missing, and the only FP32 output of a foreign repository may have any name: see `codecs.py`.
 """
 
 from collections.abc import Iterable

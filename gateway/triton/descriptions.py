@@ -12,6 +12,7 @@ from gateway.inference.backend import Call, ModelInfo
 from gateway.ingest.resizing import Resize, resize_of, sizes
 from gateway.timing import Deadline
 from gateway.triton.client import ALL_CLASSES, METADATA_TIMEOUT_SECONDS, TritonEndpoint
+from gateway.triton.codecs import Codecs
 from gateway.triton.configs import image_tensor, network_runtime, network_step, parameters, rollout, steps
 from gateway.triton.contract import (
     AFTER_PARAMETER,
@@ -24,7 +25,6 @@ from gateway.triton.contract import (
     pinned_versions,
 )
 from gateway.triton.health.state import READY
-from gateway.triton.wire import Codecs
 
 
 async def describe(

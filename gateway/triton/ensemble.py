@@ -12,9 +12,10 @@ from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 from gateway.errors import GatewayError
 from gateway.inference.backend import CallLimits
 from gateway.triton.client import TritonEndpoint
+from gateway.triton.codecs import Codecs
 from gateway.triton.configs import parameters, steps
 from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER
-from gateway.triton.wire import Codec, Codecs
+from gateway.triton.wire import Codec
 
 CALL_SECONDS = 0.1
 """Measured seconds of one call in all steps: an image that comes next waits for the calls in flight."""

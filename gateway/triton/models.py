@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
@@ -26,12 +26,13 @@ from gateway.inference.result import Predictions, Row
 from gateway.ingest.resizing import Resize
 from gateway.timing import TimeSlice
 from gateway.triton.client import ALL_CLASSES, NOT_LOADED, TritonEndpoint, pause_seconds
+from gateway.triton.codecs import Codecs
 from gateway.triton.configs import parameters, steps
 from gateway.triton.contract import SEQUENCE_MODEL, SEQUENCE_PARAMETER, SEQUENCE_PREDICTION, pinned, pinned_versions
 from gateway.triton.descriptions import describe, read_labels, read_resize
 from gateway.triton.ensemble import Ensemble, read_ensemble
 from gateway.triton.health.state import READY, HealthState
-from gateway.triton.wire import Codec, Codecs
+from gateway.triton.wire import Codec
 
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 """Pauses before a retry of a model that answered before and is not found."""
@@ -81,6 +82,15 @@ class Remembered(Generic[T]):
         self._reads = {key: reading for key, reading in self._reads.items() if key[0] != name}
 
 
+@lru_cache(1_024)
+def candidates(model_name: str, model_version: str, last: str = "") -> Sequence[tuple[str, str]]:
+    """The ensembles, each with its own version, that may answer for a model's version; `last` answered last."""
+    if not model_version:
+        return ((model_name, ""),)
+    both = ((model_name, model_version), (pinned(model_name, model_version), ""))
+    return both if last in {"", model_name} else both[::-1]
+
+
 class Models:
     """The models of one Triton: calls, descriptions, loading; every method raises errors of gateway.errors only.
 
@@ -101,12 +111,13 @@ class Models:
         """Classify a batch; see Backend.infer. The first ensemble answers that exists for the model and version."""
         key = call.model_name, call.model_version
         # The version in use may have been replaced after Triton had chosen it for the call.
-        pauses = SWITCH_PAUSES_SECONDS if key in self._answering else ()
+        last = self._answering.get(key)
+        pauses = SWITCH_PAUSES_SECONDS if last else ()
         for pause in (None, *pauses):
             if pause is not None:
                 await asyncio.sleep(pause)
             missing: GatewayError | None = None
-            for ensemble, version in self._candidates(*key):
+            for ensemble, version in candidates(*key, last.name if last else ""):
                 try:
                     return await self._send(call, ensemble, version)
                 except ModelNotFound as exc:
@@ -180,21 +191,14 @@ class Models:
 
     def _last(self, model_name: str, model_version: str) -> Ensemble | None:
         """An ensemble that may answer for a model and a version, as it was last read."""
-        known = (self._ensembles.last(name, "") for name, _ in self._candidates(model_name, model_version))
+        known = (self._ensembles.last(name, "") for name, _ in candidates(model_name, model_version))
         return next((ensemble for ensemble in known if ensemble is not None), None)
-
-    def _candidates(self, model_name: str, model_version: str) -> Sequence[tuple[str, str]]:
-        """The ensembles, each with its own version, that may answer for a model's version."""
-        if not model_version:
-            return ((model_name, ""),)
-        both = ((model_name, model_version), (pinned(model_name, model_version), ""))
-        last = self._answering.get(both[0])
-        return both if last is None or last.name == model_name else both[::-1]
 
     async def _first(self, model_name: str, model_version: str, read: Callable[[str, str], Awaitable[T]]) -> T:
         """Call `read` for the first of these ensembles that exists; raises the last ModelNotFound."""
         missing: ModelNotFound | None = None
-        for ensemble, version in self._candidates(model_name, model_version):
+        last = self._answering.get((model_name, model_version))
+        for ensemble, version in candidates(model_name, model_version, last.name if last else ""):
             try:
                 return await read(ensemble, version)
             except ModelNotFound as exc:

@@ -16,12 +16,12 @@ from gateway.inference.backend import PROBE_SECONDS
 from gateway.settings import Settings, variable
 from gateway.triton.backend import TritonBackend
 from gateway.triton.client import Tls, TritonEndpoint
+from gateway.triton.codecs import Codecs
 from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.recovery import RecoveringChecker
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.models import Models
 from gateway.triton.pool import Replica, TritonPool
-from gateway.triton.wire import Codecs
 from gateway.values.clients import is_address
 
 log = structlog.get_logger("gateway")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from gateway import metrics
-from gateway.triton.wire import Codecs
 from gateway.values.rollout import Rollout, newest
 
 if TYPE_CHECKING:
     from gateway.triton.client import TritonEndpoint
+    from gateway.triton.codecs import Codecs
     from gateway.triton.health.checker import HealthChecker
     from gateway.triton.health.state import HealthState
     from gateway.triton.models import Models
@@ -78,7 +78,7 @@ class TritonPool:
         find_addresses: Callable[[], Awaitable[list[str]]],
         make_replica: MakeReplica,
         interval_seconds: float,
-        codecs: Codecs,
+        codecs: "Codecs",
     ) -> None:
         self._find_addresses, self._make_replica = find_addresses, make_replica
         self._interval_seconds = interval_seconds

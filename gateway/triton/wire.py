@@ -17,10 +17,10 @@ import os
 import struct
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 from blake3 import blake3
@@ -28,24 +28,14 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
-from gateway.errors import ContractBroken, InferenceFailed, UndecodableImage
+from gateway.errors import InferenceFailed, UndecodableImage
 from gateway.inference.backend import Call, SequenceScores, SequenceStep
 from gateway.inference.result import Predictions, Row
-from gateway.ingest.resizing import TensorInput
 from gateway.timing import TimeSlice
-from gateway.triton.configs import (
-    ImageTensors,
-    breaches,
-    image_tensors,
-    limitations,
-    parameters,
-    steps,
-)
 from gateway.triton.contract import (
     DAMAGED,
     FEATURES,
     IMAGE_STATUS,
-    MULTI_LABEL_PARAMETER,
     PREDICTION,
     RAW_IMAGE,
     RAW_IMAGE_LENGTH,
@@ -55,7 +45,6 @@ from gateway.triton.contract import (
 
 if TYPE_CHECKING:
     from gateway.inference.backend import ModelInfo
-    from gateway.settings import Section
 
 SIGNATURE_BYTES = 16
 PURPOSE = b"RAW_IMAGE seal 4"
@@ -95,27 +84,16 @@ MOST_LABELS = 100_000
 """Upper bound of labels that are kept as text, so that labels of removed models are released."""
 
 
-COMPLETE = ImageTensors()
-"""The tensors of an ensemble with the whole contract."""
-
-
 @lru_cache(256)
-def _model_and_outputs(
-    model_name: str,
-    model_version: str,
-    class_count: int | None,
-    embeddings: bool,  # noqa: FBT001
-    tensors: ImageTensors,
+def model_and_outputs(
+    model_name: str, model_version: str, outputs: tuple[str, ...], class_count: int | None = None
 ) -> bytes:
-    """The model and the requested outputs."""
+    """The model and the requested outputs; of the first one the `class_count` best classes, unless it is None."""
     request = ModelInferRequest(model_name=model_name, model_version=model_version)
-    prediction = request.outputs.add(name=tensors.prediction)
+    for name in outputs:
+        request.outputs.add(name=name)
     if class_count is not None:
-        prediction.parameters["classification"].int64_param = class_count
-    if tensors.status:
-        request.outputs.add(name=IMAGE_STATUS)
-    if embeddings:
-        request.outputs.add(name=FEATURES)
+        request.outputs[0].parameters["classification"].int64_param = class_count
     return bytes(request.SerializeToString())
 
 
@@ -255,22 +233,14 @@ class Codec(ABC):
 class ImageCodec(Codec):
     """The codec of an ensemble that decodes images itself: see gateway.triton.contract."""
 
-    config: ModelConfig
-    tensors: ImageTensors = COMPLETE
-
-    @classmethod
-    def of(cls, config: ModelConfig) -> Self:
-        """The codec of an ensemble that keeps the contract."""
-        tensors = image_tensors(config)
-        return cls(
-            config,
-            tensors,
-            most_images=int(config.max_batch_size) if tensors.padded else 1,
-            classes=next(int(each.dims[0]) for each in config.output if each.name == tensors.prediction),
-            embedding_size=next((int(each.dims[0]) for each in config.output if each.name == FEATURES), 0),
-            multi_label=parameters(config).get(MULTI_LABEL_PARAMETER) == "true",
-            reports_images=tensors.status,
-        )
+    prediction: str = PREDICTION
+    """The output with the scores."""
+    has_lengths: bool = True
+    """Whether it has RAW_IMAGE_LENGTH."""
+    is_signed: bool = True
+    """Whether each row ends in the image's signature."""
+    lacks: tuple[str, ...] = ()
+    """Parts of the contract that its configuration lacks, with the consequence: one sentence each."""
 
     def probe(self) -> bytes:
         """One random image as PPM."""
@@ -284,26 +254,31 @@ class ImageCodec(Codec):
         RAW_IMAGE is zero-padded to the longest image, and each row ends in the image's signature, if any; with
         embeddings, in another one.
         """
-        images, tensors = call.images, self.tensors
+        images = call.images
         rows, signatures = len(images), call.signatures
-        if not (tensors.signed and signatures):
+        if not (self.is_signed and signatures):
             signatures = (b"",) * rows
         elif embeddings:
             signatures = [embedding_code(code) for code in signatures]
         width = max(map(len, images)) + len(signatures[0])
+        outputs = [
+            self.prediction,
+            *([IMAGE_STATUS] if self.reports_images else []),
+            *([FEATURES] if embeddings else []),
+        ]
         request = ModelInferRequest(id=call.request_id)
         request.parameters["timeout"].int64_param = max(1, int(timeout_seconds * 1e6))  # microseconds
         request.inputs.add(name=RAW_IMAGE, datatype="UINT8", shape=(rows, width))
-        if tensors.lengths:
+        if self.has_lengths:
             request.inputs.add(name=RAW_IMAGE_LENGTH, datatype="INT32", shape=(rows, 1))
         parts = [
-            _model_and_outputs(call.model_name, call.model_version, class_count, embeddings, tensors),
+            model_and_outputs(call.model_name, call.model_version, tuple(outputs), class_count),
             request.SerializeToString(),
             tensor_head(rows * width),
         ]
         for image, signature in zip(images, signatures, strict=True):
             parts += (image, bytes(width - len(image) - len(signature)), signature)
-        if tensors.lengths:
+        if self.has_lengths:
             parts += (tensor_head(4 * rows), struct.pack(f"<{rows}i", *map(len, images)))
         return b"".join(parts)
 
@@ -314,16 +289,16 @@ class ImageCodec(Codec):
 
         PREDICTION is FP32 [N, classes], or with a `class_count` BYTES [N, k] of "score:class id:label".
         """
-        outputs, tensors, classified = {}, self.tensors, class_count is not None
+        outputs, classified = {}, class_count is not None
         for output, content in zip(response.outputs, response.raw_output_contents, strict=False):
             outputs[output.name] = output.datatype, list(output.shape), content
         nothing: tuple[str, list[int], bytes] = ("", [], b"")
-        datatype, shape, raw = outputs.get(tensors.prediction, nothing)
+        datatype, shape, raw = outputs.get(self.prediction, nothing)
         if (datatype, shape[:1], len(shape)) != ("BYTES" if classified else "FP32", [rows], 2):
-            raise InferenceFailed from ValueError(f"the response lacks {tensors.prediction}, or its rows differ")
+            raise InferenceFailed from ValueError(f"the response lacks {self.prediction}, or its rows differ")
         try:
             codes: tuple[int, ...] = (0,) * rows
-            if tensors.status:
+            if self.reports_images:
                 datatype, status_shape, statuses = outputs.get(IMAGE_STATUS, nothing)
                 if (datatype, status_shape) != ("INT32", [rows, 1]):
                     raise ValueError(f"the response lacks {IMAGE_STATUS}, or its rows differ")  # noqa: TRY301
@@ -345,8 +320,13 @@ class ImageCodec(Codec):
         return answers
 
     def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
-        """See gateway.triton.configs.limitations."""
-        return limitations(self.config, last_step)
+        """See Codec.limitations."""
+        if any(output.label_filename for output in last_step.output):
+            return self.lacks
+        return (
+            *self.lacks,
+            f"{last_step.name}/config.pbtxt: output has no label_filename: class numbers are the labels",
+        )
 
 
 def random_image() -> bytes:
@@ -354,44 +334,5 @@ def random_image() -> bytes:
     return b"P6\n%d %d\n255\n" % (PROBE_SIDE, PROBE_SIDE) + os.urandom(PROBE_SIDE * PROBE_SIDE * 3)
 
 
-CONTRACT = ImageCodec(ModelConfig())
+CONTRACT = ImageCodec()
 """The codec of an ensemble with the whole contract."""
-
-
-class DeclaredModel(Protocol):
-    """A model that takes tensors, as a section of the settings declares it; see Section.tensor_models."""
-
-    @property
-    def tensor(self) -> TensorInput:
-        """How a decoder makes the model's input."""
-        ...
-
-    def codec(self, config: ModelConfig) -> Codec:
-        """The codec for the model's configuration; raises ContractBroken if they do not fit together."""
-        ...
-
-
-class Codecs:
-    """Chooses the codec of a model by its configuration; `tensors` are the models that take tensors, by name."""
-
-    def __init__(self, tensors: Mapping[str, DeclaredModel] | None = None) -> None:
-        self._tensors = tensors or {}
-        self.tensor_input = {name: model.tensor for name, model in self._tensors.items()}.get
-        """How a decoder makes the input of a model; None if it takes files."""
-
-    @classmethod
-    def of_settings(cls, settings: "Section") -> Self:
-        """With the models that sections of the settings declare; see Section.tensor_models."""
-        return cls({name: model for models in settings.each("tensor_models") for name, model in models.items()})
-
-    def of(self, config: ModelConfig) -> Codec:
-        """The codec of a model; raises ContractBroken, which says what its configuration lacks."""
-        if (model := self._tensors.get(config.name)) is not None:
-            return model.codec(config)
-        if found := breaches(config):
-            raise ContractBroken(f"{config.name}/config.pbtxt: {'; '.join(found)}.")
-        return ImageCodec.of(config)
-
-    def takes_images(self, config: ModelConfig) -> bool:
-        """Whether a model that Triton lists is one that classifies images."""
-        return config.name in self._tensors or (bool(steps(config)) and not breaches(config))

@@ -9,8 +9,8 @@ from gateway.findings import Finding, Level, fail, ok
 from gateway.machine.gpus import find_gpus
 from gateway.plugin_loading import hooks, needs_key
 from gateway.settings import Settings
+from gateway.triton.codecs import Codecs
 from gateway.triton.footprint import need
-from gateway.triton.wire import Codecs
 from gateway_local.console import PlainConsole
 from gateway_local.default_model import NoDefaultModel, default_model
 from gateway_local.doctor import machine, repository

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from gateway.errors import ContractBroken
 from gateway.findings import Finding, fail, ok, warn
+from gateway.triton.codecs import Codecs
 from gateway.triton.configs import HOLDS_BACK, REMEDY, ModelConfig, has_queue_policy, read_model_config, steps
 from gateway.triton.contract import CLASSIFIER
-from gateway.triton.wire import Codecs
 from gateway.values.labels import LabelsError, label_text
 from gateway.values.safe_path import SafePath, UnsafePath
 

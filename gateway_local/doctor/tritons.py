@@ -5,10 +5,10 @@ from gateway.findings import Finding, fail, ok, warn
 from gateway.inference.backend import PROBE_SECONDS, Call
 from gateway.settings import Settings, variable
 from gateway.timing import Deadline
-from gateway.triton.client import TritonEndpoint, step_configs, version_numbers
+from gateway.triton.client import TritonEndpoint, version_numbers
+from gateway.triton.codecs import Codecs
 from gateway.triton.configs import HOLDS_BACK, REMEDY, has_queue_policy, instances_on_gpus, sizes
 from gateway.triton.opening import Addresses, TlsError, connector
-from gateway.triton.wire import Codecs
 from gateway_local.devices import arguments, pool_bytes
 from gateway_local.doctor.repository import LIMITED
 
@@ -92,7 +92,7 @@ async def _contract(endpoint: TritonEndpoint, settings: Settings) -> Finding:
     model = settings.model
     try:
         config = await endpoint.config(model)
-        codec, steps = Codecs.of_settings(settings).of(config), await step_configs(endpoint, config)
+        codec, steps = Codecs.of_settings(settings).of(config), await endpoint.step_configs(config)
     except ContractBroken as exc:
         return fail("model", exc.message, "correct its config.pbtxt")
     except ModelNotFound:

@@ -21,7 +21,7 @@ from gateway.errors import (
 from gateway.inference.backend import Call, SequenceScores, SequenceStep
 from gateway.inference.result import Prediction, Predictions, Row
 from gateway.triton.client import SequenceLost, StubDied, TritonEndpoint, translate
-from gateway.triton.configs import DIMS, INPUTS, OPTIONAL_INPUTS, OPTIONAL_OUTPUTS
+from gateway.triton.codecs import DIMS, INPUTS, OPTIONAL_INPUTS, OPTIONAL_OUTPUTS
 from gateway.triton.contract import (
     DESCRIPTION_PARAMETER,
     DRIFT_REFERENCE_PARAMETER,

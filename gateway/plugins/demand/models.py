@@ -12,7 +12,8 @@ from pathlib import Path
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.errors import DeadlineExceeded, GatewayError, TritonUnreachable
-from gateway.triton.configs import ModelConfig, breaches, parameters, read_model_configs, steps
+from gateway.triton.codecs import breaches
+from gateway.triton.configs import ModelConfig, parameters, read_model_configs, steps
 from gateway.triton.contract import CLASSIFIER, MODEL_PARAMETER, PREPROCESSOR, pinned, pinned_versions
 from gateway.triton.footprint import Footprint, footprint, need, records
 from gateway.triton.health.state import LOADING, READY, UNLOADING

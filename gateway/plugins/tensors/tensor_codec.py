@@ -5,7 +5,6 @@ import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from gateway.inference.backend import Call, ModelInfo
 from gateway.inference.result import Predictions, Row
 from gateway.ingest.resizing import TensorInput
 from gateway.timing import TimeSlice
-from gateway.triton.wire import Codec, tensor_head
+from gateway.triton.wire import Codec, model_and_outputs, tensor_head
 
 T = TypeVar("T", ModelInput, ModelOutput)
 
@@ -124,7 +123,7 @@ class TensorCodec(Codec):
         outputs = (self.output, self.model.embeddings) if embeddings else (self.output,)
         return b"".join(
             (
-                _model_and_outputs(call.model_name, call.model_version, outputs),
+                model_and_outputs(call.model_name, call.model_version, outputs),
                 request.SerializeToString(),
                 tensor_head(len(images) * tensor.nbytes),
                 *images,
@@ -196,14 +195,6 @@ class TensorCodec(Codec):
         labels = self.model.labels
         names = tuple(labels[number] if number < len(labels) else str(number) for number in order)
         return Predictions(names, array("i", order), array("d", scores[order].tolist()))
-
-
-@lru_cache(256)
-def _model_and_outputs(model_name: str, model_version: str, outputs: tuple[str, ...]) -> bytes:
-    request = ModelInferRequest(model_name=model_name, model_version=model_version)
-    for name in outputs:
-        request.outputs.add(name=name)
-    return bytes(request.SerializeToString())
 
 
 def _rows(datatype: str, raw: bytes, rows: int) -> NDArray[np.float32]:

@@ -13,10 +13,10 @@ from gateway import metrics
 from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
 from gateway.inference.backend import Call, EndpointHealth, ModelState
 from gateway.timing import Deadline
-from gateway.triton.client import StubDied, TritonEndpoint, step_configs
+from gateway.triton.client import StubDied, TritonEndpoint
+from gateway.triton.codecs import Codecs
 from gateway.triton.configs import HOLDS_BACK, REMEDY, has_queue_policy, sizes
 from gateway.triton.health.state import LOADING, READY, HealthState, ProbedModel, steps_of
-from gateway.triton.wire import Codecs
 
 log = structlog.get_logger("gateway")
 
@@ -198,7 +198,7 @@ class HealthChecker:
         await self.endpoint.fetch_server_metadata()  # the address may have another Triton now
         config = await self.endpoint.config(model.name)
         model.codec = self._codecs.of(config)
-        configs = await step_configs(self.endpoint, config)
+        configs = await self.endpoint.step_configs(config)
         model.steps = steps_of(config)
         counts = (sum(max(1, group.count) for group in step.instance_group) for step in configs)
         model.instances = min(16, max(1, *counts))

@@ -10,6 +10,7 @@ import structlog
 from gateway import metrics
 from gateway.errors import DeadlineExceeded, GatewayError
 from gateway.triton.client import LoadNotAllowed, TritonEndpoint
+from gateway.triton.codecs import Codecs
 from gateway.triton.health.checker import Action, HealthChecker
 from gateway.triton.health.state import (
     LOADING,
@@ -23,7 +24,6 @@ from gateway.triton.health.state import (
     has_failed,
     rows_of,
 )
-from gateway.triton.wire import Codecs
 from gateway.values.files import machine_lock
 
 log = structlog.get_logger("gateway")

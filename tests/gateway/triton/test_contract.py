@@ -9,10 +9,11 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching
 from gateway.errors import ContractBroken, InferenceFailed
 from gateway.inference.result import Row
 from gateway.triton.client import StubDied
-from gateway.triton.configs import ImageTensors, breaches, has_queue_policy, image_tensors
+from gateway.triton.codecs import Codecs, breaches
+from gateway.triton.configs import has_queue_policy
 from gateway.triton.health.state import ExpectedModels, HealthState
 from gateway.triton.models import Models
-from gateway.triton.wire import Codecs, random_image
+from gateway.triton.wire import ImageCodec, random_image
 from tests.doubles.triton import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, call_of
 
@@ -36,20 +37,19 @@ def config(*parts: str) -> ModelConfig:
 @pytest.mark.parametrize(
     ("parts", "tensors"),
     [
-        ((IMAGE, LENGTH, SCORES, STATUS), ImageTensors()),
-        ((IMAGE, LENGTH, SCORES), ImageTensors(status=False)),
-        ((IMAGE, SCORES, STATUS), ImageTensors(lengths=False, padded=False, signed=False)),
-        ((IMAGE, SCORES, STATUS, PADDED), ImageTensors(lengths=False, signed=False)),
-        ((IMAGE, SCORES, STATUS, CACHED), ImageTensors(lengths=False, padded=False)),
-        (
-            (IMAGE, OTHER, FEATURES),
-            ImageTensors("output__0", lengths=False, status=False, padded=False, signed=False),
-        ),
+        ((IMAGE, LENGTH, SCORES, STATUS), ("PREDICTION", 8, True, True, True)),
+        ((IMAGE, LENGTH, SCORES), ("PREDICTION", 8, True, False, True)),
+        ((IMAGE, SCORES, STATUS), ("PREDICTION", 1, False, True, False)),
+        ((IMAGE, SCORES, STATUS, PADDED), ("PREDICTION", 8, False, True, False)),
+        ((IMAGE, SCORES, STATUS, CACHED), ("PREDICTION", 1, False, True, True)),
+        ((IMAGE, OTHER, FEATURES), ("output__0", 1, False, False, False)),
     ],
 )
-def test_tensors_of_an_ensemble(parts, tensors):
-    assert breaches(config(*parts)) == []
-    assert image_tensors(config(*parts)) == tensors
+def test_codec_follows_the_tensors_of_an_ensemble(parts, tensors):
+    codec = Codecs().of(config(*parts))
+    assert isinstance(codec, ImageCodec)
+    found = codec.prediction, codec.most_images, codec.has_lengths, codec.reports_images, codec.is_signed
+    assert found == tensors
 
 
 @pytest.mark.parametrize(

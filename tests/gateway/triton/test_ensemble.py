@@ -14,7 +14,7 @@ from tests.gateway.triton.fleet import MODEL, call_of, fleet_of
 def ensemble(*steps: tuple[int, int, float | None], round_trip_seconds: float = 0.0) -> Ensemble:
     """An ensemble whose steps have these instances, preferred batches and seconds for an image."""
     workloads = [StepWorkload(*step) for step in steps]
-    return Ensemble("m", ImageCodec(ModelConfig(), most_images=64), False, workloads, round_trip_seconds)
+    return Ensemble("m", ImageCodec(most_images=64), False, workloads, round_trip_seconds)
 
 
 @pytest.mark.parametrize(

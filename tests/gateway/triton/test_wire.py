@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import InferInput, InferRequestedOutput
 from tritonclient.grpc._utils import _get_inference_request
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from tritonclient.utils import InferenceServerException
 
@@ -27,7 +26,6 @@ from gateway.inference.backend import Call
 from gateway.inference.result import Prediction, Row, Selection
 from gateway.timing import Deadline
 from gateway.triton.client import StubDied, translate
-from gateway.triton.configs import ImageTensors
 from gateway.triton.contract import DAMAGED, FEATURES, IMAGE_STATUS, PREDICTION, RAW_IMAGE, RAW_IMAGE_LENGTH
 from gateway.triton.wire import CONTRACT, SIGNATURE_BYTES, ImageCodec, Signer
 from gateway_models.blocking_triton import pad
@@ -150,7 +148,7 @@ def test_ensemble_with_images_alone_gets_padded_rows(signed):
     """The signature is sent only where a response cache may answer: without lengths the preprocessor sees it, too."""
     images = [b"one", b"another"]
     codes = [Signer(b"secret of a test").sign(image) for image in images]
-    codec = ImageCodec(ModelConfig(), ImageTensors("SCORES", lengths=False, status=False, signed=signed))
+    codec = ImageCodec("SCORES", has_lengths=False, reports_images=False, is_signed=signed)
     call = Call(images, "flowers", "", Selection(), Deadline.after(1), "an id", codes)
     request = ModelInferRequest.FromString(codec.request(call, None, 1.0))
     assert [tensor.name for tensor in request.inputs] == [RAW_IMAGE]
@@ -163,7 +161,7 @@ async def test_answer_without_statuses_has_every_row():
     response = ModelInferResponse(model_name="flowers", model_version="1")
     response.outputs.add(name="SCORES", datatype="FP32", shape=[2, 3])
     response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
-    codec = ImageCodec(ModelConfig(), ImageTensors("SCORES", lengths=False, status=False))
+    codec = ImageCodec("SCORES", has_lengths=False, reports_images=False)
     rows = await codec.read(response, rows=2, class_count=None)
     assert [(row.error is None, row.scores.tolist()) for row in rows] == [(True, [0, 1, 2]), (True, [3, 4, 5])]
 

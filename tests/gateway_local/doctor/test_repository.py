@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.findings import Finding, Level
+from gateway.triton.codecs import Codecs
 from gateway.triton.contract import CLASSIFIER, ENSEMBLE_MODEL, PREPROCESSOR
-from gateway.triton.wire import Codecs
 from gateway_local.doctor import repository
 
 

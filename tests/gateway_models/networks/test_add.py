@@ -8,7 +8,8 @@ import torch
 from pydantic import TypeAdapter
 
 from gateway.errors import UserError
-from gateway.triton.configs import breaches, parameters, read_model_config
+from gateway.triton.codecs import breaches
+from gateway.triton.configs import parameters, read_model_config
 from gateway.values.rollout import Rollout
 from gateway_local.elastic import Threads, write
 from gateway_models.networks import isolation

@@ -13,7 +13,7 @@ from gateway.ingest.resizing import Resize, TensorInput
 from gateway.plugins.tensors.settings import ModelFileError, read_models
 from gateway.plugins.tensors.tensor_codec import MOST_IMAGES, TensorModel
 from gateway.timing import Deadline
-from gateway.triton.wire import Codecs
+from gateway.triton.codecs import Codecs
 
 TENSOR = TensorInput(Resize((4,), "bilinear"), (2, 4), (0.5,) * 3, (0.5,) * 3)
 PIXELS = TensorInput(Resize((4,), "bilinear"), (2, 4), (0.0,) * 3, (1.0,) * 3, "uint8", "nhwc")
