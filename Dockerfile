@@ -9,8 +9,6 @@ ARG PYTHON_IMAGE=python:3.12-slim
 ARG COMPILER_IMAGE=python:3.12
 # NAME:TAG@sha256:… is better, since a tag may move.
 ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:26.11-py3
-# `export` makes the default model by torch; `dist` takes it from dist/default-model-*.tgz, a file of each release.
-ARG DEFAULT_MODEL=export
 
 
 # What every image installs: this project, and the resize kernel, whose one wheel serves every CPython from 3.11 on, that of
@@ -53,7 +51,7 @@ RUN find /opt/gateway -name '*.cpython-*.so' -exec strip --strip-debug {} + \
  && rm -r /opt/gateway/lib/python3*/site-packages/numpy/*/tests
 
 
-# In a stage of its own, because torch may be gigabytes: `model-export` and `triton-cpu` share its layer.
+# In a stage of its own, because torch may be gigabytes: `model` and `triton-cpu` share its layer.
 FROM ${PYTHON_IMAGE} AS torch
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
@@ -71,7 +69,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 
 
 # The default model, as TorchScript and as ONNX. It builds on every architecture that torch has wheels for.
-FROM torch AS model-export
+FROM torch AS model
 ARG PIP_INDEX_URL
 ARG PIP_EXTRA_INDEX_URL
 COPY --from=wheels /wheels /wheels
@@ -81,17 +79,6 @@ RUN --mount=type=cache,target=/root/.cache/pip \
 COPY triton_models triton_models
 RUN --mount=type=bind,source=deploy/images,target=/images \
     /opt/gateway/bin/python /images/export_models.py /app
-
-
-# The same, exported before: without torch, so an image that has none is built without it.
-FROM scratch AS model-dist
-WORKDIR /app
-COPY triton_models triton_models
-ADD dist/default-model-*.tgz ./
-
-
-# hadolint ignore=DL3006 # a stage of this file has no tag
-FROM model-${DEFAULT_MODEL} AS model
 
 
 # This project with ONNX Runtime alone.

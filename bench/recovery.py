@@ -114,9 +114,7 @@ def wait_for(condition: Callable[[], object], seconds: float) -> bool:
     return True
 
 
-def main(
-    only: Annotated[str, typer.Option(help="Only faults whose names contain this text.")] = "",
-) -> None:
+def main(only: Annotated[str, typer.Option(help="Only faults whose names contain this text.")] = "") -> None:
     """Send signals to the processes of `gateway up --workers 2` beside clients, and print how long requests failed."""
     rows = []
     lost = False

@@ -1,8 +1,8 @@
 """`python -m deploy.dist`: build the packages of a release into dist/, install them in new environments, and use them.
 
 Each wheel is built from its sdist, so an sdist without a file that it needs fails here. The gateway's wheel and the
-resize kernel's go into a new environment, whose SBOM is written, which exports the default model for images, and whose
-`gateway up` serves; the client's goes into another one and classifies an image. The network is needed as by pip.
+resize kernel's go into a new environment, whose SBOM is written, and whose `gateway up` serves; the client's goes into
+another one and classifies an image. The network is needed as by pip.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from deploy import default_model
 from deploy.generate import CHART, DEPLOY
 from deploy.generate.third_party import OWN, extras_of_image
 from gateway import __version__
@@ -157,9 +156,6 @@ def _release(folder: Path, scratch: Path) -> None:
     write_bom(python, folder / f"{bom}-image.cdx.json")
     install(python, f"{service}[local]")
     write_bom(python, folder / f"{bom}-local.cdx.json")
-    install(python, f"{service}[local]")
-    default_model.export(python, scratch / "default-model")
-    default_model.pack(scratch / "default-model", folder / default_model.archive_name())
     client = environment(scratch / "client")
     install(client, wheel(folder, "triton_image_gateway_client"))
     with served(python, scratch / "home") as url:

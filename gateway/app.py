@@ -1,4 +1,4 @@
-"""Builds the ASGI application from the settings and the plug-ins."""
+"""Builds the ASGI application from the settings and the plug-ins: routes, middleware, and the parts of the service."""
 
 import math
 import mimetypes
@@ -6,14 +6,21 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 
-from gateway.api.application import assemble, key_check
-from gateway.api.request_context import State
-from gateway.api.routes.health import is_ready
+from gateway import __version__
+from gateway.api import openapi
+from gateway.api.auth import KeyCheck
+from gateway.api.middleware import middleware
+from gateway.api.problems import handle_validation_error
+from gateway.api.route_table import RouteTable
+from gateway.api.routes import health, limits, models
+from gateway.draining import draining_on_signals
 from gateway.environment import load_settings
-from gateway.hooks import Plugin, Plugins, Runtime
+from gateway.hooks import RUNTIME, Plugin, Plugins, Runtime
 from gateway.inference.backend import Backend
 from gateway.inference.request import Observers
 from gateway.inference.service import InferenceService
@@ -27,15 +34,23 @@ from gateway.logs import configure_logs
 from gateway.machine.capacity import CALL_IMAGES
 from gateway.machine.cores import usable_cores
 from gateway.metrics import SHARED_FOLDER, reserve_space
-from gateway.plugin_loading import check_used, installed, metrics_of, opened
+from gateway.plugin_loading import check_used, errors_of, installed, metrics_of, opened
 from gateway.predict import image_steps, router
 from gateway.server.allocator import keep_freed_memory
-from gateway.server.connections import Connections, affordable_connections
-from gateway.server.draining import draining_on_signals
+from gateway.server.connections import CONNECTIONS, Connections, affordable_connections
 from gateway.server.heartbeat import heartbeat
 from gateway.settings import MIB, Settings
 from gateway.timing import freeze_garbage
 from gateway.triton.opening import connector, create_backend
+
+ROUTERS = (
+    models.router,
+    models.admin_router,
+    health.router,
+    limits.router,
+    openapi.router,
+)
+DESCRIPTION = "Classify images: send them to `POST /predict`, get labels and scores for every file."
 
 
 def create_app(
@@ -43,8 +58,9 @@ def create_app(
 ) -> FastAPI:
     """Create the gateway as an ASGI application; without a backend it calls the Triton at `settings.triton_url`.
 
-    `plugins` are those to use; by default, all that are installed. Raises a UserError if the settings require something
-    that cannot be read or is not installed: a file of keys, a certificate, a package of an extra.
+    `plugins` are those to use; by default, all that are installed. `app.state.routes` is its RouteTable. Raises a
+    UserError if the settings require something that cannot be read or is not installed: a file of keys, a certificate,
+    a package of an extra.
     """
     kinds = [kind for kind in (installed() if plugins is None else plugins) if kind.name not in settings.plugins_off]
     check_used(settings, kinds)
@@ -54,63 +70,84 @@ def create_app(
     connect = connector(settings)
     # Everything that reports the limit must report the one that applies.
     settings = settings.model_copy(update={"max_connections": affordable_connections(settings.max_connections)})
-    check = key_check(settings, every)
+    keys = KeyCheck(every.authenticators())
+    keys.check_metrics(settings.metrics_access)
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[State]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         async with AsyncExitStack() as stack:
             with every.named():
-                state = await start(app, stack)
-            yield state
-
-    async def start(app: FastAPI, stack: AsyncExitStack) -> State:
-        # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
-        triton = backend or every.backend() or create_backend(settings, connect)
-        stack.push_async_callback(triton.close)
-        limits = DecodeLimits(
-            CPU_SECONDS,
-            settings.decode_memory_bytes,
-            settings.max_image_pixels,
-            settings.request_cpu_seconds,
-        )
-        decoders = await stack.enter_async_context(DecoderPool(_decoders(settings), limits=limits))
-        service = _service(settings, triton, decoders, every, has_keys=check is not None)
-        stack.push_async_callback(service.close)
-        await triton.start()
-        draining = stack.enter_context(draining_on_signals(settings.shutdown_delay_seconds))
-        connections = Connections(settings.max_connections)
-        state = State(
-            settings=settings,
-            service=service,
-            plugins=every,
-            uploads=upload_buffer(settings.max_bytes_waiting),
-            responses=response_buffer(settings.max_bytes_unread),
-            connections=connections,
-            draining=draining,
-            is_ready=lambda: is_ready(state, service.backend.health()),
-            streams=streams(settings.max_streams),
-            error_formats=every.error_formats(),
-            websockets=every.websockets(),
-            body_readers=every.body_readers(),
-        )
-        runtime = Runtime(
-            app,
-            state,
-            service,
-            state["uploads"],
-            knows_key=(lambda _: True) if check is None else check.knows_key,
-            upload_bound=(lambda _: None) if check is None else check.upload_bound,
-            is_ready=state["is_ready"],
-        )
-        await stack.enter_async_context(every.lifespan(runtime))
-        state["fetchers"] = every.fetchers()
-        # Last, so that it ends before a plug-in that may block: see gateway.timing.
-        beats = heartbeat(lambda: len(connections) > 0, every.owner_of)
-        connections.first_came = await stack.enter_async_context(beats)
-        return state
+                # A gRPC channel belongs to the event loop and the process that created it, so it is created here.
+                triton = backend or every.backend() or create_backend(settings, connect)
+                runtime = await _start(app, settings, triton, every, keys, stack)
+                connections = Connections(settings.max_connections)
+                # Last, so that it ends before a plug-in that may block: see gateway.timing.
+                beats = heartbeat(lambda: len(connections) > 0, every.owner_of)
+                connections.first_came = await stack.enter_async_context(beats)
+            yield {RUNTIME: runtime, CONNECTIONS: connections}
 
     with every.named():
-        return assemble(settings, kinds, every, check, lifespan, router(every))
+        routers = (router(every), *ROUTERS, *every.routers())
+        routes = RouteTable(routers, {health.METRICS_PATH: settings.metrics_access})
+        app = FastAPI(
+            middleware=[*every.middleware(), *middleware(settings, routes, keys)],
+            exception_handlers={RequestValidationError: handle_validation_error},
+            title="Triton image gateway",
+            version=__version__,
+            description=DESCRIPTION,
+            lifespan=lifespan,
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+            # The plug-in otlp makes spans; FastAPI would look for providers in each request.
+            telemetry={"tracing": False, "metrics": False, "logs": False},
+            # Generated clients use it as the name of their functions: predict, list_models, …
+            generate_unique_id_function=lambda route: route.name,
+        )
+        app.state.routes = routes
+        codes = [each.code for each in errors_of(kinds)]
+        openapi.complete(app, routes, every.error_formats(), codes, keys, every.document)
+        for each in routers:
+            if each is not models.admin_router or keys.has_admins:
+                app.include_router(each)
+        routes.create_series()
+        return app
+
+
+async def _start(
+    app: FastAPI, settings: Settings, triton: Backend, plugins: Plugins, keys: KeyCheck, stack: AsyncExitStack
+) -> Runtime:
+    """Start the service; the stack ends it."""
+    stack.push_async_callback(triton.close)
+    limits = DecodeLimits(
+        CPU_SECONDS,
+        settings.decode_memory_bytes,
+        settings.max_image_pixels,
+        settings.request_cpu_seconds,
+    )
+    decoders = await stack.enter_async_context(DecoderPool(_decoders(settings), limits=limits))
+    service = _service(settings, triton, decoders, plugins, has_keys=bool(keys.authenticators))
+    stack.push_async_callback(service.close)
+    await triton.start()
+    draining = stack.enter_context(draining_on_signals(settings.shutdown_delay_seconds))
+    runtime = Runtime(
+        app=app,
+        settings=settings,
+        service=service,
+        plugins=plugins,
+        knows_key=keys.knows_key,
+        upload_bound=keys.upload_bound,
+        draining=draining,
+        uploads=upload_buffer(settings.max_bytes_waiting),
+        responses=response_buffer(settings.max_bytes_unread),
+        streams=streams(settings.max_streams),
+        error_formats=plugins.error_formats(),
+        websockets=plugins.websockets(),
+        body_readers=plugins.body_readers(),
+    )
+    await stack.enter_async_context(plugins.lifespan(runtime))
+    runtime.fetchers = plugins.fetchers()
+    return runtime
 
 
 def create_app_from_environment() -> FastAPI:

@@ -11,6 +11,7 @@ A new code stands also, for a file, in `FILE_FAULTS` of gateway/plugins/page/sta
 """
 
 import traceback
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import ClassVar, Self
 
@@ -229,6 +230,15 @@ class MethodNotAllowed(RequestError):
 
     status = HTTPStatus.METHOD_NOT_ALLOWED
     code, summary = "method_not_allowed", "The method is not allowed here"
+    allowed = ""
+    """The value of the header Allow (RFC 9110, section 10.2.1)."""
+
+    @classmethod
+    def of(cls, method: str, path: str, allowed: Collection[str]) -> Self:
+        """The error for a method on a path with other methods."""
+        error = cls(f"{method} is not allowed on {path}: send {' or '.join(sorted(allowed))}; see /docs.")
+        error.allowed = ", ".join(sorted(allowed))
+        return error
 
 
 class ModelNotFound(RequestError):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from pydantic import BaseModel
     from starlette.middleware import Middleware
 
+    from gateway.draining import Draining
     from gateway.inference.backend import Backend
     from gateway.inference.request import Observer, Step
     from gateway.inference.request_spec import Expansion
@@ -133,26 +134,42 @@ AnswerShape = answer_shape.AnswerShape
 """A response format of POST /predict: how to write each file's result, and the bytes around the results."""
 
 
-@dataclass(frozen=True, slots=True)
+WebSocketProtocolOf = Callable[..., object]
+"""Makes the protocol of a WebSocket from a connection; see gateway.server.connection.ProtocolOf."""
+
+
+RUNTIME = "runtime"
+"""The key of the Runtime in the lifespan state."""
+READER = "reader"
+"""The key in a request's state of the client that reads its response, a PoolClient, with the server's own protocol."""
+
+
+@dataclass(slots=True)
 class Runtime:
-    """The parts of a service that has just been created, for a plug-in's `lifespan`."""
+    """The objects of a running service that its requests, its plug-ins and its server share."""
 
     app: "FastAPI"
-    state: Mapping[str, Any]
-    """The lifespan state; see gateway.api.request_context.State."""
+    settings: Settings
     service: "InferenceService"
-    uploads: "Pool"
-    """The bytes of uploads that arrive or wait."""
+    plugins: "Plugins"
     knows_key: Callable[[Sequence[tuple[bytes, bytes]]], bool]
     """Whether a request with these headers has a valid API key, or needs none."""
     upload_bound: "Callable[[Sequence[tuple[bytes, bytes]]], Bound | None]"
     """The share of the upload buffer of the API key in these headers, None without one."""
-    is_ready: Callable[[], bool]
-    """Whether the default model answered the last probe."""
+    draining: "Draining"
+    uploads: "Pool"
+    """The bytes of uploads that arrive or wait."""
+    responses: "Pool"
+    """The bytes of responses that are built or not read yet."""
+    streams: "Pool"
+    error_formats: Sequence[ErrorFormat]
+    websockets: Mapping[str, WebSocketProtocolOf]
+    body_readers: "Mapping[str, BodyReader]"
+    fetchers: Sequence[Fetcher] = ()
 
-
-WebSocketProtocolOf = Callable[..., object]
-"""Makes the protocol of a WebSocket from a connection; see gateway.server.connection.ProtocolOf."""
+    def is_ready(self) -> bool:
+        """Whether the default model answered the last probe at any Triton, and the service is not stopping."""
+        return any(each.ready for each in self.service.backend.health()) and not self.draining.begun
 
 
 class Plugin:

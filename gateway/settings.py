@@ -47,8 +47,8 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
-class MetricsAccess(StrEnum):
-    """Which API key `GET /metrics` needs."""
+class Access(StrEnum):
+    """Which API key a route needs, if keys are required: none, any key, or an admin key."""
 
     OPEN = "open"
     KEY = "key"
@@ -284,7 +284,7 @@ class PluginSettings(Section):
 class AccessSettings(Section):
     """Who may call."""
 
-    metrics_access: MetricsAccess = MetricsAccess.OPEN
+    metrics_access: Access = Access.OPEN
     """Who may read `GET /metrics`, which names models and keys: all, any API key, or an admin key."""
     cors_origins: Annotated[Listed, AfterValidator(setting_values.origins)] = ()
     """Origins whose web pages may call the API and frame the page, such as https://app.example; * for all."""

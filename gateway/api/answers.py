@@ -22,7 +22,7 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Predictions, Result
 from gateway.inference.tools import Tasks
 from gateway.ingest.upload import Uploads
-from gateway.limits.pools import NEVER_EVICTED, PoolLease
+from gateway.limits.pools import PoolLease
 from gateway.timing import TimeSlice
 
 NDJSON = "application/x-ndjson"
@@ -279,7 +279,7 @@ async def respond(
 
 def hold_response(context: RequestContext) -> PoolLease:
     """The lease of the response's bytes, while they are collected and sent; the request releases it."""
-    lease = PoolLease(context.shared["responses"], context.shared.get("reader") or NEVER_EVICTED)
+    lease = PoolLease(context.runtime.responses, context.reader)
     context.leases.append(lease)
     return lease
 

@@ -6,9 +6,10 @@ from starlette.types import Scope
 
 from gateway.api.request_context import RequestContext
 from gateway.api.route_table import Access
-from gateway.errors import Forbidden, Unauthorized
+from gateway.errors import Forbidden, Unauthorized, UserError
 from gateway.hooks import Authenticator, Identity
 from gateway.limits.pools import Bound
+from gateway.settings import variable
 
 KEY_SUBPROTOCOL = "gateway-key."
 """Prefix of the key among the subprotocols of a WebSocket: web pages cannot send headers with a handshake."""
@@ -22,15 +23,24 @@ UNKNOWN_KEY_CHALLENGE = 'Bearer error="invalid_token"'
 class KeyCheck:
     """Requires a valid key for all routes but the open ones, and an admin key for admin routes.
 
-    The log event gets the name of the key as `key`.
+    Without authenticators no route needs a key. The log event gets the name of the key as `key`.
     """
 
     def __init__(self, authenticators: Sequence[Authenticator]) -> None:
-        self._authenticators = authenticators
+        self.authenticators = authenticators
         self.admin_only = all(each.admin_only for each in authenticators)
         """Whether only admin routes need a key."""
         self.has_admins = any(each.has_admins for each in authenticators)
         """Whether a key may load and unload models."""
+
+    def check_metrics(self, access: Access) -> None:
+        """Raise UserError if nothing checks the keys that `GET /metrics` needs by the settings."""
+        if access is Access.OPEN:
+            return
+        if not self.authenticators:
+            raise UserError(f"{variable('metrics_access')}={access}, and no plug-in checks keys")
+        if access is Access.KEY and self.admin_only:
+            raise UserError(f"{variable('metrics_access')}={access}, and only the keys of admins are checked")
 
     def knows_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         """Whether a request with these headers has a valid key, or needs none unless its route is for admins."""
@@ -63,7 +73,7 @@ class KeyCheck:
     def _identify(self, key: bytes) -> Identity | Unauthorized | None:
         """The identity of a key, or the reason of the first authenticator that refuses it."""
         reason: Unauthorized | None = None
-        for authenticator in self._authenticators if key else ():
+        for authenticator in self.authenticators if key else ():
             try:
                 if (identity := authenticator.identify(key)) is not None:
                     return identity

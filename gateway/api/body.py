@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Self, TypeVar, cast
+from typing import Self, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -39,10 +39,6 @@ from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, PoolClient, 
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 from gateway.values.validation import NAME_CHARACTERS, near
-
-if TYPE_CHECKING:
-    from gateway.hooks import Fetcher
-
 
 NO_FILES = "The request has no files: send them as multipart/form-data, such as curl -F files=@cat.jpg."
 FORM = "application/x-www-form-urlencoded"
@@ -79,11 +75,11 @@ class Body(PoolClient):
         )
         self._eviction: Overloaded | None = None
         self._receiving: asyncio.Timeout | None = None
-        self._readers = context.shared["body_readers"]
+        self._readers = context.runtime.body_readers
         self.reader: BodyReader | None = self._readers.get(self._media_type)
         """The plug-in's reader of this body's media type; None if the core reads it."""
-        self._fetchers: Sequence[Fetcher] = context.shared.get("fetchers", ())
-        lease = PoolLease(context.shared["uploads"], self, context.caller.upload_bytes)
+        self._fetchers = context.runtime.fetchers
+        lease = PoolLease(context.runtime.uploads, self, context.caller.upload_bytes)
         context.leases.append(lease)
         self.hold = lease.hold
         """Called by readers with the number of bytes of the body that they hold."""

@@ -3,8 +3,8 @@
     ResponseHeaders    id, context and trace of a request; headers of its response
     RequestLog         its log event and its metrics
     Errors             an exception becomes a response, and the request releases what it holds
-    Access             its route; refuses pages of other origins, and requests without a valid API key
-    Limits             refuses requests while the queue is full, and beyond the limits of the API key
+    AccessCheck        its route; refuses pages of other origins, and requests without a valid API key
+    LimitCheck         refuses requests while the queue is full, and beyond the limits of the API key
 
 `DirectRoutes` then calls some endpoints itself, before FastAPI's router. The five share the request's RequestContext.
 """
@@ -22,6 +22,7 @@ from http import HTTPStatus
 
 import structlog
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
@@ -30,12 +31,14 @@ from gateway import metrics, tracing
 from gateway.api.auth import KeyCheck
 from gateway.api.problems import report
 from gateway.api.request_context import CLIENT_GONE, KEY, RequestContext
-from gateway.api.route_table import RouteTable
-from gateway.errors import Forbidden, InvalidParameter, RateLimited
+from gateway.api.route_table import WEBSOCKET, Access, RouteTable
+from gateway.errors import Forbidden, InvalidParameter, MethodNotAllowed, NotFound, RateLimited
+from gateway.hooks import READER, RUNTIME, Runtime
 from gateway.limits.caller import ANYONE, REFUSAL_SECONDS
+from gateway.limits.pools import NEVER_EVICTED
 from gateway.settings import Settings, variable
 from gateway.values.clients import is_address
-from gateway.values.validation import shown
+from gateway.values.validation import NAME_CHARACTERS, shown
 
 log = structlog.get_logger("gateway")
 
@@ -55,8 +58,6 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 SWITCHED = HTTPStatus.SWITCHING_PROTOCOLS
 """Status in the log of a WebSocket that was opened."""
-WEBSOCKET = "WEBSOCKET"
-"""Method in the log of a WebSocket."""
 STARTS = frozenset({"websocket.accept", "websocket.http.response.start"})
 MAX_LOGGED_CHARACTERS = 256
 """Longest text from a client in a log event; with all its fields, an event has at most 2 KiB."""
@@ -94,11 +95,10 @@ class ResponseHeaders:
             elif name == b"traceparent":
                 traced = True
         request_id = request_id or os.urandom(16).hex()
-        state = scope.setdefault("state", {})
-        # A copy: a context that refers to the mapping it is kept in would be garbage that only a collection finds.
-        shared = state.copy()
-        context = RequestContext(request_id, shared, shared.get("settings"), shared.get("service"))
-        state[KEY] = context
+        state = scope["state"]
+        runtime: Runtime = state[RUNTIME]
+        reader = state.get(READER, NEVER_EVICTED)
+        context = state[KEY] = RequestContext(request_id, runtime, runtime.settings, runtime.service, reader)
         if (protocol := (scope.get("extensions") or {}).get(PROTOCOL)) is not None:
             context.log_fields["protocol"] = protocol["name"]
         structlog.contextvars.clear_contextvars()
@@ -127,7 +127,7 @@ class ResponseHeaders:
                 ]
                 if context.charged:
                     message["headers"] += context.caller.headers()
-                if (draining := state.get("draining")) is not None and draining.closes:
+                if runtime.draining.closes:
                     message["headers"].append((b"connection", b"close"))
             elif is_head:
                 message = {**message, "body": b""}
@@ -270,12 +270,13 @@ def _text(value: bytes | None) -> str:
     return (value or b"").decode("latin-1").lower()
 
 
-class Access:
-    """Finds the route of a request. Raises Forbidden for pages of other origins, and Unauthorized without its key."""
+class AccessCheck:
+    """Finds the route of a request, whose HEAD is served as GET (RFC 9110, 9.3.2); ResponseHeaders omits the body.
 
-    def __init__(
-        self, app: ASGIApp, routes: RouteTable, keys: KeyCheck | None = None, origins: OriginCheck | None = None
-    ) -> None:
+    Raises Forbidden for pages of other origins, Unauthorized without a key, NotFound and MethodNotAllowed.
+    """
+
+    def __init__(self, app: ASGIApp, routes: RouteTable, keys: KeyCheck, origins: OriginCheck | None) -> None:
         self._app, self._routes, self._keys, self._origins = app, routes, keys, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -283,17 +284,29 @@ class Access:
         context: RequestContext = scope["state"][KEY]
         if self._origins is not None:
             self._origins.check(scope)
-        path = scope["path"]
+        path, method = scope["path"], scope.get("method", WEBSOCKET)
         route = self._routes.literal.get(path) or self._routes.match(path)
         if route is not None and tracing.current():
-            tracing.describe(scope.get("method", WEBSOCKET), route.path, context.request_id)
-        if self._keys is not None:
-            self._keys.check(scope, context, self._routes.access(path, route))
+            tracing.describe(method, route.path, context.request_id)
+        if self._keys.authenticators:
+            self._keys.check(scope, context, Access.KEY if route is None else route.traits.access)
         context.route = route
+        if route is None:
+            raise NotFound(f"There is nothing at {path[:NAME_CHARACTERS]}; see /docs.")
+        if route.traits.access is Access.ADMIN and not self._keys.has_admins:
+            raise NotFound(
+                f"There is nothing at {path[:NAME_CHARACTERS]}: models are loaded and unloaded over HTTP only where "
+                "GATEWAY_ADMIN_KEYS_FILE is set."
+            )
+        if method == "HEAD":
+            method = "GET"
+            scope = {**scope, "method": method}
+        if method not in route.methods:
+            raise MethodNotAllowed.of(method[:NAME_CHARACTERS], path[:NAME_CHARACTERS], route.methods - {WEBSOCKET})
         await self._app(scope, receive, send)
 
 
-class Limits:
+class LimitCheck:
     """Enforces the limits of service and caller: raises Overloaded, InvalidParameter, Forbidden, RateLimited.
 
     While the queue is full, a request with images would be refused anyway, but only after routing and validation, which
@@ -308,12 +321,13 @@ class Limits:
         """Serve one request."""
         context: RequestContext = scope["state"][KEY]
         route, caller = context.route, context.caller
-        brings_images = route is not None and route.traits.takes_images and scope.get("method") == "POST"
+        assert route is not None
+        brings_images = route.traits.takes_images and scope.get("method") == "POST"
         if brings_images:
             context.service.admission.check(caller.share)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             raise InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
-        if route is not None and caller is not ANYONE:
+        if caller is not ANYONE:
             caller.check_route(route.path, takes_images=route.traits.takes_images)
             if brings_images:
                 context.charged = True
@@ -326,10 +340,7 @@ class Limits:
 
 
 class DirectRoutes:
-    """Calls an endpoint itself if that is all that FastAPI would do.
-
-    HEAD is served as GET (RFC 9110, 9.3.2); ResponseHeaders leaves out the body.
-    """
+    """Calls an endpoint itself if that is all that FastAPI would do."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -337,35 +348,33 @@ class DirectRoutes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         route = scope["state"][KEY].route
-        if scope.get("method") == "HEAD":
-            scope = {**scope, "method": "GET"}
-        if route is None or scope.get("method") not in route.methods:
-            await self._app(scope, receive, send)
-        elif route.traits.direct:
+        if route.traits.direct:
             response = await route.endpoint(Request(scope, receive, send))
             await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
 
-def middleware(
-    routes: RouteTable,
-    keys: KeyCheck | None = None,
-    origins: OriginCheck | None = None,
-    cors: Sequence[Middleware] = (),
-) -> Sequence[Middleware]:
+def middleware(settings: Settings, routes: RouteTable, keys: KeyCheck) -> Sequence[Middleware]:
     """The list, the outermost first.
 
-    `cors` is outside of the log, the errors and the keys: pages can read error responses as well, and preflight
-    requests, which browsers send without a key, are answered there.
+    CORS is outside of the log, the errors and the keys: pages can read error responses as well, and preflight requests,
+    which browsers send without a key, are answered there.
     """
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=settings.cors_origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["*"],
+    )
     return (
         Middleware(ResponseHeaders),
-        *cors,
+        *([cors] if settings.cors_origins else ()),
         Middleware(RequestLog),
         Middleware(Errors),
-        Middleware(Access, routes, keys, origins),
-        Middleware(Limits),
+        Middleware(AccessCheck, routes, keys, OriginCheck(settings) if keys.admin_only else None),
+        Middleware(LimitCheck),
         Middleware(DirectRoutes),
     )
 

@@ -39,7 +39,7 @@ def complete(
     routes: RouteTable,
     formats: Sequence[ErrorFormat],
     codes: Sequence[str],
-    keys: KeyCheck | None,
+    keys: KeyCheck,
     change: Callable[[dict[str, Any]], None],
 ) -> None:
     """Complete the application's document; `change` does the same for the plug-ins, in place."""
@@ -63,7 +63,7 @@ def complete(
         listed = ", ".join(f"`{each}`" for each in codes)
         schemas["Problem"]["properties"]["code"]["description"] = f"Stable name of the error: {listed}."
         change(schema)
-        if keys is not None:
+        if keys.authenticators:
             _declare_keys(schema, routes, formats, admin_only=keys.admin_only)
         return schema
 

@@ -6,28 +6,23 @@ from typing import TYPE_CHECKING
 import structlog
 from fastapi.exceptions import RequestValidationError
 from pydantic_core import to_json
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
 from gateway.api.parameters import invalid_parameter
-from gateway.api.request_context import request_context, request_context_of
-from gateway.api.route_table import Access, RouteTable
+from gateway.api.request_context import request_context_of
 from gateway.errors import (
     PROBLEM_MEDIA_TYPE,
     AlreadyLogged,
     GatewayError,
     InternalError,
     MethodNotAllowed,
-    NotFound,
     ServiceError,
     Unauthorized,
     clear_frames,
     problem_document,
 )
-from gateway.values.validation import NAME_CHARACTERS
 
 if TYPE_CHECKING:
     from gateway.hooks import ErrorFormat
@@ -51,7 +46,9 @@ def problem(error: GatewayError, scope: Scope) -> Response:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = error.challenge
-    error_format = format_of(scope["path"], context.shared.get("error_formats", ()))
+    if isinstance(error, MethodNotAllowed):
+        headers["Allow"] = error.allowed
+    error_format = format_of(scope["path"], context.runtime.error_formats)
     if error_format is not None and not _accepts_problem(scope):
         return Response(error_format.body(error), int(error.status), headers, "application/json")
     return Response(
@@ -76,7 +73,7 @@ def report(exc: Exception, scope: Scope, *, started: bool) -> Response:
         context.note(exc)
         clear_frames(exc)
         return problem(exc, scope)
-    plugin = context.shared["plugins"].blamed(exc) if "plugins" in context.shared else ""
+    plugin = context.runtime.plugins.blamed(exc)
     log.exception("unexpected_error", **({"plugin": plugin} if plugin else {}))
     error = InternalError()
     context.note(error)
@@ -85,40 +82,7 @@ def report(exc: Exception, scope: Scope, *, started: bool) -> Response:
     return problem(error, scope)
 
 
-def add_handlers(app: Starlette, routes: RouteTable) -> None:
-    """Convert FastAPI's and Starlette's own errors to GatewayErrors, which the middleware Errors handles."""
-    managed = [route.pattern for route in routes if route.traits.access is Access.ADMIN]
-
-    def not_found(path: str) -> NotFound:
-        shown = path[:NAME_CHARACTERS]
-        if any(pattern.match(path) for pattern in managed):
-            return NotFound(
-                f"There is nothing at {shown}: models are loaded and unloaded over HTTP only where "
-                "GATEWAY_ADMIN_KEYS_FILE is set."
-            )
-        return NotFound(f"There is nothing at {shown}; see /docs.")
-
-    async def handle_validation_error(_: Request, exc: Exception) -> Response:
-        assert isinstance(exc, RequestValidationError)
-        raise invalid_parameter([dict(error) for error in exc.errors()], ()) from None
-
-    async def handle_http_exception(request: Request, exc: Exception) -> Response:
-        assert isinstance(exc, HTTPException)
-        error: GatewayError
-        path = request.scope["path"]
-        if exc.status_code == MethodNotAllowed.status:
-            method = request.method[:NAME_CHARACTERS]
-            allowed = (exc.headers or {}).get("Allow", "")
-            instead = f": send {allowed.replace(', ', ' or ')}" if allowed else ""
-            error = MethodNotAllowed(f"{method} is not allowed on {path[:NAME_CHARACTERS]}{instead}; see /docs.")
-        elif exc.status_code == NotFound.status:
-            error = not_found(path)
-        else:
-            error = InternalError()
-        request_context(request).note(error)
-        response = problem(error, request.scope)
-        response.headers.update(exc.headers or {})
-        return response
-
-    app.add_exception_handler(RequestValidationError, handle_validation_error)
-    app.add_exception_handler(HTTPException, handle_http_exception)
+async def handle_validation_error(_: Request, exc: Exception) -> Response:
+    """Raise a parameter's error that FastAPI has found as InvalidParameter, which the middleware Errors answers."""
+    assert isinstance(exc, RequestValidationError)
+    raise invalid_parameter([dict(error) for error in exc.errors()], ()) from None

@@ -1,9 +1,9 @@
-"""The context of one HTTP request or WebSocket, and the objects that all requests share."""
+"""The context of one HTTP request or WebSocket."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
@@ -14,55 +14,30 @@ from gateway.errors import GatewayError
 from gateway.inference.request_spec import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.caller import ANYONE, Caller
-from gateway.limits.pools import Pool, PoolClient, PoolLease
+from gateway.limits.pools import NEVER_EVICTED, PoolClient, PoolLease
 
 if TYPE_CHECKING:
-    from gateway.hooks import ErrorFormat, Fetcher, Plugin, Plugins, WebSocketProtocolOf
-    from gateway.ingest.upload import BodyReader
-    from gateway.server.connections import Connections
-    from gateway.server.draining import Draining
+    from gateway.hooks import Runtime
     from gateway.settings import Settings
 
 KEY = "request_context"
+"""The key of the request's context in its state."""
 CLIENT_GONE = 499
 """The status if no response was sent, as in nginx."""
 CLIENT_HEADER = "X-Client-ID"
 """The header whose value ties a client to one version of a model; without it the version is random."""
-P = TypeVar("P", bound="Plugin")
-
-
-class State(TypedDict):
-    """The lifespan state: objects that handlers share, created once per process."""
-
-    settings: "Settings"
-    service: InferenceService
-    uploads: Pool
-    responses: Pool
-    connections: "Connections"
-    draining: "Draining"
-    is_ready: Callable[[], bool]
-    """Whether images are classified."""
-    streams: Pool
-    plugins: "Plugins"
-    error_formats: "Sequence[ErrorFormat]"
-    websockets: "Mapping[str, WebSocketProtocolOf]"
-    body_readers: "Mapping[str, BodyReader]"
-    """By media type."""
-    fetchers: "NotRequired[Sequence[Fetcher]]"
-    """Make uploads of the images that bodies refer to."""
-    reader: NotRequired[PoolClient]
-    """The connection of a request, with the server's own protocol classes."""
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request: its id, the shared objects, and the data for its log event, metrics and trace."""
+    """One request: its id, the objects of the service, and the data for its log event, metrics and trace."""
 
     request_id: str
-    shared: State
+    runtime: "Runtime"
     settings: "Settings"
-    """None, as is the service, for an application without lifespan."""
     service: InferenceService
+    reader: PoolClient = NEVER_EVICTED
+    """Reads the response."""
     started: float = field(default_factory=time.perf_counter)
     """When its headers had arrived, by time.perf_counter."""
     status: int = CLIENT_GONE
@@ -78,13 +53,9 @@ class RequestContext:
     """Whether the API key is still valid. If not, open streams end; other requests are finished."""
     caller: Caller = ANYONE
     charged: bool = False
-    """Whether the first image is charged to the caller; see the middleware Limits."""
+    """Whether the first image is charged to the caller; see the middleware LimitCheck."""
     leases: list[PoolLease] = field(default_factory=list)
     """Released after the response."""
-
-    def plugin(self, kind: type[P]) -> P:
-        """The plug-in of a class, whose routes use it."""
-        return self.shared["plugins"].get(kind)
 
     def version_of(
         self, model_name: str, version: str | None, headers: Mapping[str, str], client: str = ""

@@ -3,24 +3,18 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter
 
-from gateway import metrics
+from gateway import metrics, settings
 
 Endpoint = Callable[..., Any]
 E = TypeVar("E", bound=Endpoint)
-
-
-class Access(Enum):
-    """Which API key a route needs, if keys are required."""
-
-    OPEN = "no key"
-    KEY = "any key"
-    ADMIN = "an admin key"
+Access = settings.Access
+WEBSOCKET = "WEBSOCKET"
+"""The method of a WebSocket, here and in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +33,7 @@ class RouteTraits:
 
 @dataclass(frozen=True, slots=True)
 class KnownRoute:
-    """A path with its methods (none for a WebSocket), its endpoint and its traits."""
+    """A path with its methods, and the endpoint and traits of the first of them."""
 
     path: str
     """The template, such as /models/{name}."""
@@ -70,27 +64,24 @@ def traits(
 
 
 class RouteTable:
-    """The routes of some routers, by path; two routes of one path share the traits of the first."""
+    """The routes of some routers, by path."""
 
     def __init__(self, routers: Iterable[APIRouter], access: Mapping[str, Access] | None = None) -> None:
         """Find the routes; `access` overrides the declarations of some paths."""
         access = access or {}
-        self.literal: dict[str, KnownRoute] = {}
-        """The routes whose path has no parameter."""
-        self._patterns: list[KnownRoute] = []
+        known: dict[str, KnownRoute] = {}
         for route in (route for router in routers for route in router.routes):
             endpoint, path = route.endpoint, route.path  # type: ignore[attr-defined]  # every route here is a Route
-            methods = frozenset(getattr(route, "methods", None) or ())
-            pattern = route.path_regex  # type: ignore[attr-defined]
+            methods = frozenset(getattr(route, "methods", None) or (WEBSOCKET,))
+            if path in known:
+                known[path] = replace(known[path], methods=known[path].methods | methods)
+                continue
             declared = _TRAITS.get(endpoint, _DEFAULT)
             own = replace(declared, access=access.get(path, declared.access))
-            known = KnownRoute(path, pattern, methods, endpoint, own)
-            if "{" in path:
-                self._patterns.append(known)
-            else:
-                self.literal.setdefault(path, known)
-        admin = [route.path.partition("{")[0] for route in self._patterns if route.traits.access is Access.ADMIN]
-        self._admin_folders = tuple(set(admin))
+            known[path] = KnownRoute(path, route.path_regex, methods, endpoint, own)  # type: ignore[attr-defined]
+        self.literal = {path: route for path, route in known.items() if "{" not in path}
+        """The routes whose path has no parameter."""
+        self._patterns = [route for path, route in known.items() if "{" in path]
 
     def __iter__(self) -> Iterator[KnownRoute]:
         yield from self.literal.values()
@@ -99,13 +90,6 @@ class RouteTable:
     def match(self, path: str) -> KnownRoute | None:
         """The route of a path, also if it does not support the request's method."""
         return self.literal.get(path) or next((each for each in self._patterns if each.pattern.match(path)), None)
-
-    def access(self, path: str, route: KnownRoute | None) -> Access:
-        """The key that a path needs, whether or not it has a route; all below a model is for admins."""
-        if route is not None:
-            return route.traits.access
-        folder = next(filter(path.startswith, self._admin_folders), None)
-        return Access.ADMIN if folder is not None and "/" in path.removeprefix(folder) else Access.KEY
 
     def create_series(self) -> None:
         """Create the series that alerts use, since increase() misses the first count of a new series."""

@@ -15,9 +15,9 @@ from uvicorn.server import ServerState
 
 from gateway import metrics
 from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, Overloaded, problem_document
+from gateway.hooks import RUNTIME, Runtime
 from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, WaitingClient
-from gateway.server.connections import RESERVE_SECONDS, Connections
-from gateway.settings import Settings
+from gateway.server.connections import CONNECTIONS, RESERVE_SECONDS, Connections
 from gateway.values.clients import client_of
 
 KEEP_ALIVE_SECONDS = 75.0
@@ -165,8 +165,9 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.root_path = config.root_path
         self.server_state = server_state
         self.app_state = app_state
-        self.settings: Settings = app_state["settings"]
-        self.connections: Connections = app_state["connections"]
+        self.runtime: Runtime = app_state[RUNTIME]
+        self.settings = self.runtime.settings
+        self.connections: Connections = app_state[CONNECTIONS]
         self.phase = Phase.REQUEST
         self.writable = asyncio.Event()
         self.writable.set()

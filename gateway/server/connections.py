@@ -20,6 +20,9 @@ OWN_FILES = 128
 
 log = structlog.get_logger("gateway")
 
+CONNECTIONS = "connections"
+"""The key of the Connections in the lifespan state."""
+
 BACKLOG_SHARE, BACKLOG_MOST = 4, 4
 """Work that did not end in its turn gets 1/BACKLOG_SHARE of the time, in at most BACKLOG_MOST concurrent pieces."""
 LEAST_PAUSE_SECONDS = 0.001

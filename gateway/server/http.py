@@ -3,7 +3,7 @@
 import asyncio
 import urllib.parse
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
@@ -19,6 +19,7 @@ from gateway.errors import (
     InvalidRequest,
     Overloaded,
 )
+from gateway.hooks import READER
 from gateway.server.connection import Connection, Needs, Phase, ProtocolOf, head
 from gateway.server.connections import Turns
 from gateway.values.quantities import size
@@ -107,7 +108,7 @@ class HttpCycle:
 
     async def run(self, app: ASGIApp) -> None:
         """Run the application; only now is there a state, so that a request which waits takes little."""
-        self._scope["state"] = {**self._connection.app_state, "reader": self._connection}
+        self._scope["state"] = {**self._connection.app_state, READER: self._connection}
         try:
             if self._start_turns is not None:
                 await self._start_turns.wait(self._connection)
@@ -265,7 +266,7 @@ class HttpHandler:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._websockets: Mapping[str, ProtocolOf] = connection.app_state.get("websockets", {})
+        self._websockets = connection.runtime.websockets
         self._parser = self._new_parser()
         self._cycles: deque[HttpCycle] = deque()
         """The first is served; the others wait for it."""

@@ -275,11 +275,7 @@ def to_fp16(model: Any) -> Any:  # noqa: ANN401
 
 
 def from_module(
-    module: "nn.Module",
-    side: int,
-    *,
-    example: "Tensor | None" = None,
-    advice: str = "Use --format torchscript",
+    module: "nn.Module", side: int, *, example: "Tensor | None" = None, advice: str = "Use --format torchscript"
 ) -> Any:  # noqa: ANN401
     """The ONNX form of an eager or TorchScript module; raises ModelError, which ends in `advice`.
 

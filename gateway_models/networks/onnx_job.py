@@ -15,14 +15,7 @@ from gateway_models.networks.embeddings import add_embedding, check_embeddings, 
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.file_kinds import FileKind
 from gateway_models.networks.isolation import Job
-from gateway_models.networks.job_checks import (
-    activation_of,
-    check_pixels,
-    images_of,
-    outcome_of,
-    probed,
-    report,
-)
+from gateway_models.networks.job_checks import activation_of, check_pixels, images_of, outcome_of, probed, report
 from gateway_models.networks.onnx_runner import import_onnx, runner
 from gateway_models.networks.probe import Ending, Findings
 from gateway_models.repository.entry import Outcome

@@ -12,15 +12,7 @@ import numpy as np
 from gateway.inference.request import Image, Observer
 from gateway.inference.result import Prediction, Predictions, Row
 from gateway.settings import Settings
-from gateway_models.predictions.layout import (
-    DISAGREEMENT,
-    ERROR,
-    FEEDBACK,
-    LOW_SCORE,
-    NO_MODEL,
-    SAMPLE,
-    model_folder,
-)
+from gateway_models.predictions.layout import DISAGREEMENT, ERROR, FEEDBACK, LOW_SCORE, NO_MODEL, SAMPLE, model_folder
 from gateway_models.predictions.live_drift import LiveDrift
 from gateway_models.predictions.settings import PredictionLogSettings
 from gateway_models.predictions.writer import LogRow, Writer

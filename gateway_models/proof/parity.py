@@ -138,11 +138,7 @@ def compare_served(
         # Usually the images are bit-identical to the reference and need no second run.
         by_pixels = expected if np.array_equal(of_pixels, reference) else _answer(original, of_pixels)[0]
         by_file = by_pixels if np.array_equal(of_file, of_pixels) else _answer(original, of_file)[0]
-        stages = {
-            "decode": by_file - by_pixels,
-            "resize": by_pixels - expected,
-            "model": served - by_file,
-        }
+        stages = {"decode": by_file - by_pixels, "resize": by_pixels - expected, "model": served - by_file}
         pair = None if wanted is None or answer.embedding is None else (answer.embedding, wanted)
         yield Comparison(path, served, expected, stages, pair)
 

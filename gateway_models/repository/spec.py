@@ -53,11 +53,7 @@ class Format(StrEnum):
     @property
     def filename(self) -> str:
         """The file in a version's folder."""
-        return {
-            Format.TORCHSCRIPT: "model.pt",
-            Format.ONNX: "model.onnx",
-            Format.FUNCTION: "model.py",
-        }[self]
+        return {Format.TORCHSCRIPT: "model.pt", Format.ONNX: "model.onnx", Format.FUNCTION: "model.py"}[self]
 
 
 class Decode(StrEnum):
@@ -121,17 +117,12 @@ class Serving:
     queue_delay_us: Annotated[
         int | None, Option("Longest wait for such a batch, in µs; by default none on a CPU, 1000 on a GPU.", SERVING)
     ] = None
-    decode: Annotated[
-        Decode,
-        Option("Large JPEGs: exact, or fast (scores differ by some 0.01).", SERVING),
-    ] = Decode.EXACT
-    tensorrt: Annotated[
-        bool,
-        Option("With --format onnx: TensorRT runs it on a GPU.", SERVING),
-    ] = False
+    decode: Annotated[Decode, Option("Large JPEGs: exact, or fast (scores differ by some 0.01).", SERVING)] = (
+        Decode.EXACT
+    )
+    tensorrt: Annotated[bool, Option("With --format onnx: TensorRT runs it on a GPU.", SERVING)] = False
     openvino: Annotated[
-        OpenVino | None,
-        Option("With --format onnx: OpenVINO runs it on a CPU, in this type.", SERVING, type=OpenVino),
+        OpenVino | None, Option("With --format onnx: OpenVINO runs it on a CPU, in this type.", SERVING, type=OpenVino)
     ] = None
     cpu_runtime: Annotated[
         CpuRuntime | None,
@@ -207,18 +198,11 @@ class ModelSpec:
         Option("Prepare images as for these torchvision weights, e.g. ResNet50_Weights.IMAGENET1K_V2.", IMAGES),
     ] = None
     preprocessing: Annotated[
-        Preprocessing | None,
-        Option("A file of Hugging Face's, preprocessor_config.json.", IMAGES, type=Path),
+        Preprocessing | None, Option("A file of Hugging Face's, preprocessor_config.json.", IMAGES, type=Path)
     ] = None
     """If None: as in the existing versions, `like`, or the source."""
-    resize_library: Annotated[
-        str | None,
-        Option("Library that resizes: pillow (default) or torch.", IMAGES),
-    ] = None
-    pixels: Annotated[
-        bool,
-        Option("The network takes pixels of 0 to 255; without --mean and --std.", IMAGES),
-    ] = False
+    resize_library: Annotated[str | None, Option("Library that resizes: pillow (default) or torch.", IMAGES)] = None
+    pixels: Annotated[bool, Option("The network takes pixels of 0 to 255; without --mean and --std.", IMAGES)] = False
     grayscale: Annotated[
         bool, Option("The network takes one channel; --mean and --std are one number each.", IMAGES)
     ] = False
@@ -230,8 +214,7 @@ class ModelSpec:
         Option("For FILE.py:NAME, a file or folder that it needs; may be repeated.", type=list[Path], read=tuple),
     ] = ()
     input: Annotated[
-        str,
-        Option(f"Input of a network, or of FILE.py:NAME without an annotation: {', '.join(INPUTS)}.", read=_input),
+        str, Option(f"Input of a network, or of FILE.py:NAME without an annotation: {', '.join(INPUTS)}.", read=_input)
     ] = ""
     """"" where an ONNX graph or an annotation says it; by default float32-nchw."""
     output: Annotated[str, Option("Which of several outputs are the scores: a name, or a number from 0.")] = ""
@@ -243,8 +226,7 @@ class ModelSpec:
     format: Annotated[Format | None, Option("Storage format; by default the source's.", SERVING)] = None
     serving: Serving = field(default_factory=Serving)
     tensor: Annotated[
-        ImageTensor | None,
-        Option("Input: normalised fp32, or uint8 pixels; by default uint8 with a GPU.", SERVING),
+        ImageTensor | None, Option("Input: normalised fp32, or uint8 pixels; by default uint8 with a GPU.", SERVING)
     ] = None
     trust: Annotated[
         bool,
@@ -254,8 +236,7 @@ class ModelSpec:
     ] = False
     multi_label: Annotated[bool, Option("Give each class a separate probability (sigmoid).")] = False
     zero_shot: Annotated[
-        Path | None,
-        Option("For a CLIP-like model: a file with one label per line, in any words."),
+        Path | None, Option("For a CLIP-like model: a file with one label per line, in any words.")
     ] = None
     prompts: Annotated[
         tuple[str, ...],
@@ -279,10 +260,7 @@ class ModelSpec:
     ] = None
     after_labels: Annotated[
         Path | None,
-        Option(
-            "For --postprocess FILE.py: its labels, if they are not the network's.",
-            flag="--postprocess-labels",
-        ),
+        Option("For --postprocess FILE.py: its labels, if they are not the network's.", flag="--postprocess-labels"),
     ] = None
     version: Annotated[int | None, Option("Add a version to an existing model, without putting it into use.")] = None
     pixels_implied: bool = False

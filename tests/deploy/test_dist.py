@@ -1,7 +1,4 @@
-"""The packages of `make dist`, which itself tests that they serve and classify.
-
-With the archive of the default model, from which images are built without torch.
-"""
+"""The packages of `make dist`, which itself tests that they serve and classify."""
 
 import json
 import sys
@@ -12,11 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.default_model import PACKED, export, pack
 from deploy.dist import PROJECT, build, package_chart, wheel, write_bom
 from gateway import __version__
-from gateway.findings import Level
-from gateway_local.doctor.repository import models
 from tests.processes import python
 
 
@@ -74,58 +68,3 @@ def test_bom_names_what_is_installed(tmp_path):
     assert any(need.startswith("fastapi") for need in needs)
     assert "file://" not in text
     assert str(PROJECT) not in text
-
-
-@pytest.fixture
-def exported(tmp_path) -> Path:
-    """A folder with the files that an export writes, and some files of Triton and Python."""
-    folder = tmp_path / "exported"
-    for name in (
-        "triton_models/classifier/1/model.pt",
-        "triton_models/classifier/labels.txt",
-        "triton_models/ensemble_model/origin.json",
-        "triton_models/preprocessor/config.pbtxt",
-        "onnx_models/classifier/config.pbtxt",
-        "onnx_models/classifier/configs/sized.pbtxt",
-        "onnx_models/preprocessor/1/model.py",
-        "onnx_models/preprocessor/1/__pycache__/model.pyc",
-    ):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(name)
-    (folder / "onnx_models/ensemble_model/1").mkdir(parents=True)
-    return folder
-
-
-def test_archive_has_what_is_generated_and_folders_of_versions(exported, tmp_path):
-    """Triton loads no ensemble without the empty folder of its version. The same files make the same archive."""
-    pack(exported, tmp_path / "a.tgz")
-    with tarfile.open(tmp_path / "a.tgz") as archive:
-        files = [member.name for member in archive if member.isfile()]
-        assert files == [
-            "onnx_models/classifier/config.pbtxt",
-            "onnx_models/preprocessor/1/model.py",
-            "triton_models/classifier/1/model.pt",
-            "triton_models/classifier/labels.txt",
-            "triton_models/ensemble_model/origin.json",
-        ]
-        assert "onnx_models/ensemble_model/1" in archive.getnames()
-        assert archive.extractfile(files[0]).read() == files[0].encode()
-    for path in exported.rglob("*"):
-        path.touch()
-    pack(exported, tmp_path / "b.tgz")
-    assert (tmp_path / "a.tgz").read_bytes() == (tmp_path / "b.tgz").read_bytes()
-
-
-@pytest.mark.long
-def test_exported_repositories_are_complete_and_name_no_folder_of_this_machine(tmp_path):
-    exported, unpacked = tmp_path / "exported", tmp_path / "unpacked"
-    export(Path(sys.executable), exported)
-    pack(exported, tmp_path / "model.tgz")
-    with tarfile.open(tmp_path / "model.tgz") as archive:
-        archive.extractall(unpacked, filter="data")
-    assert all((unpacked / name).exists() for name in PACKED)
-    for repository in (exported / "triton_models", unpacked / "onnx_models"):
-        assert models(repository)[1].level is Level.OK
-    for record in unpacked.rglob("origin.json"):
-        assert str(tmp_path) not in record.read_text()

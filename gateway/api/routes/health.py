@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from gateway import metrics
-from gateway.api.request_context import State, request_context
+from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.schemas import ErrorOut, Schema
 from gateway.inference.backend import EndpointHealth, ModelState
@@ -90,21 +90,16 @@ async def get_ready(request: Request) -> Response:
     """
     context = request_context(request)
     health = context.service.backend.health()
-    ready = is_ready(context.shared, health)
+    ready = context.runtime.is_ready()
     shown = health if context.shows_details else ()
     body = Ready(
-        status="ready" if ready else "draining" if context.shared["draining"].begun else "not ready",
+        status="ready" if ready else "draining" if context.runtime.draining.begun else "not ready",
         model=context.settings.model,
         models=_models_out(shown),
         sizes=[_sizes(context.settings)] if shown else [],
         endpoints=[EndpointOut.model_validate(each) for each in shown],
     )
     return Response(body.model_dump_json(), 200 if ready else 503, media_type="application/json")
-
-
-def is_ready(shared: State, health: Iterable[EndpointHealth]) -> bool:
-    """Whether the last probe of the default model succeeded at any Triton, and the gateway is not stopping."""
-    return any(each.ready for each in health) and not shared["draining"].begun
 
 
 @router.get(METRICS_PATH, summary="Metrics for Prometheus", response_class=Response)

@@ -86,7 +86,7 @@ async def use_versions(
     processes and gateways follow within 5 s.
     """
     context = request_context(request)
-    backend, plugins = context.service.backend, context.shared["plugins"]
+    backend, plugins = context.service.backend, context.runtime.plugins
     context.log_fields["model"] = name
     try:
         rollout = Rollout.of(listed(versions), listed(shadow), by=context.log_fields.get("key", ""))

@@ -10,14 +10,14 @@ from gateway.plugins.keys.key_file import KeyFile, Keys, KeysError
 from gateway.plugins.keys.quota import NO_QUOTA
 from gateway.plugins.keys.settings import KeySettings
 from gateway.plugins.keys.tenant import Tenant
-from gateway.settings import MetricsAccess, Settings, variable
+from gateway.settings import Access, Settings, variable
 
 if TYPE_CHECKING:
     from gateway.plugins.keys.rates import Rates
 
 log = structlog.get_logger("gateway")
 
-_FILES = {MetricsAccess.KEY: "api_keys_file", MetricsAccess.ADMIN: "admin_keys_file"}
+_FILES = {Access.KEY: "api_keys_file", Access.ADMIN: "admin_keys_file"}
 """The file of the keys that may read GET /metrics."""
 
 

@@ -9,6 +9,7 @@ from os import PathLike, stat_result
 from pathlib import Path
 
 from fastapi import APIRouter, Request
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -17,7 +18,7 @@ from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.errors import NotFound
 from gateway.plugins.page.model_examples import Example, examples_of, read_example
-from gateway.settings import MetricsAccess
+from gateway.values.validation import NAME_CHARACTERS
 
 router = APIRouter(include_in_schema=False)
 
@@ -64,7 +65,7 @@ swagger_files = StaticFiles(packages=[("fastapi_swagger", "resources")])
 async def page(request: Request) -> Response:
     """The page, without a link to metrics that need a key. Pages of GATEWAY_CORS_ORIGINS may have it in a frame."""
     settings = request_context(request).settings
-    if settings.metrics_access is MetricsAccess.OPEN:
+    if settings.metrics_access is Access.OPEN:
         response = await files.get_response("index.html", request.scope)
     else:
         text = (STATIC / "index.html").read_text().replace(METRICS_LINK, "")
@@ -77,7 +78,7 @@ async def page(request: Request) -> Response:
 @traits(access=Access.OPEN, polled=True)
 async def asset(request: Request, path: str) -> Response:
     """An asset of the page; a route instead of a mount, so that the log and the metrics have its route."""
-    return await files.get_response(path, request.scope)
+    return await _asset(files, request, path)
 
 
 @router.get("/models/{name}/examples")
@@ -130,4 +131,11 @@ async def docs(request: Request) -> Response:
 @traits(access=Access.OPEN, polled=True)
 async def docs_asset(request: Request, path: str) -> Response:
     """One of Swagger UI's assets."""
-    return await swagger_files.get_response(path, request.scope)
+    return await _asset(swagger_files, request, path)
+
+
+async def _asset(folder: StaticFiles, request: Request, path: str) -> Response:
+    try:
+        return await folder.get_response(path, request.scope)
+    except HTTPException:
+        raise NotFound(f"There is no asset {path[:NAME_CHARACTERS]!r}.") from None

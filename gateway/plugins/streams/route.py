@@ -53,7 +53,7 @@ async def stream_without_upgrade(
     context = request_context(request)
     session = _session(request, context)
     await session.check_model()
-    context.shared["streams"].check()
+    context.runtime.streams.check()
     try:
         await session.open()
     finally:
@@ -67,7 +67,7 @@ async def stream(websocket: WebSocket) -> None:
     context = request_context(websocket)
     session = _session(websocket, context)
     await session.check_model()
-    with context.shared["streams"].lease(session, 1):
+    with context.runtime.streams.lease(session, 1):
         try:
             await session.open()
             offered = websocket.scope["subprotocols"]
@@ -91,7 +91,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     # A stream keeps its version, and each frame is charged.
     spec = replace(spec, split=False, paid=False)
     # A frame that cannot wait is dropped: no upload is evicted for it.
-    lease = context.shared["uploads"].lease(NEVER_EVICTED, key_bound=context.caller.upload_bytes)
+    lease = context.runtime.uploads.lease(NEVER_EVICTED, key_bound=context.caller.upload_bytes)
     context.leases.append(lease)
     return StreamSession(context.service, settings, lease, parameters, spec, context.is_allowed)
 
@@ -140,7 +140,7 @@ async def _exchange(websocket: WebSocket, session: StreamSession, context: Reque
             code, reason = GOING_DOWN, "the server is stopping; connect again"
             return None
         if message["code"] == NO_ROOM:
-            raise context.shared["uploads"].full()
+            raise context.runtime.uploads.full()
         raise WebSocketDisconnect(message["code"], message.get("reason"))
 
     async def send(message: bytes) -> None:

@@ -41,7 +41,7 @@ class StreamProtocol(WebSocketsSansIOProtocol, PoolClient):
         self.close_timeout = CLOSE_SECONDS
         self.pace = connection.pace
         self._connection = connection
-        self._buffer: PoolLease = connection.app_state["uploads"].lease(self)
+        self._buffer: PoolLease = connection.runtime.uploads.lease(self)
         self.writable = connection.writable
         self._partial_bytes = self._waiting_bytes = 0  # of an incomplete message, and of the waiting ones
         self._receives = self._discards = False

@@ -2,22 +2,25 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 from typing import Any
 
 import pytest
 import structlog
+from fastapi import APIRouter
 from prometheus_client import REGISTRY
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
-from gateway.api.middleware import middleware
-from gateway.api.route_table import RouteTable
+from gateway.app import create_app
 from gateway.errors import AlreadyLogged, ModelNotFound, TritonUnreachable
+from gateway.hooks import Plugin
 from gateway.ingest.multipart import MAX_READ_AHEAD_BYTES
 from tests.doubles.backend import CAT, PNG, StubBackend
 from tests.otlp import TRACE, place
-from tests.services import client_of
+from tests.services import client_of, client_of_app
+from tests.settings import Settings
 
 Event = dict[str, Any]
 TRACEPARENT = place(1)
@@ -118,20 +121,23 @@ def test_broken_result_stream_is_logged_with_its_cause(events):
     assert event["images_ok"] >= 1
 
 
-async def test_exception_amid_a_response_is_raised_as_already_logged(events):
-    async def break_off(scope: Scope, receive: Receive, send: Send) -> None:
+class BrokenResponse(Response):
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         raise RuntimeError("boom")
 
-    async def nothing(*_: object) -> Message:
-        return {"type": "http.disconnect"}
 
-    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
-    app: ASGIApp = break_off
-    for each in reversed(middleware(RouteTable(()))):
-        app = each.cls(app, *each.args)
-    with pytest.raises(AlreadyLogged):
-        await app(scope, nothing, nothing)
+class Broken(Plugin):
+    def routers(self) -> Sequence[APIRouter]:
+        router = APIRouter()
+        router.add_api_route("/broken", lambda: BrokenResponse())
+        return (router,)
+
+
+def test_exception_amid_a_response_is_raised_as_already_logged(events):
+    app = create_app(Settings(_env_file=None), StubBackend(), plugins=[Broken])
+    with client_of_app(app) as client, pytest.raises(AlreadyLogged):
+        client.ask("GET", "/broken")
     assert [event["event"] for event in events] == ["unexpected_error", "request"]
 
 

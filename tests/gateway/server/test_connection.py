@@ -4,15 +4,17 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
+from gateway.hooks import RUNTIME
 from gateway.limits.pools import upload_buffer
 from gateway.plugins.streams.websockets import StreamProtocol
 from gateway.server.connection import Connection, Phase, head
-from gateway.server.connections import Connections, Turns
+from gateway.server.connections import CONNECTIONS, Connections, Turns
 from gateway.server.http import SMALL_BYTES, HttpHandler
 from tests.attack.websocket import handshake, message
 from tests.settings import Settings
@@ -60,14 +62,15 @@ class Service:
         chosen = Settings(_env_file=None, **settings)
         self.pool = Connections(chosen.max_connections)
         self.state = ServerState()
-        app_state = {
-            "settings": chosen,
-            "connections": self.pool,
-            "uploads": upload_buffer(2**20),
-            "websockets": {"/stream": StreamProtocol},
-        }
+        runtime = SimpleNamespace(
+            settings=chosen,
+            uploads=upload_buffer(2**20),
+            websockets={"/stream": StreamProtocol},
+        )
         kind = type("Made", (Recorded,), {"made": self.connections})
-        self.create = lambda: kind(config, self.state, app_state, first_handler=HttpHandler)
+        self.create = lambda: kind(
+            config, self.state, {RUNTIME: runtime, CONNECTIONS: self.pool}, first_handler=HttpHandler
+        )
 
     async def _serve(self, scope, receive, send) -> None:
         await self.application(scope, receive, send)

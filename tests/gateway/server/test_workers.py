@@ -17,12 +17,13 @@ import pytest
 import uvicorn
 import uvloop
 
+from gateway.draining import Draining
+from gateway.hooks import RUNTIME
 from gateway.machine.capacity import plan
 from gateway.metrics import reserve_space
 from gateway.server import serve
 from gateway.server.allocator import VARIABLES
 from gateway.server.connections import OWN_FILES, RESERVED
-from gateway.server.draining import Draining
 from gateway.server.serve import METRICS_BYTES, NoSpaceForWorkers, bound, plan_of, plan_to_serve
 from gateway.server.server import ACCEPTED, Server, listening_sockets
 from gateway.server.workers import Process, Worker, Workers, accept_no_more
@@ -126,7 +127,7 @@ def test_date_is_renewed_at_rest(monkeypatch):
     monkeypatch.setattr(Server, "on_tick", on_tick)
     with Path(os.devnull).open("wb") as pipe:
         server = Server(uvicorn.Config("no application"), pipe.fileno())
-        server.lifespan = SimpleNamespace(state={"is_ready": lambda: len(renewed) == 2})
+        server.lifespan = SimpleNamespace(state={RUNTIME: SimpleNamespace(is_ready=lambda: len(renewed) == 2)})
         asyncio.run(server.main_loop())
     assert renewed == [True, False, False, True]
 

@@ -21,7 +21,7 @@ from gateway.plugins.oip.grpc_api.service import CHECK, SERVICE, WATCH, Handler,
 from gateway.plugins.oip.grpc_api.status import Failure, failed, failure_of
 from gateway.plugins.oip.settings import MAX_CALLS, ProtocolSettings
 from gateway.server.http import MAX_HEADER_BYTES
-from gateway.settings import Settings, variable
+from gateway.settings import variable
 from gateway.values.clients import is_loopback
 
 log = structlog.get_logger("gateway")
@@ -71,9 +71,8 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
     """Serves methods by their paths, at most MAX_CALLS calls at a time."""
 
     def __init__(self, runtime: Runtime, methods: Mapping[str, Handler]) -> None:
-        self._settings: Settings = runtime.state["settings"]
-        self._uploads, self._responses = runtime.state["uploads"], runtime.state["responses"]
-        self._upload_bound = runtime.upload_bound
+        self._settings = runtime.settings
+        self._runtime = runtime
         self._methods = methods
         self._open = Bound("grpc_max_calls", MAX_CALLS)
         self._slots = dict.fromkeys(PROBES, Bound("grpc_max_calls", MAX_PROBES))
@@ -141,13 +140,13 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no t
         return grpc.stream_stream_rpc_method_handler(serve)
 
     async def _serve(self, path: str, context: Any) -> None:  # noqa: ANN401
-        call = Call(context, self._settings, self._uploads, self._responses)
+        call = Call(context, self._settings, self._runtime.uploads, self._runtime.responses)
         slots = self._slots.get(path, self._open)
         slots.add(1)
         try:
             _check(slots)
             call.check()
-            call.bind(self._upload_bound(call.headers))
+            call.bind(self._runtime.upload_bound(call.headers))
             context.set_trailing_metadata(await self._methods[path](call))
         except ClientGone:
             failure = NOT_READ
@@ -169,7 +168,7 @@ async def serving(runtime: Runtime) -> AsyncIterator[None]:
 
     Raises KeysRequired.
     """
-    settings: Settings = runtime.state["settings"]
+    settings = runtime.settings
     port = ProtocolSettings.of(settings).grpc_port
     if runtime.knows_key(()) and not is_loopback(f"{settings.host}:{port}"):
         raise KeysRequired(
@@ -188,7 +187,7 @@ async def serving(runtime: Runtime) -> AsyncIterator[None]:
         api.stop()
         # HTTP requests had the same time already.
         most = settings.shutdown_delay_seconds + settings.shutdown_grace_seconds
-        await server.stop(runtime.state["draining"].left_seconds(most))
+        await server.stop(runtime.draining.left_seconds(most))
 
 
 def _check(slots: Bound) -> None:

@@ -29,7 +29,7 @@ from gateway.errors import (
     StreamIdle,
     UploadTimeout,
 )
-from gateway.hooks import Runtime
+from gateway.hooks import READER, RUNTIME, Runtime
 from gateway.metrics import STREAMS_STOPPED
 from gateway.plugins.oip.documents import HEADER_LENGTH
 from gateway.plugins.oip.grpc_api.asgi import Response, send_request
@@ -37,7 +37,7 @@ from gateway.plugins.oip.grpc_api.call import Arrived, Call
 from gateway.plugins.oip.grpc_api.messages import InferCall, infer_call, infer_response, model_path
 from gateway.plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_in, failure_of, trailing_of
 from gateway.server.http import MAX_HEADER_BYTES
-from gateway.settings import STREAM_IDLE_SECONDS, Settings
+from gateway.settings import STREAM_IDLE_SECONDS
 from gateway.values.quantities import size
 
 SERVICE = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
@@ -93,11 +93,8 @@ class InferenceApi:
     """Serves the calls by requests to the application."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._app = runtime.app
-        self._state = runtime.state
-        self._knows_key = runtime.knows_key
-        self._is_ready = runtime.is_ready
-        self._settings: Settings = runtime.state["settings"]
+        self._runtime = runtime
+        self._settings = runtime.settings
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def methods(self) -> Mapping[str, Handler]:
@@ -123,7 +120,7 @@ class InferenceApi:
 
     async def _check_key(self, call: Call) -> None:
         """Raise Failure without a valid key; the application then refuses, counts and logs a request."""
-        if not self._knows_key(call.headers):
+        if not self._runtime.knows_key(call.headers):
             _expect_ok(await self._send(call, "GET", "/v2"))
 
     async def _health_check(self, call: Call) -> Metadata:
@@ -149,7 +146,7 @@ class InferenceApi:
         if service not in {"", SERVICE}:
             return int(health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
         response = health_pb2.HealthCheckResponse
-        return int(response.SERVING if self._is_ready() else response.NOT_SERVING)
+        return int(response.SERVING if self._runtime.is_ready() else response.NOT_SERVING)
 
     async def _reflect(self, call: Call) -> Metadata:
         await self._check_key(call)
@@ -208,7 +205,7 @@ class InferenceApi:
     async def _model_stream_infer(self, call: Call) -> Metadata:
         """Requests in, one response to each. One that fails does not end the stream, as in Triton."""
         await self._check_key(call)
-        with self._state["streams"].lease(Arrived(), 1):
+        with self._runtime.streams.lease(Arrived(), 1):
             while (raw := await self._next(call)) is not None:
                 await call.send((await self._streamed(call, raw)).SerializeToString())
         return ()
@@ -265,8 +262,8 @@ class InferenceApi:
         body: tuple[bytes | memoryview, ...] = (),
         *headers: tuple[bytes, bytes],
     ) -> Response:
-        state = {**self._state, "reader": Arrived()}
-        return await send_request(self._app, state, method, path, (*call.headers, *headers), call.address, body)
+        state = {RUNTIME: self._runtime, READER: Arrived()}
+        return await send_request(self._runtime.app, state, method, path, (*call.headers, *headers), call.address, body)
 
 
 async def receive(call: Call, kind: Any, seconds: float | None = None) -> Any:  # noqa: ANN401  # protobuf's classes

@@ -20,7 +20,6 @@ from gateway import __version__
 from gateway.api.body import Body
 from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
-from gateway.api.routes.health import is_ready
 from gateway.errors import InvalidBody, ModelNotFound
 from gateway.inference.backend import PROBE_SECONDS, ModelInfo
 from gateway.ingest.json_text import JsonError, decode, invalid
@@ -72,7 +71,7 @@ async def server_live(_: Request) -> Response:
 async def server_ready(request: Request) -> Response:
     """200 while `/health/ready` is 200, else 400."""
     context = request_context(request)
-    return _boolean(is_ready(context.shared, context.service.backend.health()))
+    return _boolean(context.runtime.is_ready())
 
 
 @router.post("/v2/repository/index")
@@ -116,7 +115,7 @@ async def ready(request: Request, name: str, version: str | None) -> Response:
     info = await _model_info(request, name, version)
     # Triton reports a model as ready even if its process has died; for the default model, probes detect that.
     is_default = name == context.settings.model
-    return _boolean(info.ready and (not is_default or is_ready(context.shared, context.service.backend.health())))
+    return _boolean(info.ready and (not is_default or context.runtime.is_ready()))
 
 
 async def config(request: Request, name: str, version: str | None) -> Response:
