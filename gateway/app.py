@@ -20,7 +20,7 @@ from gateway.api.route_table import RouteTable
 from gateway.api.routes import health, limits, models
 from gateway.draining import draining_on_signals
 from gateway.environment import load_settings
-from gateway.hooks import RUNTIME, Plugin, Plugins, Runtime
+from gateway.hooks import Plugin, Plugins, Runtime
 from gateway.inference.backend import Backend
 from gateway.inference.request import Observers
 from gateway.inference.service import InferenceService
@@ -84,7 +84,7 @@ def create_app(
                 # Last, so that it ends before a plug-in that may block: see gateway.timing.
                 beats = heartbeat(lambda: len(connections) > 0, every.owner_of)
                 connections.first_came = await stack.enter_async_context(beats)
-            yield {RUNTIME: runtime, CONNECTIONS: connections}
+            yield {"runtime": runtime, CONNECTIONS: connections}
 
     with every.named():
         routers = (router(every), *ROUTERS, *every.routers())

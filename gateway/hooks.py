@@ -138,15 +138,13 @@ WebSocketProtocolOf = Callable[..., object]
 """Makes the protocol of a WebSocket from a connection; see gateway.server.connection.ProtocolOf."""
 
 
-RUNTIME = "runtime"
-"""The key of the Runtime in the lifespan state."""
-READER = "reader"
-"""The key in a request's state of the client that reads its response, a PoolClient, with the server's own protocol."""
-
-
 @dataclass(slots=True)
 class Runtime:
-    """The objects of a running service that its requests, its plug-ins and its server share."""
+    """The objects of a running service that its requests, its plug-ins and its server share.
+
+    It is `runtime` in the lifespan state. With the server's own protocol, a request's state also has the PoolClient
+    that reads its response as `reader`.
+    """
 
     app: "FastAPI"
     settings: Settings

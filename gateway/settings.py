@@ -18,6 +18,7 @@ from gateway.machine.capacity import Costs
 from gateway.values import setting_values, variables
 
 ENV_PREFIX = variables.ENV_PREFIX
+Access = variables.Access
 DecodeMode = variables.DecodeMode
 variable = variables.variable
 ENV_FILE = ".env"
@@ -45,14 +46,6 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
-
-
-class Access(StrEnum):
-    """Which API key a route needs, if keys are required: none, any key, or an admin key."""
-
-    OPEN = "open"
-    KEY = "key"
-    ADMIN = "admin"
 
 
 class BesideTriton(StrEnum):

@@ -33,7 +33,7 @@ from gateway.api.problems import report
 from gateway.api.request_context import CLIENT_GONE, KEY, RequestContext
 from gateway.api.route_table import WEBSOCKET, Access, RouteTable
 from gateway.errors import Forbidden, InvalidParameter, MethodNotAllowed, NotFound, RateLimited
-from gateway.hooks import READER, RUNTIME, Runtime
+from gateway.hooks import Runtime
 from gateway.limits.caller import ANYONE, REFUSAL_SECONDS
 from gateway.limits.pools import NEVER_EVICTED
 from gateway.settings import Settings, variable
@@ -96,8 +96,8 @@ class ResponseHeaders:
                 traced = True
         request_id = request_id or os.urandom(16).hex()
         state = scope["state"]
-        runtime: Runtime = state[RUNTIME]
-        reader = state.get(READER, NEVER_EVICTED)
+        runtime: Runtime = state["runtime"]
+        reader = state.get("reader", NEVER_EVICTED)
         context = state[KEY] = RequestContext(request_id, runtime, runtime.settings, runtime.service, reader)
         if (protocol := (scope.get("extensions") or {}).get(PROTOCOL)) is not None:
             context.log_fields["protocol"] = protocol["name"]

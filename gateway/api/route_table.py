@@ -8,11 +8,12 @@ from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter
 
-from gateway import metrics, settings
+from gateway import metrics
+from gateway.values import variables
 
 Endpoint = Callable[..., Any]
 E = TypeVar("E", bound=Endpoint)
-Access = settings.Access
+Access = variables.Access
 WEBSOCKET = "WEBSOCKET"
 """The method of a WebSocket, here and in the log."""
 

@@ -15,7 +15,7 @@ from uvicorn.server import ServerState
 
 from gateway import metrics
 from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, Overloaded, problem_document
-from gateway.hooks import RUNTIME, Runtime
+from gateway.hooks import Runtime
 from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, WaitingClient
 from gateway.server.connections import CONNECTIONS, RESERVE_SECONDS, Connections
 from gateway.values.clients import client_of
@@ -165,7 +165,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.root_path = config.root_path
         self.server_state = server_state
         self.app_state = app_state
-        self.runtime: Runtime = app_state[RUNTIME]
+        self.runtime: Runtime = app_state["runtime"]
         self.settings = self.runtime.settings
         self.connections: Connections = app_state[CONNECTIONS]
         self.phase = Phase.REQUEST

@@ -19,7 +19,6 @@ from gateway.errors import (
     InvalidRequest,
     Overloaded,
 )
-from gateway.hooks import READER
 from gateway.server.connection import Connection, Needs, Phase, ProtocolOf, head
 from gateway.server.connections import Turns
 from gateway.values.quantities import size
@@ -108,7 +107,7 @@ class HttpCycle:
 
     async def run(self, app: ASGIApp) -> None:
         """Run the application; only now is there a state, so that a request which waits takes little."""
-        self._scope["state"] = {**self._connection.app_state, READER: self._connection}
+        self._scope["state"] = {**self._connection.app_state, "reader": self._connection}
         try:
             if self._start_turns is not None:
                 await self._start_turns.wait(self._connection)

@@ -13,7 +13,6 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.hooks import RUNTIME
 from gateway.server.connection import KEEP_ALIVE_SECONDS
 from gateway.server.connections import RESERVED
 from gateway.server.serve import bound, server_options
@@ -76,13 +75,13 @@ class Server(uvicorn.Server):
 
     def retire(self) -> None:
         """Leave new connections to other workers, and end when the present ones have ended."""
-        self.lifespan.state[RUNTIME].draining.retire()
+        self.lifespan.state["runtime"].draining.retire()
         self._retires_by = time.monotonic() + KEEP_ALIVE_SECONDS + (self.config.timeout_graceful_shutdown or 0)
         self._tick_soon()
 
     async def on_tick(self, counter: int) -> bool:
         """Report to the supervisor; returns whether to stop."""
-        ready = not self._told_ready and self.lifespan.state[RUNTIME].is_ready()
+        ready = not self._told_ready and self.lifespan.state["runtime"].is_ready()
         if ready or time.monotonic() >= self._beat_at:
             self._told_ready |= ready
             self._tell(READY if ready else BEAT)

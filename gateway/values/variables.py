@@ -11,6 +11,14 @@ NO_SETTINGS = frozenset({API_KEY, FIXED_VALUES, "GATEWAY_DEVICES"})
 """Variables that other commands read: they may be in the file .env of a service."""
 
 
+class Access(StrEnum):
+    """Which API key a route needs, if keys are required: none, any key, or an admin key."""
+
+    OPEN = "open"
+    KEY = "key"
+    ADMIN = "admin"
+
+
 class DecodeMode(StrEnum):
     """Where images are decoded: `auto` where it is cheapest, `always` in the gateway, `never` there (but in Triton)."""
 

@@ -10,7 +10,6 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.hooks import RUNTIME
 from gateway.limits.pools import upload_buffer
 from gateway.plugins.streams.websockets import StreamProtocol
 from gateway.server.connection import Connection, Phase, head
@@ -69,7 +68,7 @@ class Service:
         )
         kind = type("Made", (Recorded,), {"made": self.connections})
         self.create = lambda: kind(
-            config, self.state, {RUNTIME: runtime, CONNECTIONS: self.pool}, first_handler=HttpHandler
+            config, self.state, {"runtime": runtime, CONNECTIONS: self.pool}, first_handler=HttpHandler
         )
 
     async def _serve(self, scope, receive, send) -> None:

@@ -18,7 +18,6 @@ import uvicorn
 import uvloop
 
 from gateway.draining import Draining
-from gateway.hooks import RUNTIME
 from gateway.machine.capacity import plan
 from gateway.metrics import reserve_space
 from gateway.server import serve
@@ -127,7 +126,7 @@ def test_date_is_renewed_at_rest(monkeypatch):
     monkeypatch.setattr(Server, "on_tick", on_tick)
     with Path(os.devnull).open("wb") as pipe:
         server = Server(uvicorn.Config("no application"), pipe.fileno())
-        server.lifespan = SimpleNamespace(state={RUNTIME: SimpleNamespace(is_ready=lambda: len(renewed) == 2)})
+        server.lifespan = SimpleNamespace(state={"runtime": SimpleNamespace(is_ready=lambda: len(renewed) == 2)})
         asyncio.run(server.main_loop())
     assert renewed == [True, False, False, True]
 

@@ -29,7 +29,7 @@ from gateway.errors import (
     StreamIdle,
     UploadTimeout,
 )
-from gateway.hooks import READER, RUNTIME, Runtime
+from gateway.hooks import Runtime
 from gateway.metrics import STREAMS_STOPPED
 from gateway.plugins.oip.documents import HEADER_LENGTH
 from gateway.plugins.oip.grpc_api.asgi import Response, send_request
@@ -262,7 +262,7 @@ class InferenceApi:
         body: tuple[bytes | memoryview, ...] = (),
         *headers: tuple[bytes, bytes],
     ) -> Response:
-        state = {RUNTIME: self._runtime, READER: Arrived()}
+        state = {"runtime": self._runtime, "reader": Arrived()}
         return await send_request(self._runtime.app, state, method, path, (*call.headers, *headers), call.address, body)
 
 
