@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 
 import structlog
 
@@ -48,7 +49,7 @@ class ModelQueue:
         """Calls in flight, with their images."""
         self.counted: set[CallTask] = set()
         self.costly: set[CallTask] = set()
-        """Calls that keep the Triton servers busy, and the ones with costly images."""
+        """Calls that keep the Triton servers busy, and the ones with costly images; abandoned calls do not count."""
         self.limits: CallLimits | None = None
         """The backend's limits of calls, at most LIMITS_SECONDS old at the last call; None if it does not know them."""
         self._limits_until = 0.0
@@ -71,11 +72,6 @@ class ModelQueue:
                 del request.waiting[image.batch_group]
             if not request.waiting:
                 del self.waiting[request]
-
-    def uncount(self, task: CallTask) -> None:
-        """Stop counting a call among those that keep the Triton servers busy; idempotent."""
-        self.counted.discard(task)
-        self.costly.discard(task)
 
     def most_images(self, request: InferenceRequest, group: BatchGroup, backend: Backend, most: BatchLimits) -> int:
         """How many images a call may have that begins with a group of a request; 0 if none may leave now."""
@@ -236,22 +232,25 @@ class Batcher:
         metrics.CALL_SECONDS.observe(time.perf_counter() - began)
         self._uncancelled.running.discard(task)
         _, images = model.calls.pop(task)
-        model.uncount(task)
-        requests = dict.fromkeys([image.request for image in images])
-        for request in requests:
-            request.calls -= 1
+        model.counted.discard(task)
+        model.costly.discard(task)
+        requests: dict[InferenceRequest, list[Image]] = {}
         for image in images:
             image.permit.settle()
+            open_images = requests.setdefault(image.request, [])
+            if image.call is task:
+                open_images.append(image)
+        for request in requests:
+            request.calls -= 1
         error: BaseException | None = ModelUnavailable() if task.cancelled() else task.exception()
-        open_images = [image for image in images if image.call is task]
         if isinstance(error, InferenceFailed) and len(images) > 1:
             # One image may be the cause: the others must not share its error.
-            for image in open_images:
+            for image in chain.from_iterable(requests.values()):
                 image.call, image.batch_group = None, OWN_CALL
                 model.add(image)
         elif error is not None:
-            for request in requests:
-                self._report_error(request, [image for image in open_images if image.request is request], error)
+            for request, open_images in requests.items():
+                self._report_error(request, open_images, error)
         if model.waiting or model.limits is None:
             self._send_waiting(model)
         if error is None:
@@ -317,7 +316,8 @@ class Batcher:
         if not call.run_to_completion:
             task.cancel()
             return
-        model.uncount(task)
+        model.counted.discard(task)
+        model.costly.discard(task)
         self._send_waiting(model)
 
     def _finish(self, image: Image, row: Row) -> None:
