@@ -201,5 +201,5 @@ def _service(
     )
     batches = _batches(settings.max_images_in_flight)
     tools = Tools(backend, admission, DecodePolicy.from_settings(settings), batches, decoders)
-    steps = image_steps(plugins.steps(), has_keys=has_keys, on_demand=backend.loader is not None)
+    steps = image_steps(plugins.steps(), has_keys=has_keys)
     return InferenceService(tools, steps, Observers(plugins.observers(tools)))

@@ -39,7 +39,6 @@ from gateway.ingest.image_formats import Header, expected_seconds
 from gateway.ingest.inspection import bytes_needed, check_size, encoded, examine, needs_decoding
 from gateway.limits.caller import ANYONE
 from gateway.values.arguments import taking
-from gateway.values.clients import client_of
 
 if TYPE_CHECKING:
     from gateway.hooks import Plugins
@@ -90,18 +89,15 @@ def router(plugins: "Plugins") -> APIRouter:
     return api
 
 
-def image_steps(
-    plugin_steps: Sequence[Step] = (), *, has_keys: bool = True, on_demand: bool = False
-) -> tuple[Step, ...]:
+def image_steps(plugin_steps: Sequence[Step] = (), *, has_keys: bool = True) -> tuple[Step, ...]:
     """The steps of an image, in their order, for all routes that take images.
 
-    An image that waits for a model or a plug-in has no permit yet: images of other requests pass it. The last step
-    gives it to inference/batching.py: it is signed, shares a call, and gets its result.
+    An image that waits for a plug-in, such as for its model to be loaded, has no permit yet: images of other requests
+    pass it. The last step gives it to inference/batching.py: it is signed, shares a call, and gets its result.
     """
     return (
         *((charge,) if has_keys else ()),
         recognise,
-        *((load_model,) if on_demand else ()),
         *map(bounded, plugin_steps),
         expand,
         plan,
@@ -151,16 +147,6 @@ async def recognise(image: Image) -> None:
         header = request.tools.decoders.read_header(upload.data, found, account)
         image.header = await within(image.deadline, header)
     check_size(image.header, policy.limits)
-
-
-async def load_model(image: Image) -> None:
-    """Wait until the request's model is loaded, where models are loaded on demand."""
-    request = image.request
-    loader = request.tools.backend.loader
-    assert loader is not None
-    with request.stages["wait"]:
-        spec = request.spec
-        await loader.loaded(spec.model_name, image.deadline, client_of(spec.key, spec.address))
 
 
 async def expand(image: Image) -> bool:

@@ -210,32 +210,12 @@ class EndpointHealth:
     """The state of recovery."""
 
 
-class ModelLoader(Protocol):
-    """Loads models when requests need them; the service has one only if models are loaded on demand."""
-
-    async def loaded(self, model_name: str, deadline: Deadline, client: str = "") -> None:
-        """Return once a server has loaded a model; it stays loaded for a while.
-
-        `client` identifies the sender, see gateway.values.clients; "" if it is not known.
-
-        Does not wait for a model that always stays loaded, such as the default one: its calls report if it is missing.
-        Raises ModelNotFound, ModelUnavailable, LoadFailed, TritonUnreachable, DeadlineExceeded, or Overloaded if too
-        many requests wait.
-        """
-        ...
-
-
 class Backend(Protocol):
     """One or several inference servers. Every method raises errors of gateway.errors only."""
 
     @property
     def supports_cancellation(self) -> bool:
         """Whether an `infer` may be cancelled without harm to the server."""
-        ...
-
-    @property
-    def loader(self) -> ModelLoader | None:
-        """Loads models when requests need them; None if models are not loaded on demand."""
         ...
 
     async def start(self) -> None:

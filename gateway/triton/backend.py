@@ -23,7 +23,7 @@ from gateway.errors import (
     SequenceUnknown,
     TritonUnreachable,
 )
-from gateway.inference.backend import Call, CallLimits, EndpointHealth, ModelLoader, SequenceScores, SequenceStep
+from gateway.inference.backend import Call, CallLimits, EndpointHealth, SequenceScores, SequenceStep
 from gateway.inference.result import Row
 from gateway.ingest.resizing import Resize
 from gateway.timing import Deadline
@@ -81,11 +81,6 @@ class TritonBackend:
     async def close(self) -> None:
         """Stop the health checkers and close every channel; calls in flight are cancelled."""
         await self._pool.close()
-
-    @property
-    def loader(self) -> ModelLoader | None:
-        """Loads requested models; None if all are loaded. See Backend.loader."""
-        return None
 
     @property
     def supports_cancellation(self) -> bool:

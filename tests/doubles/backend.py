@@ -18,7 +18,6 @@ from gateway.inference.backend import (
     Embeddings,
     EndpointHealth,
     ModelInfo,
-    ModelLoader,
     SequenceScores,
     SequenceStep,
 )
@@ -47,7 +46,6 @@ class StubBackend:
     """
 
     supports_cancellation = True
-    loader: ModelLoader | None = None
 
     def __init__(
         self,

@@ -10,8 +10,8 @@ from unittest import mock
 
 from gateway.decoder.headers import read_header
 from gateway.errors import GatewayError
-from gateway.inference.backend import Call, CallLimits, ModelLoader
-from gateway.inference.request import Observer, Observers
+from gateway.inference.backend import Call, CallLimits
+from gateway.inference.request import Image, Observer, Observers, Step
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.service import InferenceService
@@ -25,7 +25,6 @@ from gateway.limits.account import Account
 from gateway.limits.admission import Admission
 from gateway.plugins.rollouts.shadow import Shadows
 from gateway.predict import image_steps
-from gateway.timing import Deadline
 from gateway.values.rollout import Rollout
 from tests.doubles.backend import StubBackend
 from tests.settings import Settings
@@ -227,7 +226,7 @@ def service_of(
     batch_images: int = 2,
     request_calls: int = 2,
     batch_bytes: int = 10**6,
-    loader: ModelLoader | None = None,
+    steps: Sequence[Step] = (),
     observers: Sequence[Observer] = (),
     **limits: Any,
 ) -> "ScriptedService":
@@ -240,35 +239,33 @@ def service_of(
     }
     batches = BatchLimits(max_images=batch_images, max_bytes=batch_bytes, max_calls=request_calls)
     admission.update(limits)
-    backend.loader = loader
     policy = DecodePolicy.from_settings(Settings(_env_file=None))
     tools = Tools(backend, Admission(**admission), policy, batches, decoders or ScriptedDecoders())
     backend.rollouts = {name: Rollout({"1": 100}, versions) for name, versions in (shadow or {}).items()}
-    return ScriptedService(tools, observers)
+    return ScriptedService(tools, observers, steps)
 
 
 class ScriptedService(InferenceService):
     """A service with shadow versions."""
 
-    def __init__(self, tools: Tools, observers: Sequence[Observer]) -> None:
+    def __init__(self, tools: Tools, observers: Sequence[Observer], steps: Sequence[Step]) -> None:
         self.shadows = Shadows(tools)
-        steps = image_steps(on_demand=tools.backend.loader is not None)
-        super().__init__(tools, steps, Observers([self.shadows, *observers]))
+        super().__init__(tools, image_steps(steps), Observers([self.shadows, *observers]))
 
     @property
     def uncancelled(self) -> Tasks:
         return self.tools.uncancelled
 
 
-class ScriptedLoader:
-    """A ModelLoader whose loads a test ends."""
+class ScriptedStep:
+    """A step of a plug-in, whose waits a test ends."""
 
     def __init__(self) -> None:
-        self.loads: list[asyncio.Future[None]] = []
+        self.waits: list[asyncio.Future[None]] = []
 
-    async def loaded(self, model_name: str, model_version: str, deadline: Deadline, client: str = "") -> None:
-        self.loads.append(asyncio.get_running_loop().create_future())
-        await self.loads[-1]
+    async def __call__(self, _: Image) -> None:
+        self.waits.append(asyncio.get_running_loop().create_future())
+        await self.waits[-1]
 
 
 def query(timeout_seconds: float = 30.0, **options: Any) -> RequestSpec:

@@ -21,32 +21,26 @@ ON_DEMAND = "No Triton has loaded it; a request for it does."
 
 
 class DemandBackend(TritonBackend):
-    """A TritonBackend that loads models when they are requested, by its `loader`.
+    """A TritonBackend that loads models when they are requested.
 
-    `InferenceService` waits for the loader before it admits an image. A call whose model has been unloaded since then
-    loads it again.
+    An image waits for its model before it is admitted. A call whose model has been unloaded since then loads it again.
     """
 
     def __init__(self, pool: TritonPool, loader: DemandLoader, settings: Settings) -> None:
         super().__init__(pool, settings)
-        self._loader = loader
+        self.loader = loader
         self._tritons = pool
         self._described: dict[str, ModelInfo] = {}
         """Each model as it was when it was last loaded."""
 
-    @property
-    def loader(self) -> DemandLoader:
-        """See Backend.loader."""
-        return self._loader
-
     async def close(self) -> None:
         """See Backend.close."""
-        await self._loader.close()
+        await self.loader.close()
         await super().close()
 
     async def infer(self, call: Call) -> Sequence[Row]:
         """See Backend.infer; a shadow version loads nothing."""
-        if call.best_effort or self._loader.is_fixed(call.model_name):
+        if call.best_effort or self.loader.is_fixed(call.model_name):
             return await super().infer(call)
         was_loaded = False
         for _ in range(MOST_RELOADS):
@@ -58,11 +52,11 @@ class DemandBackend(TritonBackend):
                 if was_loaded:
                     raise  # its version does not exist, or it is being recovered
                 # If it is loaded now, another gateway may have loaded it again since the call.
-                was_loaded = not await self._loader.load_again(call.model_name, call.deadline)
+                was_loaded = not await self.loader.load_again(call.model_name, call.deadline)
         return await self._infer_loaded(call)
 
     async def _infer_loaded(self, call: Call) -> Sequence[Row]:
-        with self._loader.call(call.model_name, len(call.images)):
+        with self.loader.call(call.model_name, len(call.images)):
             return await super().infer(call)
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
@@ -90,7 +84,7 @@ class DemandBackend(TritonBackend):
         if failure is not None and not found:
             raise failure
         self._described.update({name: info for name, info in found.items() if info.ready})
-        for name in await self._loader.not_fixed():
+        for name in await self.loader.not_fixed():
             lost = name in found and found[name].reason == NOT_SERVED and not self._tritons.holders(name)
             if name not in found or lost:
                 known = self._described.get(name) or ModelInfo(name, (), ready=False, classes=0)
@@ -111,8 +105,8 @@ class DemandBackend(TritonBackend):
 
     async def load(self, name: str) -> None:
         """Load a model, or reload it where it is loaded; see Backend.load."""
-        self._loader.forget_failure(name)
-        if self._loader.is_fixed(name):
+        self.loader.forget_failure(name)
+        if self.loader.is_fixed(name):
             await super().load(name)
             return
         if not (holders := self._tritons.holders(name)):
@@ -123,15 +117,15 @@ class DemandBackend(TritonBackend):
 
     async def unload(self, name: str) -> None:
         """Unload a model where it is loaded; the next request for it loads it again."""
-        if self._loader.is_fixed(name):
+        if self.loader.is_fixed(name):
             await super().unload(name)
             return
         holders = self._tritons.holders(name)
-        if not holders and name not in await self._loader.not_fixed():
+        if not holders and name not in await self.loader.not_fixed():
             raise ModelNotFound(f"There is no model {name!r} in Triton's repository.")
         for replica in holders:
             self._tritons.forget(replica.address, await replica.models.unload(name))
 
     async def _load(self, model_name: str, seconds: float = 0.0) -> None:
-        deadline = Deadline.after(seconds or self._loader.load_seconds)
-        await self._loader.loaded(model_name, deadline)
+        deadline = Deadline.after(seconds or self.loader.load_seconds)
+        await self.loader.loaded(model_name, deadline)

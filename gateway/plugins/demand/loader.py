@@ -58,7 +58,7 @@ class NoRoom(ModelUnavailable):
 
 
 class DemandLoader:
-    """Keeps the models of recent requests loaded; see ModelLoader. `fixed` models always stay loaded.
+    """Keeps the models of recent requests loaded. `fixed` models always stay loaded.
 
     A client waits for one load at a time: one that needs more models than fit delays its own requests.
     """
@@ -113,7 +113,14 @@ class DemandLoader:
         return sorted(filter(self.models.is_for_clients, self.models.listed - self.models.fixed - self._refused))
 
     async def loaded(self, model_name: str, deadline: Deadline, client: str = "") -> None:
-        """See ModelLoader.loaded; all versions of a model are loaded together."""
+        """Return once a server has loaded a model, with all of its versions; it stays loaded for a while.
+
+        Does not wait for a model that always stays loaded, such as the default one: its calls report if it is missing.
+        `client` identifies the sender, see gateway.values.clients; "" if it is not known.
+
+        Raises ModelNotFound, ModelUnavailable, LoadFailed, TritonUnreachable, DeadlineExceeded, or Overloaded if too
+        many requests wait.
+        """
         if self.is_fixed(model_name):
             return
         unit = self.models.unit(model_name)

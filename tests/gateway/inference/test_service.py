@@ -22,7 +22,7 @@ from gateway.ingest.multipart import read_multipart
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
 from tests.doubles.backend import CAT, GIF, PNG
-from tests.doubles.scripted import Scripted, ScriptedLoader, start
+from tests.doubles.scripted import Scripted, ScriptedStep, start
 from tests.gateway.ingest.reading import BOUNDARY, CONTENT_TYPE, LIMITS, Part, form
 
 with_and_without_cancellation = pytest.mark.parametrize("supports_cancellation", [True, False])
@@ -169,13 +169,13 @@ def test_image_that_a_decoder_reports_as_damaged(loop, strict):
 
 @pytest.mark.parametrize("image", [PNG, GIF])
 def test_image_holds_nothing_while_its_model_loads(loop, image):
-    loader = ScriptedLoader()
-    on = Scripted(loop, loader=loader)
+    loads = ScriptedStep()
+    on = Scripted(loop, steps=[loads])
     request = on.send(image)
     assert on.idle
     assert not on.decoders.pending
     assert not on.calls
-    loader.loads[0].set_result(None)
+    loads.waits[0].set_result(None)
     loop.settle()
     assert not on.idle
     if image is GIF:
@@ -186,31 +186,31 @@ def test_image_holds_nothing_while_its_model_loads(loop, image):
 
 
 def test_refused_image_loads_no_model(loop):
-    loader = ScriptedLoader()
-    (result,) = Scripted(loop, loader=loader).classify(b"no image")
+    loads = ScriptedStep()
+    (result,) = Scripted(loop, steps=[loads]).classify(b"no image")
     assert result.error is not None
-    assert not loader.loads
+    assert not loads.waits
 
 
 @pytest.mark.parametrize(
     "error", [ModelNotFound(), ModelUnavailable(), LoadFailed(), Overloaded(), TritonUnreachable()]
 )
 def test_load_that_fails_ends_a_request_that_has_not_begun(loop, error):
-    loader = ScriptedLoader()
-    on = Scripted(loop, loader=loader)
+    loads = ScriptedStep()
+    on = Scripted(loop, steps=[loads])
     request = on.send(PNG, PNG)
-    loader.loads[0].set_exception(error)
+    loads.waits[0].set_exception(error)
     loop.settle()
     assert request.exception() is error
 
 
 def test_load_that_fails_later_is_the_error_of_its_file(loop):
-    loader = ScriptedLoader()
-    on = Scripted(loop, loader=loader)
+    loads = ScriptedStep()
+    on = Scripted(loop, steps=[loads])
     request = on.send(PNG, PNG)
-    loader.loads[0].set_result(None)
+    loads.waits[0].set_result(None)
     loop.settle()
-    loader.loads[1].set_exception(ModelUnavailable())
+    loads.waits[1].set_exception(ModelUnavailable())
     loop.settle()
     on.answer()
     codes = sorted(result.error.code if result.error else "ok" for result in on.results(request))

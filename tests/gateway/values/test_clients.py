@@ -1,9 +1,6 @@
-import httpx
 import pytest
 
 from gateway.values.clients import address_of, client_of
-from tests.doubles.backend import PNG, StubBackend
-from tests.services import client_of as client_of_service
 
 
 @pytest.mark.parametrize(
@@ -22,18 +19,3 @@ def test_network_of_64_bits_is_one_client(address, other, same):
 
 def test_socket_of_the_machine_has_no_address():
     assert address_of({}) == address_of({"client": None}) == ""
-
-
-def test_model_is_loaded_for_the_address_of_a_client_without_a_key():
-    """Clients without a key were one client, so that each could keep models of the others unloaded."""
-    clients = []
-
-    class Loader:
-        async def loaded(self, model_name, deadline, client="") -> None:
-            clients.append(client)
-
-    backend = StubBackend()
-    backend.loader = Loader()
-    with client_of_service(backend) as service:
-        assert service.post("/predict", files={"f": ("c.png", PNG)}).status_code == httpx.codes.OK
-    assert clients == ["address 127.0.0.1"]

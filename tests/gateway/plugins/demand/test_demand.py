@@ -3,11 +3,14 @@
 import asyncio
 import contextlib
 import time
+from http import HTTPStatus
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import REGISTRY
 from pydantic import ValidationError
 
+from gateway.app import create_app
 from gateway.errors import (
     DeadlineExceeded,
     LoadFailed,
@@ -22,8 +25,10 @@ from gateway.plugins.demand.models import GPU, HOST, Budget, LoadedModel, to_unl
 from gateway.plugins.demand.plugin import Demand
 from gateway.timing import Deadline
 from gateway.triton.pool import rendezvous_order
+from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.plugins.demand.fleet import DemandGateway, gateways_of, loaded
 from tests.gateway.triton.fleet import MODEL, call_of, wait_until
+from tests.services import client_of_app
 from tests.settings import Settings
 
 
@@ -363,6 +368,23 @@ async def test_backend_is_that_of_the_settings():
     assert backend.loader.is_fixed("flowers")
     assert not backend.loader.is_fixed("birds")
     await backend.close()
+
+
+def test_model_is_loaded_for_the_address_of_a_client_without_a_key():
+    """Clients without a key were one client, so that each could keep models of the others unloaded."""
+    clients = []
+
+    async def note(model_name: str, deadline: Deadline, client: str) -> None:
+        clients.append((model_name, client))
+
+    class Loads(Demand):
+        def __init__(self, settings: Settings) -> None:
+            super().__init__(settings)
+            self.loader = SimpleNamespace(loaded=note)
+
+    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [Loads])) as service:
+        assert service.post("/predict", files={"f": ("c.png", PNG)}).status_code == HTTPStatus.OK
+    assert clients == [(MODEL, "address 127.0.0.1")]
 
 
 def test_models_on_demand_are_not_all_loaded():
