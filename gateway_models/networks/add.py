@@ -19,7 +19,7 @@ from gateway_models.networks.add_checks import (
     entry_to_extend,
     with_shared,
 )
-from gateway_models.networks.after import NetworkOutputs, check_step, completed_step, outputs_of
+from gateway_models.networks.after import check_step, completed_step
 from gateway_models.networks.cpu_form import with_cpu_form
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import Job, Report, Task, work
@@ -68,7 +68,7 @@ def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
             report(f"{path}: {read_label_file(path)}")
     if old:
         check_same(old, spec, labels, repository)
-    spec = replace(spec, after=check_step(spec, NetworkOutputs(labels, int(spec.features), spec.multi_label)))
+    spec = replace(spec, after=check_step(spec, labels))
     number = spec.version or next_version(repository, spec.name)
     if old is None and spec.version:
         report(f"{repository} has no model {spec.name!r} yet: it is a new one, with version {number} alone")
@@ -83,9 +83,7 @@ def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
         outcome = work(job, report, TypeAdapter(Outcome))
         outcome = with_cpu_form(job, outcome, report)
         outcome = with_memory(job, outcome, report)
-        if spec.after:
-            outputs = outputs_of(spec, outcome, labels)
-            spec = replace(spec, after=completed_step(spec.after, spec, outputs, folder / "step", report))
+        spec = replace(spec, after=completed_step(spec, outcome, folder / "step", report))
         step = folder / "step" if spec.after else None
         version = Version(spec, outcome)
         file = network / outcome.format.filename
@@ -147,7 +145,7 @@ def _version_like(spec: ModelSpec, old: Entry, repository: Path) -> int | None:
     new, labels = completed(source, old), network_labels(old, repository)
     if spec.labels and find_labels(source, spec.labels) != labels:
         return None  # `add` refuses other labels
-    new = replace(new, after=check_step(new, NetworkOutputs(labels, int(new.features), new.multi_label)))
+    new = replace(new, after=check_step(new, labels))
     # `gateway model tune` may have chosen the precision of a version.
     any_precision = spec.precision is Precision.FP32 and "precision" not in spec.named
     for number, each in sorted(old.versions.items(), reverse=True):
@@ -232,16 +230,15 @@ def add_step(
         include=(*below.spec.include, *include),
         trust=below.spec.trust or trust,
     )
-    outputs = outputs_of(below.spec, below.outcome, network_labels(old, repository))
-    found = check_step(replace(spec, include=tuple(include)), outputs)
-    assert found is not None
+    classes = network_labels(old, repository)
+    spec = replace(spec, after=check_step(replace(spec, include=tuple(include)), classes))
     number = next_version(repository, name, old.versions)
     with staging(repository) as folder:
-        found = completed_step(found, spec, outputs, folder / "step", report)
+        found = completed_step(spec, below.outcome, folder / "step", report)
         spec = replace(below.spec, after=found, trust=spec.trust)
         version = Version(spec, below.outcome, network=old.network_of(base))
         entry = replace(old, versions={**old.versions, number: version})
-        extend(old, entry, None, repository, folder / "step", outputs.labels)
+        extend(old, entry, None, repository, folder / "step", classes)
     return entry, number
 
 

@@ -3,7 +3,7 @@
 import json
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,11 @@ DECLARED, NUMBERS = FunctionSource(TEMPLATES / "after" / "declared.py", "scores_
 PROBE_ROWS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkOutputs:
-    """The input of a step: the network's labels, the size of its embeddings (0: none), and its kind of scores."""
+def check_step(spec: ModelSpec, classes: Sequence[str]) -> AfterStep | None:
+    """The step of a spec, completed as far as that is possible without running it; raises UserError.
 
-    labels: Sequence[str]
-    embedding_size: int
-    multi_label: bool
-
-
-def check_step(spec: ModelSpec, outputs: NetworkOutputs) -> AfterStep | None:
-    """The step of a spec, completed as far as that is possible without running it; raises UserError."""
+    `classes` are the network's labels.
+    """
     step, labels = spec.after, spec.after_labels
     if step is None:
         if labels is not None:
@@ -44,11 +38,13 @@ def check_step(spec: ModelSpec, outputs: NetworkOutputs) -> AfterStep | None:
         return replace(step, labels=read_labels(labels) if labels else step.labels)
     if labels is not None:
         raise StepError("labels are for a step that is a Python function; a declared step has its labels in it")
-    return resolved(step, outputs.labels, multi_label=outputs.multi_label)
+    return resolved(step, classes, multi_label=spec.multi_label)
 
 
-def write_step(step: AfterStep, outputs: NetworkOutputs, folder: Path) -> None:
-    """Write a completed step's folder for Triton; raises UserError if its files have changed since it was completed."""
+def write_step(spec: ModelSpec, outcome: Outcome, folder: Path) -> None:
+    """Write the folder of a spec's completed step for Triton; raises UserError if its files have changed since."""
+    step = spec.after
+    assert step is not None
     folder.mkdir(parents=True, exist_ok=True)
     if isinstance(step, FunctionStep):
         source = find_function(step.source, step.include)
@@ -59,27 +55,22 @@ def write_step(step: AfterStep, outputs: NetworkOutputs, folder: Path) -> None:
             )
     else:
         source = DECLARED
-    sizes = {"classes": len(outputs.labels), "size": outputs.embedding_size}
-    source.stage("after", folder, **sizes, own_classes=len(step.labels or outputs.labels))
+    sizes = {"classes": outcome.classes, "size": outcome.embedding_size}
+    source.stage("after", folder, **sizes, own_classes=len(step.labels) or outcome.classes)
     if isinstance(step, DeclaredStep):
-        (folder / CODE / NUMBERS).write_text(json.dumps(_numbers(step, multi_label=outputs.multi_label)) + "\n")
+        (folder / CODE / NUMBERS).write_text(json.dumps(_numbers(step, multi_label=spec.multi_label)) + "\n")
 
 
-def completed_step(
-    step: AfterStep, spec: ModelSpec, outputs: NetworkOutputs, folder: Path, report: Report
-) -> AfterStep:
-    """Write a checked step's folder and, if it is a function, try it; raises UserError."""
-    write_step(step, outputs, folder)
+def completed_step(spec: ModelSpec, outcome: Outcome, folder: Path, report: Report) -> AfterStep | None:
+    """Write the folder of a spec's checked step, if it has one, and try a function; raises UserError."""
+    step = spec.after
+    if step is not None:
+        write_step(spec, outcome, folder)
     if isinstance(step, FunctionStep):
         report(f"trying the step {step.described()}")
-        job = Job(replace(spec, after=step, source=step.source), "", len(outputs.labels), folder, Task.STEP)
-        step = replace(step, takes_embeddings=work(job, report, TypeAdapter(bool)))
+        job = Job(replace(spec, source=step.source), "", outcome.classes, folder, Task.STEP)
+        return replace(step, takes_embeddings=work(job, report, TypeAdapter(bool)))
     return step
-
-
-def outputs_of(spec: ModelSpec, outcome: Outcome, labels: Sequence[str]) -> NetworkOutputs:
-    """The outputs of a version's network."""
-    return NetworkOutputs(labels, outcome.embedding_size, spec.multi_label)
 
 
 def do_step(job: Job) -> bool:

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
-from gateway_models.networks.after import outputs_of, write_step
+from gateway_models.networks.after import write_step
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.file_kinds import PROGRAM, kind_of
 from gateway_models.networks.functions import find_function, is_function
@@ -69,31 +69,27 @@ Answers = Callable[[Tensor], tuple[Tensor, Tensor | None]]
 """From images fp32 [N, 3, side, side] to probabilities [N, classes], and embeddings [N, size] or None."""
 
 
-class OriginalProcess:
-    """Calls an original with code of others, which was trusted before, in a process that ends with this object.
+def code_runner(
+    spec: ModelSpec, kind: str, stage: Callable[[Path], None] = lambda _: None
+) -> Callable[[Tensor], Tensor]:
+    """An original with code of others, which was trusted before, in a process that ends with the function.
 
-    `kind` is as in Job, and `stage` writes the folder of a function or a step. Raises ModelError if the original
-    cannot be loaded or fails, WorkFailed if its process ends.
+    The function gives scores fp32 [N, classes] of images fp32 [N, 3, H, W], or for a step of rows [N, classes + size].
+    `kind` is as in Job, and `stage` writes the folder of a function or a step. The function raises ModelError if the
+    original cannot be loaded or fails, and WorkFailed if its process ends.
     """
+    scratch = tempfile.TemporaryDirectory(prefix="original-")
+    job = Job(spec, kind, 0, Path(scratch.name), Task.SCORES)
+    process = NetworkProcess(lambda _: None)
 
-    def __init__(self, spec: ModelSpec, kind: str, stage: Callable[[Path], None] = lambda _: None) -> None:
-        scratch = tempfile.TemporaryDirectory(prefix="original-")
-        weakref.finalize(self, scratch.cleanup)
-        self._job = Job(spec, kind, 0, Path(scratch.name), Task.SCORES)
-        stage(self._job.folder)
-        self._process = NetworkProcess(lambda _: None)
+    def scores(images: Tensor) -> Tensor:
+        np.save(job.folder / IMAGES, images.numpy())
+        process.run(job, TypeAdapter(None))
+        return torch.from_numpy(np.load(job.folder / SCORES))
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Scores fp32 [N, classes] of images fp32 [N, 3, H, W], or for a step of rows [N, classes + size]."""
-        np.save(self._job.folder / IMAGES, images.numpy())
-        self._process.run(self._job, TypeAdapter(None))
-        return torch.from_numpy(np.load(self._job.folder / SCORES))
-
-
-def original_probabilities(version: Version) -> Callable[[Tensor], Tensor]:
-    """As `original_answers`, but only the probabilities."""
-    answers = original_answers(version)
-    return lambda images: answers(images)[0]
+    weakref.finalize(scores, scratch.cleanup)
+    stage(job.folder)
+    return scores
 
 
 def original_answers(version: Version) -> Answers:
@@ -105,7 +101,8 @@ def original_answers(version: Version) -> Answers:
     network = network_answers(version)
     if version.spec.after is None:
         return network
-    step = step_process(version)
+    spec = replace(version.spec, source=version.spec.after.described())
+    step = code_runner(spec, "step", lambda folder: write_step(version.spec, version.outcome, folder))
 
     def answers(images: Tensor) -> tuple[Tensor, Tensor | None]:
         scores, embeddings = network(images)
@@ -126,7 +123,7 @@ def network_answers(version: Version) -> Answers:
         form = replace(known_form(spec), input=outcome.input or PLAIN)
         kind = file_kind(spec.source)
         if kind.opener:
-            run = OriginalProcess(replace(spec, input=form.input), kind.key)
+            run = code_runner(replace(spec, input=form.input), kind.key)
         elif file.suffix == ".onnx":
             run = _onnx(file, form, spec)
         else:
@@ -185,18 +182,7 @@ def _function(version: Version) -> Callable[[Tensor], Tensor]:
             f"{source.path}, or a file that it needs, has changed since it was added: add it again as a new version"
         )
     config = {"input": version.outcome.input, "activation": "none"}
-    return OriginalProcess(spec, "function", lambda folder: source.stage("function", folder, **config))
-
-
-def step_process(version: Version) -> OriginalProcess:
-    """The process of a version's post-processing step: rows of scores and embeddings → scores."""
-    spec, outcome = version.spec, version.outcome
-    assert spec.after is not None
-    # Only the number of labels matters: the members of own classes are resolved already.
-    outputs = outputs_of(spec, outcome, ("",) * outcome.classes)
-    step = spec.after
-    spec = replace(spec, source=step.described())
-    return OriginalProcess(spec, "step", lambda folder: write_step(step, outputs, folder))
+    return code_runner(spec, "function", lambda folder: source.stage("function", folder, **config))
 
 
 def _torchvision(architecture: str, spec: ModelSpec, classes: int | None) -> nn.Module:

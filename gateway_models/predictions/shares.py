@@ -1,7 +1,12 @@
 """Shares of a number of images, with the intervals in which they lie."""
 
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +57,16 @@ def wilson(hits: int, count: int) -> tuple[float, float]:
 
     interval = binomtest(hits, count).proportion_ci(method="wilson")
     return float(interval.low), float(interval.high)
+
+
+def class_accuracies(pairs: Iterable[tuple[Collection[T], Collection[T]]]) -> dict[T, tuple[Proportion, Proportion]]:
+    """The recall and the precision of each class, by the true and the predicted classes of each image."""
+    true, predicted, right = Counter[T](), Counter[T](), Counter[T]()
+    for actual, found in pairs:
+        true.update(actual)
+        predicted.update(found)
+        right.update({*actual} & {*found})
+    return {
+        each: (Proportion(right[each], true[each]), Proportion(right[each], predicted[each]))
+        for each in {**true, **predicted}
+    }

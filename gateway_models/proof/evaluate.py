@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gateway.ingest.resizing import Resize
 from gateway_models.blocking_triton import Answers, BlockingTriton
-from gateway_models.predictions.shares import ClassAccuracy, Proportion
+from gateway_models.predictions.shares import ClassAccuracy, class_accuracies
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.image_files import NotCompared, reader
 
@@ -117,20 +117,8 @@ class Evaluation:
 
     def per_class(self, labels: Sequence[str]) -> list[ClassAccuracy]:
         """Recall and precision of each class that is true or predicted in any image."""
-        true, predicted, both = (np.zeros(self.classes, int) for _ in range(3))
-        for answer in self.answers:
-            found = self._predicted(answer)
-            for number in answer.sample.classes:
-                true[number] += 1
-                both[number] += number in found
-            for number in found:
-                predicted[number] += 1
-        counts = enumerate(zip(both.tolist(), true.tolist(), predicted.tolist(), strict=True))
-        return [
-            ClassAccuracy(labels[number], Proportion(right, shown), Proportion(right, given))
-            for number, (right, shown, given) in counts
-            if shown or given
-        ]
+        pairs = ((each.sample.classes, self._predicted(each)) for each in self.answers)
+        return [ClassAccuracy(labels[number], *shares) for number, shares in sorted(class_accuracies(pairs).items())]
 
     def _predicted(self, answer: Answered) -> frozenset[int]:
         return predicted(answer.scores[0], multi_label=self.multi_label)

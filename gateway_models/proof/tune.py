@@ -16,7 +16,7 @@ from gateway_local import cpu_network
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Report
-from gateway_models.networks.originals import original_probabilities
+from gateway_models.networks.originals import original_answers
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import BATCH, CALLERS, Probabilities, predict_each
 from gateway_models.proof.image_files import parted, reader, resize_for
@@ -193,10 +193,10 @@ class Tuner:
         return self._networks[key]
 
     def _reference(self) -> list[Probabilities]:
-        original = original_probabilities(self.entry.versions[self.entry.in_use])
+        original = original_answers(self.entry.versions[self.entry.in_use])
         transforms = reference_transforms(self.entry.spec.prepared)
         images = (transforms(pil_image(path)) for path in self.files)
-        return [original(image[None])[0].numpy() for image in images]
+        return [original(image[None])[0][0].numpy() for image in images]
 
     def _differences(self, entry: Entry) -> tuple[float, float]:
         """The largest difference of a probability, and the share of images with the same top-1 class."""

@@ -3,14 +3,16 @@
 from importlib.resources import files
 from string import Template
 
-from gateway.machine.capacity import CPU_PREFERRED
+from gateway.machine.capacity import CPU_PREFERRED, GPU_PREFERRED
 from gateway.triton.contract import CLASSIFIER_INPUT, IMAGE_TYPES
-from gateway_models.repository import tensorrt
 from gateway_models.repository.entry import Entry
-from gateway_models.repository.spec import Format, Serving
+from gateway_models.repository.spec import Format, Precision, Serving
 
 WARMED_UP_TO = 32
 """Larger batches are not warmed up: 1,024 images would take a CPU minutes."""
+TENSORRT_CACHE = "/var/cache/tensorrt"
+"""The folder of engines. Our image for GPUs has it, and docker-compose.yml and the chart have a volume for it."""
+WORKSPACE_BYTES = 2**30
 _SERVED_EMBEDDING = (
     "The embedding of an image, from the layer that `gateway model add --embeddings` chose: what POST /embed returns."
 )
@@ -167,7 +169,7 @@ def _warmed_up(entry: Entry) -> list[int]:
     serving = entry.spec.serving
     preferred = CPU_PREFERRED if serving.preferred is None else serving.preferred
     sizes = {1, *(size for size in preferred if size <= min(WARMED_UP_TO, serving.max_batch_size))}
-    return sorted(sizes.union(tensorrt.profile(entry)) if entry.spec.serving.tensorrt else sizes)
+    return sorted(sizes.union(_tensorrt_profile(entry)) if entry.spec.serving.tensorrt else sizes)
 
 
 def _warmup(sizes: list[int], side: int, image_type: str) -> str:
@@ -186,10 +188,53 @@ def _warmup(sizes: list[int], side: int, image_type: str) -> str:
 
 def _accelerators(entry: Entry) -> str:
     """How ONNX Runtime runs an ONNX model, after https://github.com/triton-inference-server/onnxruntime_backend."""
-    found = tensorrt.accelerator(entry) if entry.spec.serving.tensorrt else ""
+    found = _tensorrt(entry) if entry.spec.serving.tensorrt else ""
     if entry.spec.serving.openvino:
         found += _OPENVINO % entry.spec.serving.openvino.value
     return f"optimization {{\n  execution_accelerators {{\n{found}  }}\n}}\n" if found else ""
+
+
+def _tensorrt_profile(entry: Entry) -> tuple[int, int, int]:
+    """The smallest, the usual and the largest batch, for which one engine is built, and the warm-up runs."""
+    largest, chosen = entry.spec.serving.max_batch_size, entry.spec.serving.preferred
+    preferred = GPU_PREFERRED if chosen is None else chosen
+    return 1, max((size for size in preferred if size <= largest), default=largest), largest
+
+
+def _tensorrt(entry: Entry) -> str:
+    """The part of `execution_accelerators` that has ONNX Runtime run the network with TensorRT on a GPU.
+
+    Given its shapes, ONNX Runtime builds the engine when it loads the model, and one engine takes every batch up to
+    max_batch_size. Without them it would build another, for minutes, at each larger batch that comes.
+    """
+    side = entry.spec.prepared.crop_size
+    smallest, _, largest = sizes = _tensorrt_profile(entry)
+    shapes = [f"{CLASSIFIER_INPUT}:{batch}x3x{side}x{side}" for batch in sizes]
+    mode = "FP16" if entry.spec.precision is Precision.FP16 else "FP32"
+    given = {
+        "precision_mode": mode,
+        "max_workspace_size_bytes": str(WORKSPACE_BYTES),
+        "trt_profile_min_shapes": shapes[0],
+        "trt_profile_opt_shapes": shapes[1],
+        "trt_profile_max_shapes": shapes[2],
+        "trt_engine_cache_enable": "true",
+        "trt_engine_cache_path": TENSORRT_CACHE,
+        "trt_timing_cache_enable": "true",
+        "trt_timing_cache_path": TENSORRT_CACHE,
+    }
+    parameters = "\n".join(f'        parameters {{ key: "{key}" value: "{value}" }}' for key, value in given.items())
+    return f"""\
+    # On a GPU, TensorRT builds an engine for batches of {smallest} to {largest} images when the model is loaded:
+    # minutes, once for a network, a kind of GPU and a release of TensorRT. Engines stay in {TENSORRT_CACHE},
+    # which must be writable and outlive the container. FP16 is faster; `gateway model verify` says how far off it is.
+    # No effect on a CPU.
+    gpu_execution_accelerator: [
+      {{
+        name: "tensorrt"
+{parameters}
+      }}
+    ]
+"""
 
 
 _OPENVINO = """\

@@ -22,7 +22,7 @@ from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.onnx_graph import any_batch, check_signature
 from gateway_models.networks.onnx_runner import runner
-from gateway_models.networks.originals import load_written, original_probabilities
+from gateway_models.networks.originals import load_written, original_answers
 from gateway_models.networks.torchscript import without_deprecations
 from gateway_models.repository.entry import EntryError, Outcome, Version, read_entry
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
@@ -81,7 +81,7 @@ def test_network_gets_the_input_format_that_is_named(tmp_path, module, example, 
     expected = probabilities(module, arranged(FLOATS, Form(found)))
     assert torch.allclose(written(tmp_path)(FLOATS), expected, atol=1e-5)
     version = Version(ModelSpec(str(file), "model", preprocessing=AS_THEY_ARE), outcome)
-    assert torch.allclose(original_probabilities(version)(FLOATS), expected, atol=1e-5)
+    assert torch.allclose(original_answers(version)(FLOATS)[0], expected, atol=1e-5)
 
 
 def test_bytes_and_a_normalisation_contradict_each_other(tmp_path):

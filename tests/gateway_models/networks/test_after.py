@@ -8,13 +8,13 @@ import pytest
 from gateway.errors import UserError
 from gateway.values.rollout import Rollout
 from gateway_models.networks.add import add_step
-from gateway_models.networks.after import NetworkOutputs, check_step, write_step
+from gateway_models.networks.after import check_step, write_step
 from gateway_models.networks.functions import adapter_of
 from gateway_models.networks.model_source import labels_of
 from gateway_models.repository.after import DeclaredStep, FunctionStep, OwnClass, StepError, read_step
-from gateway_models.repository.entry import EntryError, read_entry
+from gateway_models.repository.entry import EntryError, Outcome, read_entry
 from gateway_models.repository.manage import remove_version, use
-from gateway_models.repository.spec import ModelSpec
+from gateway_models.repository.spec import Format, ModelSpec
 from tests.commands import gateway
 
 PETS = ("tabby", "Persian cat", "beagle", "pug", "sports car", "truck")
@@ -31,8 +31,8 @@ HALVES = "def halves(scores):\n    return scores[:, :2] / 2\n"
 def declared(folder: Path, text: str, labels=PETS, *, multi_label=False) -> DeclaredStep:
     path = folder / "step.yaml"
     path.write_text(text)
-    spec = ModelSpec("head.pt", "head", after=read_step(str(path)))
-    found = check_step(spec, NetworkOutputs(labels, 0, multi_label))
+    spec = ModelSpec("head.pt", "head", after=read_step(str(path)), multi_label=multi_label)
+    found = check_step(spec, labels)
     assert isinstance(found, DeclaredStep)
     return found
 
@@ -40,7 +40,8 @@ def declared(folder: Path, text: str, labels=PETS, *, multi_label=False) -> Decl
 def computed(folder: Path, text: str, scores, *, multi_label=False):
     """The labels and the scores of a declared step."""
     step = declared(folder, text, multi_label=multi_label)
-    write_step(step, NetworkOutputs(PETS, 0, multi_label), folder / "staged")
+    spec = ModelSpec("head.pt", "head", after=step, multi_label=multi_label)
+    write_step(spec, Outcome(len(PETS), "softmax", 0.0, Format.ONNX), folder / "staged")
     served = adapter_of(folder / "staged").Served(folder / "staged")
     return step.labels, served(np.array(scores, np.float32))
 

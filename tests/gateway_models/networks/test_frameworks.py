@@ -26,7 +26,7 @@ from gateway_models.networks.errors import ModelError
 from gateway_models.networks.file_kinds import OF_LIBRARIES, kind_of, library_kind
 from gateway_models.networks.model_source import find_source
 from gateway_models.networks.onnx_runner import runner
-from gateway_models.networks.originals import original_probabilities
+from gateway_models.networks.originals import original_answers
 from gateway_models.repository.entry import Entry, EntryError
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import Format, ModelSpec
@@ -118,11 +118,11 @@ def test_served_answers_are_the_frameworks_own(tmp_path, name):
     right = [labels[number] == NAMES[digit] for number, digit in zip(given.argmax(dim=1), digits()[1], strict=False)]
     assert sum(right) >= IMAGES - 1
     # That with which `verify` compares.
-    original = original_probabilities(entry.versions[1])
-    assert torch.allclose(original(images()), answers(name), atol=1e-4)
+    original = original_answers(entry.versions[1])
+    assert torch.allclose(original(images())[0], answers(name), atol=1e-4)
     copy.write_bytes(b"another")
     with pytest.raises(EntryError, match="has changed since it was added"):
-        original_probabilities(entry.versions[1])
+        original_answers(entry.versions[1])
 
 
 def test_folder_of_tensorflow_is_told_what_to_run(tmp_path):

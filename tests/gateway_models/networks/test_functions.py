@@ -10,7 +10,7 @@ import torch
 from gateway_models.networks.add import add
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.functions import find_function, load_staged
-from gateway_models.networks.originals import original_probabilities
+from gateway_models.networks.originals import original_answers
 from gateway_models.repository.entry import EntryError, Outcome, Version
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
 from gateway_models.repository.spec import INPUTS, Format, ModelSpec
@@ -184,7 +184,7 @@ def test_original_that_fails_is_named_with_its_line(tmp_path, body, reason):
     outcome = Outcome(6, "softmax", 0.0, Format.FUNCTION, input="uint8-nhwc")
     version = Version(ModelSpec(source, "mine", sha256=find_function(source).digest()), outcome)
     with pytest.raises(ModelError, match=reason):
-        original_probabilities(version)(IMAGES)
+        original_answers(version)(IMAGES)[0]
 
 
 def test_probe_records_the_missing_activation(tmp_path):
@@ -204,10 +204,10 @@ def test_function_is_compared_with_the_original_unless_its_file_changes(tmp_path
     version = Version(ModelSpec(source, "mine", sha256=find_function(source).digest()), outcome)
     colours = IMAGES.mean(dim=(2, 3)) / 255
     expected = (torch.cat([colours, 1 - colours], dim=1) * 7).softmax(dim=1)
-    assert torch.allclose(original_probabilities(version)(IMAGES), expected, atol=1e-6)
+    assert torch.allclose(original_answers(version)(IMAGES)[0], expected, atol=1e-6)
     save_function(tmp_path, COLOURS + "\n# better now\n")
     with pytest.raises(EntryError, match=r"colours\.py, or a file that it needs, has changed since it was added"):
-        original_probabilities(version)
+        original_answers(version)
 
 
 def test_unknown_input_format_is_refused(tmp_path):

@@ -13,7 +13,7 @@ from gateway.errors import UserError
 from gateway_models.networks.add import add, add_changed
 from gateway_models.networks.model_source import find_source
 from gateway_models.networks.onnx_runner import runner
-from gateway_models.networks.originals import original_probabilities
+from gateway_models.networks.originals import original_answers
 from gateway_models.networks.torchscript import load_torchscript
 from gateway_models.repository.entry import Entry, read_entry
 from gateway_models.repository.spec import (
@@ -112,7 +112,7 @@ def test_scores_are_those_of_the_library(clip, repository_of_two, tmp_path, writ
     entry, wanted = read_entry(repository, "clip"), expected(clip, "cat", "dog")
     assert torch.allclose(served(entry, repository), wanted, atol=tolerance)
     # `verify` computes the original with the same labels.
-    assert torch.allclose(original_probabilities(entry.versions[1])(IMAGES), wanted, atol=1e-5)
+    assert torch.allclose(original_answers(entry.versions[1])(IMAGES)[0], wanted, atol=1e-5)
 
 
 def test_image_embeddings_are_those_of_the_tower(clip, tmp_path):

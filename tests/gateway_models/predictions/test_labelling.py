@@ -15,10 +15,11 @@ from pyarrow.dataset import dataset
 from gateway.inference.backend import Call
 from gateway.inference.result import Row
 from gateway_models.predictions import reader
-from gateway_models.predictions.accuracy import accuracy
+from gateway_models.predictions.accuracy import accuracy, by_class, drawn, grouped
 from gateway_models.predictions.labels import ExportSelection, choose, export
 from gateway_models.predictions.reader import Labelled, LogReader
 from gateway_models.predictions.schema import FEEDBACK
+from gateway_models.predictions.shares import Proportion
 from gateway_models.predictions.store import LogUnavailable
 from tests.asking import encode
 from tests.commands import gateway, refusal
@@ -70,16 +71,12 @@ def test_accuracy_by_day_version_and_class():
         Labelled(a_row(3, time=NOON + timedelta(days=1), version="2"), "cat", 0),
         Labelled(a_row(4, reasons=["score"]), None, None),
     ]
-    found = accuracy(known)
-    assert (found.all.hits, found.all.count) == (2, 4)
-    assert (found.drawn.hits, found.drawn.count) == (0, 0)
-    assert str(found.all) == "50.0 % (15.0 to 85.0)"
-    assert {day: (each.hits, each.count) for day, each in found.by_day.items()} == {
-        "2026-01-01": (1, 3),
-        "2026-01-02": (1, 1),
-    }
-    assert {name: (each.hits, each.count) for name, each in found.by_version.items()} == {"1": (1, 3), "2": (1, 1)}
-    cat, dog = found.classes
+    assert accuracy(known) == Proportion(2, 4)
+    assert accuracy(drawn(known)) == Proportion(0, 0)
+    assert str(accuracy(known)) == "50.0 % (15.0 to 85.0)"
+    by_version = grouped(known, lambda each: each.row["version"])
+    assert by_version == {"1": Proportion(1, 3), "2": Proportion(1, 1)}
+    cat, dog = by_class(known)
     assert (str(cat.recall)[:7], cat.precision.hits, cat.precision.count) == ("100.0 %", 2, 4)
     assert (dog.label, dog.recall.hits, dog.recall.count, str(dog.precision)) == ("dog", 0, 1, "-")
 

@@ -22,9 +22,8 @@ from gateway.values.rollout import Rollout
 from gateway_local.paths import DEFAULT_MODEL_REPOSITORY
 from gateway_models.networks.export import EFFICIENTNET_LITE0, default_entry
 from gateway_models.repository.entry import Entry
-from gateway_models.repository.render import render
+from gateway_models.repository.render import TENSORRT_CACHE, render
 from gateway_models.repository.spec import Format, OpenVino, Precision, Serving
-from gateway_models.repository.tensorrt import TENSORRT_CACHE
 from tests.gateway_models.repository.entries import entry
 
 
