@@ -20,16 +20,12 @@ OWN = frozenset({"triton_alone", "host", "port", "log_format", "api_keys_file", 
 """Settings that the chart makes itself, or takes from a Secret."""
 TEXT: Schema = {"type": "string"}
 MAP: Schema = {"type": "object"}
-MAP_OF_TEXT: Schema = {"type": "object", "additionalProperties": TEXT}
-LIST_OF_MAPS: Schema = {"type": "array", "items": MAP}
 COUNT: Schema = {"type": "integer", "minimum": 1}
 SECONDS: Schema = {"type": "integer", "minimum": 0}
 SHARE: Schema = {"type": ["integer", "string"], "minimum": 0, "pattern": "^[0-9]+%$"}
 """A number of pods, or a percentage."""
 QUANTITY: Schema = {"type": "string", "pattern": "^[0-9]+(\\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"}
 DURATION: Schema = {"type": "string", "pattern": "^([0-9]+(ms|s|m|h))+$"}
-NAMED: Schema = {"type": "array", "items": {"type": "object", "required": ["name"]}}
-"""A list of containers, volumes or mounts."""
 PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65_535}
 SPREAD: Schema = {"enum": ["ScheduleAnyway", "DoNotSchedule"]}
 PULL: Schema = {"enum": ["Always", "IfNotPresent", "Never"]}
@@ -50,92 +46,57 @@ ACCESS_MODES: Schema = {
 RULES: dict[str, Schema] = {
     "profile": {"enum": ["gpu", "cpu"]},
     "profiles.*.tritonResources": MAP,
-    "imagePullSecrets": LIST_OF_MAPS,
     "*.replicas": {"type": "integer", "minimum": 0},
     "*.image.pullPolicy": PULL,
     "*.image.digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})?$"},
-    "*.extraEnv": NAMED,
-    "*.extraEnvFrom": LIST_OF_MAPS,
-    "*.extraVolumes": NAMED,
-    "*.extraVolumeMounts": {"type": "array", "items": {"type": "object", "required": ["name", "mountPath"]}},
-    "*.initContainers": NAMED,
-    "*.sidecars": NAMED,
-    "*.lifecycle": MAP,
-    "*.serviceAccount.annotations": MAP_OF_TEXT,
     "*.podSecurityContext": MAP,
     "*.containerSecurityContext": MAP,
-    "*.podLabels": MAP_OF_TEXT,
-    "*.deploymentAnnotations": MAP_OF_TEXT,
-    "*.extraPodSpec": MAP,
-    "commonLabels": MAP_OF_TEXT,
     "nameOverride": {"type": "string", "maxLength": 63},
-    "extraObjects": {"type": "array", "items": {"type": ["object", "string"]}},
     "*.resources": MAP,
     "*.strategy.*": SHARE,
     "*.pdb.maxUnavailable": SHARE,
     "*.pdb.minAvailable": {**SHARE, "type": [*SHARE["type"], "null"]},
     "*.revisionHistoryLimit": {"type": "integer", "minimum": 0},
     "*.service.ipFamilyPolicy": {"enum": ["SingleStack", "PreferDualStack", "RequireDualStack", ""]},
-    "*.service.ipFamilies": {"type": "array", "items": {"enum": ["IPv4", "IPv6"]}, "maxItems": 2},
     "*.probes.readiness": MAP,
     "*.probes.liveness": MAP,
     "triton.*.size": QUANTITY,
     "triton.models.pvc.size": QUANTITY,
     "triton.tensorrtCache.accessModes": ACCESS_MODES,
     "triton.models.pvc.accessModes": ACCESS_MODES,
-    "*.nodeSelector": MAP_OF_TEXT,
-    "*.tolerations": LIST_OF_MAPS,
-    "*.affinity": MAP,
     "*.topologySpread.whenUnsatisfiable": SPREAD,
-    "*.topologySpread.topologyKeys": {"type": "array", "items": TEXT},
-    "*.podAnnotations": MAP_OF_TEXT,
     "gateway.service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
     "gateway.service.port": PORT,
     "gateway.service.nodePort": {"type": "integer", "minimum": 0, "maximum": 65_535},
-    "gateway.service.loadBalancerSourceRanges": {"type": "array", "items": TEXT},
     "gateway.service.externalTrafficPolicy": {"enum": ["Cluster", "Local", ""]},
     "gateway.tritonUrl": {"type": "string", "pattern": "^([^/,:\\[\\]]+|\\[[0-9a-fA-F:.]+\\]):[0-9]+$|^$"},
-    "gateway.service.annotations": MAP_OF_TEXT,
     "gateway.autoscaling.targetCPUUtilizationPercentage": {"type": "integer", "minimum": 1, "maximum": 100},
     "gateway.autoscaling.*Replicas": COUNT,
     "triton.autoscaling.minReplicas": {"type": "integer", "minimum": 0},
     "triton.autoscaling.maxReplicas": COUNT,
-    "gateway.autoscaling.metrics": LIST_OF_MAPS,
     "triton.autoscaling.by": {"enum": ["keda", "hpa"]},
     "triton.autoscaling.imagesPerTriton": {"type": "integer", "minimum": 0},
     "triton.autoscaling.authenticationRef": _closed(
         name=TEXT, kind={"enum": ["TriggerAuthentication", "ClusterTriggerAuthentication"]}
     ),
-    "triton.autoscaling.triggerMetadata": MAP_OF_TEXT,
     "triton.autoscaling.fallback": _closed(
         failureThreshold=COUNT,
         replicas=COUNT,
         behavior={"enum": ["static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower"]},
     ),
-    "triton.autoscaling.triggers": LIST_OF_MAPS,
-    "triton.autoscaling.externalMetric.matchLabels": MAP_OF_TEXT,
     "triton.autoscaling.targetFullness": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
     "triton.autoscaling.window": DURATION,
     "triton.autoscaling.prometheusAddress": {"type": "string", "pattern": "^https?://"},
-    "triton.args": {"type": "array", "items": TEXT},
-    "triton.extraArgs": {"type": "array", "items": TEXT},
-    "profiles.*.triton*Args": {"type": "array", "items": TEXT},
     "triton.models.source": {"enum": ["image", "pvc", "bucket"]},
     "triton.models.bucket.url": {"type": "string", "pattern": "^((https?|s3|gs|as)://.+)?$"},
     "triton.models.bucket.sha256": {"type": "string", "pattern": "^([0-9a-fA-F]{64})?$"},
     "triton.models.bucket.sizeLimit": QUANTITY,
     "triton.sharedMemory": {**QUANTITY, "pattern": f"{QUANTITY['pattern']}|^$"},
     "triton.redis.port": PORT,
-    "triton.probes.model": TEXT,
     "triton.probes.livenessTimeoutSeconds": {"type": "integer", "minimum": 3},
+    "triton.probes.model": TEXT,
     "triton.probes.*": COUNT,
-    "networkPolicy.*From": LIST_OF_MAPS,
-    "networkPolicy.tritonEgress": LIST_OF_MAPS,
-    "test.pod*": MAP_OF_TEXT,
     "ingress.preset": {"enum": ["ingress-nginx", "nginx-inc", ""]},
-    "ingress.annotations": MAP_OF_TEXT,
-    "ingress.hosts": {"type": "array", "items": {"type": "string", "minLength": 1}},
-    "ingress.tls": LIST_OF_MAPS,
     "ingress.paths": {
         "type": "array",
         "minItems": 1,
@@ -145,15 +106,12 @@ RULES: dict[str, Schema] = {
             pathType={"enum": ["Exact", "Prefix", "ImplementationSpecific"]},
         ),
     },
-    "httpRoute.parentRefs": LIST_OF_MAPS,
-    "httpRoute.hostnames": {"type": "array", "items": TEXT},
     "httpRoute.requestTimeout": {"type": "string", "pattern": "^(([0-9]+(ms|s|m|h))+)?$"},
-    "monitoring.serviceMonitor.authorization": MAP,
     "monitoring.serviceMonitor.interval": DURATION,
-    "monitoring.*.labels": MAP_OF_TEXT,
-    "monitoring.*.annotations": MAP_OF_TEXT,
 }
-"""Schemas that cannot be derived from values.yaml; the first match counts. `*` matches a name without a dot."""
+"""Schemas that cannot be derived from values.yaml; the first match counts. `*` matches a name without a dot.
+
+Lists, and maps that are empty there, may have any content: Kubernetes checks it."""
 
 
 def schema() -> str:
@@ -182,6 +140,11 @@ def _schema(path: str, value: object) -> Schema:
     for pattern, rule in RULES.items():
         if re.fullmatch(re.escape(pattern).replace(r"\*", r"[^.]*"), path):
             return rule
+    if value == {}:
+        is_text = path.lower().endswith(("labels", "annotations", "nodeselector", "triggermetadata"))
+        return {**MAP, "additionalProperties": TEXT} if is_text else MAP
+    if isinstance(value, list):
+        return {"type": "array"}
     if isinstance(value, dict):
         prefix = f"{path}." if path else ""
         properties = {name: _schema(f"{prefix}{name}", each) for name, each in value.items()}
