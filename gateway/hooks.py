@@ -44,7 +44,8 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from gateway.inference.service import InferenceService
     from gateway.inference.tools import Tools
     from gateway.ingest.upload import BodyReader, UploadsOrUrls
-    from gateway.limits.pools import Bound, Pool
+    from gateway.limits.bounds import Bound
+    from gateway.limits.pools import Pool
     from gateway.values.rollout import Rollout
 
 log = structlog.get_logger("gateway")

@@ -216,4 +216,4 @@ async def decode(image: Image) -> None:
             raise DamagedImage
     if not request.keeps_files:
         image.upload = replace(upload, data=b"")
-    image.permit.shrink(len(image.payload) + len(image.upload.data))
+    request.tools.admission.decoded(image.permit, len(image.payload) + len(image.upload.data))

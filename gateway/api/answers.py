@@ -279,7 +279,8 @@ async def respond(
 
 def hold_response(context: RequestContext) -> PoolLease:
     """The lease of the response's bytes, while they are collected and sent; the request releases it."""
-    lease = PoolLease(context.runtime.responses, context.reader)
+    responses, reader = context.runtime.responses, context.reader
+    lease = PoolLease(responses) if reader is None else PoolLease(responses, reader, reader.evict)
     context.leases.append(lease)
     return lease
 

@@ -8,7 +8,7 @@ from gateway.api.request_context import RequestContext
 from gateway.api.route_table import Access
 from gateway.errors import Forbidden, Unauthorized, UserError
 from gateway.hooks import Authenticator, Identity
-from gateway.limits.pools import Bound
+from gateway.limits.bounds import Bound
 from gateway.settings import variable
 
 KEY_SUBPROTOCOL = "gateway-key."

@@ -35,7 +35,7 @@ from gateway.ingest.upload import (
     request_too_large,
     uncounted,
 )
-from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, PoolClient, PoolLease
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, PoolLease
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 from gateway.values.validation import NAME_CHARACTERS, near
@@ -45,7 +45,7 @@ FORM = "application/x-www-form-urlencoded"
 FORM_ADVICE = ", as curl -d does: write curl -F files=@cat.jpg"
 
 
-class Body(PoolClient):
+class Body:
     """The chunks of a request's body. Its buffered bytes are counted until the request ends.
 
     Creating it raises UnsupportedMediaType if the body is compressed. Timeouts exclude the time in which the gateway
@@ -68,7 +68,7 @@ class Body(PoolClient):
         self._limits = context.service.tools.policy.limits
         self._settings = context.settings
         self._stats = context.stats
-        self.pace: Pace = Pace(
+        self.pace = Pace(
             min_bytes_per_second=MIN_UPLOAD_BYTES_PER_SECOND,
             grace_seconds=self._settings.upload_idle_timeout_seconds,
             now=time.monotonic,
@@ -79,7 +79,7 @@ class Body(PoolClient):
         self.reader: BodyReader | None = self._readers.get(self._media_type)
         """The plug-in's reader of this body's media type; None if the core reads it."""
         self._fetchers = context.runtime.fetchers
-        lease = PoolLease(context.runtime.uploads, self, context.caller.upload_bytes)
+        lease = PoolLease(context.runtime.uploads, self.pace, self._evict, context.caller.upload_bytes)
         context.leases.append(lease)
         self.hold = lease.hold
         """Called by readers with the number of bytes of the body that they hold."""
@@ -170,7 +170,7 @@ class Body(PoolClient):
             pass
         raise ClientDisconnect
 
-    def evict(self, error: Overloaded) -> None:
+    def _evict(self, error: Overloaded) -> None:
         """Make the read in progress, or the next one, raise the error."""
         self._eviction = error
         if self._receiving is not None:

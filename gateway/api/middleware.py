@@ -35,7 +35,6 @@ from gateway.api.route_table import WEBSOCKET, Access, RouteTable
 from gateway.errors import Forbidden, InvalidParameter, MethodNotAllowed, NotFound, RateLimited
 from gateway.hooks import Runtime
 from gateway.limits.caller import ANYONE, REFUSAL_SECONDS
-from gateway.limits.pools import NEVER_EVICTED
 from gateway.settings import Settings, variable
 from gateway.values.clients import is_address
 from gateway.values.validation import NAME_CHARACTERS, shown
@@ -97,7 +96,7 @@ class ResponseHeaders:
         request_id = request_id or os.urandom(16).hex()
         state = scope["state"]
         runtime: Runtime = state["runtime"]
-        reader = state.get("reader", NEVER_EVICTED)
+        reader = state.get("reader")
         context = state[KEY] = RequestContext(request_id, runtime, runtime.settings, runtime.service, reader)
         if (protocol := (scope.get("extensions") or {}).get(PROTOCOL)) is not None:
             context.log_fields["protocol"] = protocol["name"]
@@ -324,7 +323,7 @@ class LimitCheck:
         assert route is not None
         brings_images = route.traits.takes_images and scope.get("method") == "POST"
         if brings_images:
-            context.service.admission.check(caller.share)
+            context.service.admission.check(caller)
         if scope["query_string"].count(b"&") >= MAX_QUERY_PARAMETERS:
             raise InvalidParameter(f"The URL has more than {MAX_QUERY_PARAMETERS} parameters.")
         if caller is not ANYONE:

@@ -14,10 +14,11 @@ from gateway.errors import GatewayError
 from gateway.inference.request_spec import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.caller import ANYONE, Caller
-from gateway.limits.pools import NEVER_EVICTED, PoolClient, PoolLease
+from gateway.limits.pools import PoolLease
 
 if TYPE_CHECKING:
     from gateway.hooks import Runtime
+    from gateway.server.connection import Connection
     from gateway.settings import Settings
 
 KEY = "request_context"
@@ -36,7 +37,7 @@ class RequestContext:
     runtime: "Runtime"
     settings: "Settings"
     service: InferenceService
-    reader: PoolClient = NEVER_EVICTED
+    reader: "Connection | None" = None
     """Reads the response."""
     started: float = field(default_factory=time.perf_counter)
     """When its headers had arrived, by time.perf_counter."""

@@ -194,7 +194,7 @@ class Batcher:
                 image.stage.leave()
             image.stage = image.request.stages["infer"]
             image.stage.enter()
-            image.permit.keep()  # the image is in Triton until the call ends, even if its request has ended
+            image.permit.pin()  # the image is in Triton until the call ends, even if its request has ended
         for request in requests:
             request.calls += 1
         request, group = images[0].request, images[0].batch_group
@@ -236,7 +236,7 @@ class Batcher:
         model.costly.discard(task)
         requests: dict[InferenceRequest, list[Image]] = {}
         for image in images:
-            image.permit.settle()
+            image.permit.unpin()
             open_images = requests.setdefault(image.request, [])
             if image.call is task:
                 open_images.append(image)

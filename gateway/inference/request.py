@@ -31,7 +31,7 @@ from gateway.inference.tools import Tasks, Tools
 from gateway.ingest.image_formats import Header, Size
 from gateway.ingest.upload import Upload, Uploads
 from gateway.limits.account import Account
-from gateway.limits.admission import Permit
+from gateway.limits.bounds import Lease
 from gateway.limits.caller import ANYONE
 from gateway.timing import Deadline, TimeSlice
 from gateway.values.arguments import taking
@@ -94,7 +94,7 @@ class Image:
         "upload",
     )
 
-    permit: Permit
+    permit: Lease
     batch_group: BatchGroup
 
     def __init__(self, request: "InferenceRequest", upload: Upload) -> None:
@@ -140,7 +140,7 @@ class Image:
     async def charge(self) -> None:
         """Charge one image to the API key; waits while its rate is used up. Raises RateLimited."""
         request = self.request
-        most_seconds = self.deadline.left_seconds if request.begun else request.tools.admission.max_wait_seconds
+        most_seconds = self.deadline.left_seconds if request.admitted else request.tools.admission.max_wait_seconds
         await request.spec.caller.charge(most_seconds, request.stages)
 
     async def decoded_size(self, max_side: int | None = None) -> Size:
@@ -157,7 +157,7 @@ class Image:
             resize = await (work if tools.backend.supports_cancellation else tools.uncancelled.run(work))
         return resize or min(max_side or tools.policy.max_side, tools.policy.max_side)
 
-    async def add(self, permit: Permit, make: Callable[[], Awaitable[tuple[bytes, Report]]]) -> None:
+    async def add(self, permit: Lease, make: Callable[[], Awaitable[tuple[bytes, Report]]]) -> None:
         """Queue one of several images of the upload, which has its permit; `make` returns its payload and report.
 
         The file pays for the first image; charge the API key for each other one before its permit is acquired.
@@ -170,7 +170,7 @@ class Image:
             permit.release()
             raise
         request.account.add_image()
-        permit.shrink(len(payload))
+        request.tools.admission.decoded(permit, len(payload))
         image = copy.copy(self)
         image.payload, image.permit, image.report = payload, permit, report
         await request.batcher.add(image)
@@ -218,12 +218,14 @@ class InferenceRequest:
         self.tensor_input = tools.backend.tensor_input(spec.model_name)
         """How a decoder makes the model's input; None of a model that takes files."""
         self.account = account or tools.decoders.account(client=spec.caller)
-        self.begun = False
+        self.admitted = False
         """Whether an image has had a permit."""
         self.keeps_files = observers.keep_files and not spec.lowest_priority
         """Whether an observer needs the file of each image."""
         self._steps = steps
-        self._permits = tools.admission.permits(spec.caller.share, lowest=spec.lowest_priority)
+        self._permits: set[Lease] = set()
+        self._permit_released: asyncio.Event | None = None
+        """Set by the next release of a permit, while the request has too many."""
         # More images would only wait, with permits that other requests could use.
         self._most_permits = tools.batches.max_calls * tools.batches.max_images
         self._take = take
@@ -283,33 +285,46 @@ class InferenceRequest:
             self._tasks = Tasks()
         self._tasks.start(self._guard(work, *arguments))
 
-    async def permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Permit:
+    async def permit(self, nbytes: int, deadline: Deadline, decode_seconds: float = 0) -> Lease:
         """Wait until the request may have another image in flight, and then for the image's permit.
 
         Raises DeadlineExceeded, or Overloaded if too many images wait or the request's first one waits too long.
         """
-        wait = self.stages["wait"]
-        if (
-            len(self._permits.held) < self._most_permits
-            and (permit := self._permits.try_acquire(nbytes, decode_seconds)) is not None
-        ):
-            self.begun = True
-            return permit
-        left_seconds = deadline.left_seconds
-        max_wait_seconds = self.tools.admission.max_wait_seconds
-        most_seconds = left_seconds if self.begun else min(left_seconds, max_wait_seconds)
-        with wait, anyio.move_on_after(most_seconds):
-            await self._permits.wait_for_space(self._most_permits)
-            permit = await self._permits.acquire(nbytes, decode_seconds, begun=self.begun)
-            self.begun = True
-            return permit
-        if most_seconds < left_seconds:
-            raise Overloaded(
-                f"The request's first image could not be processed within {most_seconds:g} s; try again later.",
-                limit="max_wait_seconds",
-                value=most_seconds,
-            )
-        raise DeadlineExceeded
+        admission, permits = self.tools.admission, self._permits
+        wait = self.stages["wait"]  # reported also if there is no wait
+        permit = admission.permit(
+            nbytes,
+            decode_seconds,
+            self.spec.caller,
+            first=not self.admitted,
+            lowest=self.spec.lowest_priority,
+            on_release=self._release,
+        )
+        if len(permits) >= self._most_permits or not permit.try_acquire():
+            left_seconds = deadline.left_seconds
+            most_seconds = left_seconds if self.admitted else min(left_seconds, admission.max_wait_seconds)
+            with wait, anyio.move_on_after(most_seconds) as waiting:
+                while len(permits) >= self._most_permits:
+                    self._permit_released = asyncio.Event()
+                    await self._permit_released.wait()
+                await permit.acquire()
+            if waiting.cancelled_caught:
+                if most_seconds == left_seconds:
+                    raise DeadlineExceeded
+                raise Overloaded(
+                    f"The request's first image could not be processed within {most_seconds:g} s; try again later.",
+                    limit="max_wait_seconds",
+                    value=most_seconds,
+                )
+        self.admitted = True
+        permits.add(permit)
+        return permit
+
+    def _release(self, permit: Lease) -> None:
+        self._permits.discard(permit)
+        if self._permit_released is not None:
+            self._permit_released.set()
+            self._permit_released = None
 
     def report(self, image: Image, result: Result) -> None:
         """Take the result of a file: it is counted, the observers see it, and the caller gets it."""
@@ -337,8 +352,8 @@ class InferenceRequest:
             self._drop_images()
         self.closed = True
         self._take = nothing  # an observer may keep an image, but not the uploads of its request
-        if self._permits.held:
-            self._permits.close()
+        for permit in tuple(self._permits):
+            permit.release()
 
     def _drop_images(self) -> None:
         self.closed = True
@@ -369,7 +384,7 @@ class InferenceRequest:
                         if await step(image):
                             break
                 except (ImageError, DeadlineExceeded, *NOT_SERVED) as error:
-                    if isinstance(error, NOT_SERVED) and not self.begun:
+                    if isinstance(error, NOT_SERVED) and not self.admitted:
                         raise
                     image.fail(error)
                 over = time_slice if time_slice.is_over else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from gateway.inference.backend import Backend
 from gateway.ingest.inspection import DecodePolicy
 from gateway.limits.admission import Admission
-from gateway.limits.pools import Lease
+from gateway.limits.bounds import Lease
 
 if TYPE_CHECKING:
     from gateway.ingest.decoder_pool import DecoderPool
@@ -57,9 +57,9 @@ class Tasks:
         It keeps its permits until it has ended. For a call, which may crash the server if it is cancelled, or a thread.
         """
         for permit in permits:
-            permit.keep()
+            permit.pin()
         task = self.start(work)
-        task.add_done_callback(partial(_settle, tuple(permits)))
+        task.add_done_callback(partial(_unpin, tuple(permits)))
         await asyncio.wait({task})  # unlike await task, its cancellation does not cancel the task
         return task.result()
 
@@ -92,9 +92,9 @@ class Tasks:
             raise asyncio.CancelledError
 
 
-def _settle(permits: tuple[Lease, ...], task: "asyncio.Task[Any]") -> None:
+def _unpin(permits: tuple[Lease, ...], task: "asyncio.Task[Any]") -> None:
     for permit in permits:
-        permit.settle()
+        permit.unpin()
     if not task.cancelled():
         task.exception()  # marks it as retrieved: the caller may be gone
 

@@ -42,8 +42,8 @@ from gateway.ingest.image_formats import (
     peak_bytes,
     reserve_seconds,
 )
-from gateway.limits.account import Account, Spending
-from gateway.limits.pools import Bound, RoundRobin
+from gateway.limits.account import Account
+from gateway.limits.bounds import Bound, FairQueue
 
 log = structlog.get_logger("gateway")
 
@@ -151,17 +151,14 @@ class DecoderPool:
         """
         most = most_seconds(info, len(data) if nbytes is None else nbytes)
         async with (
-            account.spending(reserve_seconds(expected), most) as spending,
-            self._slots.lease(account, 1, slot_bytes, client=account.client),
+            account.reserve(reserve_seconds(expected), most) as cpu_seconds,
+            self._slots.lease(1, slot_bytes, request=account, client=account.client),
             self._any_process(account) if process is None else nullcontext(process) as process,
         ):
             try:
-                reply, pixels = await _run(process, job, data, spending)
+                reply, pixels = await _run(process, job, data, cpu_seconds, account)
             except DecoderLost as lost:
                 raise _error_of(lost) from lost
-            finally:
-                if spending.spent_seconds:
-                    metrics.DECODE_CPU_SECONDS.observe(spending.spent_seconds)
         if reply.error:
             if reply.cause:
                 log.warning("decoder_fault", cause=reply.cause, format=info.format.value)
@@ -227,9 +224,9 @@ class Decoded(NamedTuple):
     damaged: bool
 
 
-def _slots(count: int, limits: DecodeLimits) -> RoundRobin:
+def _slots(count: int, limits: DecodeLimits) -> FairQueue:
     """`count` slots, whose images need `limits.memory_bytes` at most in all."""
-    return RoundRobin(
+    return FairQueue(
         Bound("decoders", count), Bound("decode_memory_bytes", limits.memory_bytes, metrics.DECODING_BYTES)
     )
 
@@ -243,12 +240,14 @@ def _error_of(lost: DecoderLost) -> GatewayError:
     return UndecodableImage() if lost.reason == "crash" else TooCostly()
 
 
-async def _run(process: DecoderProcess, job: Job, data: bytes, spending: Spending) -> tuple[Reply, bytes]:
-    """Run a job in a process and measure its processor time; a cancelled job has ended when this returns."""
+async def _run(
+    process: DecoderProcess, job: Job, data: bytes, cpu_seconds: float, account: Account
+) -> tuple[Reply, bytes]:
+    """Run a job in a process and charge its processor time; a cancelled job has ended when this returns."""
     # The task is never cancelled: otherwise a reply that arrives at that moment would be read as the next job's.
-    task = asyncio.ensure_future(process.do(job, data, spending.cpu_seconds))
+    task = asyncio.ensure_future(process.do(job, data, cpu_seconds))
     try:
-        await asyncio.wait([task], timeout=START_SECONDS + WALL_SECONDS_PER_CPU_SECOND * spending.cpu_seconds)
+        await asyncio.wait([task], timeout=START_SECONDS + WALL_SECONDS_PER_CPU_SECOND * cpu_seconds)
     except asyncio.CancelledError:
         await _wait_uninterrupted(task, LET_FINISH_SECONDS)
         raise
@@ -257,7 +256,10 @@ async def _run(process: DecoderProcess, job: Job, data: bytes, spending: Spendin
             process.interrupt()
             await _wait_uninterrupted(task, None)
         task.exception()  # of a task whose caller was cancelled, asyncio would log it as never retrieved
-        spending.spent_seconds = process.charge_seconds()
+        spent_seconds = process.charge_seconds()
+        account.charge(spent_seconds)
+        if spent_seconds:
+            metrics.DECODE_CPU_SECONDS.observe(spent_seconds)
     return task.result()
 
 

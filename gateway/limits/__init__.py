@@ -1,11 +1,10 @@
 """Limits on what clients may hold, for the promises of docs/explanation/reliability.md.
 
-    Admission    bounds memory: images, bytes and decoding in flight; others wait, and keys take turns
-    RoundRobin   alternates decoders, open files and fetches between requests and between clients
-    Pool         evicts slow clients first: bytes of uploads and of responses, and streams
-    Pace         refuses slow senders
-    Account      limits the processor time that a request takes for decoding
-    Caller       limits of an API key; without a key, ANYONE
-
-A Bound counts each of them, and gives a Lease (of the admission a Permit, of a pool a PoolLease) to release.
+Bound      a limit and the amount in use; its error names both
+FairQueue  clients take turns: a request with a thousand files delays no other; each image holds a Lease
+Admission  the queue of all images: memory is bounded; when the queue is full, requests get 503 `overloaded`
+Pool       buffered bytes and streams: at the limit, slow clients lose their PoolLease first
+Pace       an upload that is too slow gets 408
+Account    the processor time that a request takes for decoding is bounded
+Caller     limits of an API key; without a key, ANYONE
 """

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from gateway.errors import TooCostly
 
@@ -14,14 +13,6 @@ SECONDS_PER_MEGABYTE = 0.4
 SECONDS_PER_MEGABYTE_OF_SLOW_CODECS = 2.0
 STREAM_SECONDS_PER_SECOND = 1.0
 """Seconds that a stream's account gains each second: thirty frames of two megapixels cost three quarters of it."""
-
-
-@dataclass(slots=True)
-class Spending:
-    """Processor time that one decode may take, and has taken; `spent_seconds` is charged when it ends."""
-
-    cpu_seconds: float
-    spent_seconds: float = 0.0
 
 
 class Account:
@@ -39,7 +30,8 @@ class Account:
         self._allowed = seconds
         self._open = 0
         self._spent = self._reserved = self._lent = 0.0
-        self._settled: list[asyncio.Future[None]] = []
+        self._given_back = asyncio.Event()
+        """Set when a decode has ended, while others wait for its time."""
 
     @property
     def spent_seconds(self) -> float:
@@ -76,10 +68,11 @@ class Account:
         self._spent += seconds
 
     @asynccontextmanager
-    async def spending(self, seconds: float, most_seconds: float) -> AsyncIterator[Spending]:
-        """Reserve time for a decode that should take `seconds`, and may take up to `most_seconds` if that is free.
+    async def reserve(self, seconds: float, most_seconds: float) -> AsyncIterator[float]:
+        """Reserve time for a decode that should take `seconds`; returns how long it may take, up to `most_seconds`.
 
-        Waits until other decodes of the same account have given back enough; raises TooCostly when nothing is left.
+        The decode is charged inside the context. Waits until other decodes of the same account have given back enough;
+        raises TooCostly when nothing is left.
         """
         reserved = min(seconds, most_seconds, self._most_seconds)
         await self._affordable(reserved)
@@ -89,17 +82,12 @@ class Account:
         # Half of the overdraft, so that decodes that begin later get some of it as well.
         lent = max(min(lent, (self._overdraft() - self._lent) / 2), 0.0)
         self._lent += lent
-        spending = Spending(reserved + lent)
         try:
-            yield spending
+            yield reserved + lent
         finally:
             self._open -= 1
             self._reserved, self._lent = (self._reserved - reserved, self._lent - lent) if self._open else (0.0, 0.0)
-            self.charge(spending.spent_seconds)
-            for waiter in self._settled:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._settled.clear()
+            self._given_back.set()
 
     async def _affordable(self, seconds: float) -> None:
         """Wait until `seconds` are free; raises TooCostly once no decode is left that could release any."""
@@ -108,9 +96,8 @@ class Account:
                 if left > 0:
                     return
                 raise self._overdrawn()
-            waiter = asyncio.get_running_loop().create_future()
-            self._settled.append(waiter)
-            await waiter
+            self._given_back.clear()
+            await self._given_back.wait()
 
     def _overdraft(self) -> float:
         """Seconds that may still be spent beyond the allowance."""

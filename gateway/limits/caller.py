@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gateway.errors import GatewayError
-    from gateway.limits.admission import FairShare
-    from gateway.limits.pools import Bound
+    from gateway.limits.bounds import Bound
 
 REFUSAL_SECONDS = 1.0
 """A request beyond its rate is refused after this pause, or a client that ignores Retry-After would keep the gateway
@@ -18,10 +17,15 @@ Stages = Mapping[str, AbstractContextManager[None]]
 
 
 class Caller:
-    """The sender of a request. This class adds no limits to the service's; subclasses of plug-ins may."""
+    """The sender of a request. This class adds no limits to the service's; subclasses of plug-ins may.
 
-    share: "FairShare | None" = None
-    """Its share of the admission; None for the common share."""
+    Requests with the same object share its limits and its turns.
+    """
+
+    weight: float = 1.0
+    """Its weight among the callers whose images wait for a permit."""
+    images: "Bound | None" = None
+    """Limit of its images in flight; None for the service's limit alone."""
     upload_bytes: "Bound | None" = None
     """Limit of the bytes of its waiting uploads; None for the service's limit alone."""
 

@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 from gateway import metrics
 from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, Overloaded, problem_document
 from gateway.hooks import Runtime
-from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, WaitingClient
+from gateway.limits.pools import IDLE_SECONDS, MIN_UPLOAD_BYTES_PER_SECOND, Pace
 from gateway.server.connections import CONNECTIONS, RESERVE_SECONDS, Connections
 from gateway.values.clients import client_of
 
@@ -134,7 +134,7 @@ ProtocolOf = Callable[["Connection"], Any]
 """Makes the handler of a WebSocket, which also has `connection_made` and gets the handshake by `data_received`."""
 
 
-class Connection(asyncio.Protocol, WaitingClient):
+class Connection(asyncio.Protocol):
     """Owns a connection: its transport, its timer, and the bytes that were received and not parsed yet.
 
     A handler parses and runs the application. `update_reading` alone decides whether the socket is read and which timer
@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol, WaitingClient):
         self.phase = Phase.REQUEST
         self.writable = asyncio.Event()
         self.writable.set()
-        self.pace: Pace = Pace(
+        self.pace = Pace(
             min_bytes_per_second=MIN_UPLOAD_BYTES_PER_SECOND,
             grace_seconds=self.settings.upload_idle_timeout_seconds,
             now=self.loop.time,
@@ -266,8 +266,12 @@ class Connection(asyncio.Protocol, WaitingClient):
             self.update_reading()
 
     @property
-    def idle_seconds(self) -> float:
-        """For how long the client has not read the application's output; see WaitingClient."""
+    def is_idle(self) -> bool:
+        """Whether the client has not read the application's output for IDLE_SECONDS; see PoolClient."""
+        return self.connections.unread_seconds(self) >= IDLE_SECONDS
+
+    def eviction_score(self, held: int) -> float:  # noqa: ARG002  # the amount does not matter
+        """For how long the client has not read."""
         return self.connections.unread_seconds(self)
 
     def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the client would not read it

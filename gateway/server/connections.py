@@ -13,7 +13,8 @@ import structlog
 
 from gateway import metrics
 from gateway.errors import Overloaded
-from gateway.limits.pools import IDLE_SECONDS, Bound, Pace
+from gateway.limits.bounds import Bound
+from gateway.limits.pools import IDLE_SECONDS, Pace
 
 OWN_FILES = 128
 """Files that the process opens besides its connections: decoders, connections to Triton servers, logs."""

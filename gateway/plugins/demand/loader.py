@@ -25,7 +25,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.tools import CLOSING_SECONDS, Tasks
-from gateway.limits.pools import Bound
+from gateway.limits.bounds import Bound
 from gateway.metrics import series
 from gateway.plugins.demand import metrics
 from gateway.plugins.demand.models import HOST, Budget, ModelDescriptions, Models, in_state, to_unload, total

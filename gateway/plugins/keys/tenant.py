@@ -5,9 +5,8 @@ import math
 from typing import TYPE_CHECKING
 
 from gateway.errors import Forbidden, GatewayError, RateLimited
-from gateway.limits.admission import FairShare
+from gateway.limits.bounds import Bound
 from gateway.limits.caller import Caller, Stages
-from gateway.limits.pools import Bound
 from gateway.metrics import series
 from gateway.plugins.keys import metrics
 from gateway.plugins.keys.quota import Period, Priority, Quota, Rate, Window
@@ -36,8 +35,8 @@ class Tenant(Caller):
         self.has_rate = quota.rate is not None or bool(quota.periods)
         share = quota.share or 1.0
         most = max(1, int(share * settings.max_images_in_flight))
-        self._images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))
-        self.share = FairShare(share * (BULK_WEIGHT if quota.priority is Priority.BULK else 1.0), self._images)
+        self.images = Bound("share", most, metrics.KEY_IMAGES_IN_FLIGHT.labels(name))
+        self.weight = share * (BULK_WEIGHT if quota.priority is Priority.BULK else 1.0)
         most = max(settings.max_file_bytes, int(share * settings.max_bytes_waiting))
         self.upload_bytes = None if quota.share is None else Bound("share", most)
         """The bytes of uploads that may wait, if the key has a share: at least one file."""

@@ -22,7 +22,7 @@ from gateway.inference.result import NO_PREDICTIONS, Prediction, Result, Row
 from gateway.ingest.formats import png
 from gateway.ingest.image_formats import Header, ImageFormat, shrunk_bytes
 from gateway.ingest.inspection import require_decoders
-from gateway.limits.admission import Permit
+from gateway.limits.bounds import Lease
 from gateway.plugins.media.frame_selection import FrameSelection
 from gateway.plugins.media.open_files import OpenFile, animation
 
@@ -111,7 +111,7 @@ class Frames:
         try:
             await within(image.deadline, self._read(image, image.header, file))
         except (ImageError, DeadlineExceeded, Overloaded) as error:
-            if isinstance(error, Overloaded) and not image.request.begun:
+            if isinstance(error, Overloaded) and not image.request.admitted:
                 raise
             file.end(error)
         else:
@@ -139,7 +139,7 @@ class Frames:
                 self._queued += 1
 
 
-async def _permit(image: Image, frames: OpenFile, nbytes: int) -> Permit:
+async def _permit(image: Image, frames: OpenFile, nbytes: int) -> Lease:
     """The permit of the next frame of a file that is open: it must not wait for the file to be opened again."""
     while True:
         with image.request.stages["prepare"]:

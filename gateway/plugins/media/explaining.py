@@ -68,7 +68,7 @@ class MaskedCopies:
         except RequestError:
             raise
         except GatewayError as error:
-            if isinstance(error, NOT_SERVED) and not image.request.begun:
+            if isinstance(error, NOT_SERVED) and not image.request.admitted:
                 raise
             result = image.result(Row(error=error))
         image.report(image, result)

@@ -9,7 +9,7 @@ from gateway.ingest.decoder_pool import DecoderPool
 from gateway.ingest.decoder_process import DecoderProcess, Job, Reply, most_pixel_bytes
 from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, open_bytes
 from gateway.limits.account import Account
-from gateway.limits.pools import Lease
+from gateway.limits.bounds import Lease
 from gateway.plugins.media.frame_selection import FrameSelection
 
 _OPEN = "gateway.plugins.media.in_decoder.animations:OpenAnimation"
@@ -78,8 +78,9 @@ class OpenFile:
         if self.is_open:
             return
         account = self._account
-        self._lease = await self._slots.acquire(account, 1, self._memory_bytes, client=account.client)
-        self._waited_seconds = 0.0
+        lease = self._slots.lease(1, self._memory_bytes, request=account, client=account.client)
+        await lease.acquire()
+        self._lease, self._waited_seconds = lease, 0.0
         try:
             self._process = self._decoders.take_process()
             wanted = {"info": self._info, "size": self._size, "wanted": self._wanted, "first": self._first}

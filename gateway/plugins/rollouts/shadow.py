@@ -18,7 +18,7 @@ from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Predictions, Row
 from gateway.inference.tools import Tools
 from gateway.limits.admission import Admission
-from gateway.limits.pools import Bound, Lease
+from gateway.limits.bounds import Bound, FairQueue, Lease
 from gateway.plugins.rollouts import metrics
 from gateway.timing import Deadline, TimeSlice
 
@@ -131,14 +131,14 @@ class SpareCapacity:
         self._admission = admission
         self.images = Bound("spare_images", max(1, admission.images.most // PART))
         self.bytes = Bound("spare_bytes", admission.bytes.most // PART)
+        self._queue = FairQueue(self.images, self.bytes)
 
     def take(self, images: int, nbytes: int) -> Lease | None:
         """A lease for some images, of `nbytes` together; None if there is no spare capacity."""
-        if images > self.images.free or nbytes > self.bytes.free:
-            return None
         if not self._admission.has_room(self.images.held + images, self.bytes.held + nbytes):
             return None
-        return Lease((self.images, self.bytes), (images, nbytes))
+        lease = self._queue.lease(images, nbytes)
+        return lease if lease.try_acquire() else None
 
 
 def difference(answered: Row, scores: Scores) -> tuple[bool, float]:

@@ -16,7 +16,6 @@ from gateway.api.parameters import query_parameters, request_spec
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import FAULTS, Problem
 from gateway.errors import GatewayError, InternalError, clear_frames
-from gateway.limits.pools import NEVER_EVICTED
 from gateway.plugins.streams.errors import UpgradeRequired
 from gateway.plugins.streams.messages import error_message
 from gateway.plugins.streams.options import StreamParameters
@@ -67,7 +66,7 @@ async def stream(websocket: WebSocket) -> None:
     context = request_context(websocket)
     session = _session(websocket, context)
     await session.check_model()
-    with context.runtime.streams.lease(session, 1):
+    with context.runtime.streams.lease(session, session.evict, 1):
         try:
             await session.open()
             offered = websocket.scope["subprotocols"]
@@ -91,7 +90,7 @@ def _session(connection: HTTPConnection, context: RequestContext) -> StreamSessi
     # A stream keeps its version, and each frame is charged.
     spec = replace(spec, split=False, paid=False)
     # A frame that cannot wait is dropped: no upload is evicted for it.
-    lease = context.runtime.uploads.lease(NEVER_EVICTED, key_bound=context.caller.upload_bytes)
+    lease = context.runtime.uploads.lease(key_bound=context.caller.upload_bytes)
     context.leases.append(lease)
     return StreamSession(context.service, settings, lease, parameters, spec, context.is_allowed)
 

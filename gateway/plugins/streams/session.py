@@ -18,7 +18,7 @@ from gateway.inference.tools import Tasks
 from gateway.ingest import json_text
 from gateway.ingest.json_text import JsonError
 from gateway.ingest.upload import Upload
-from gateway.limits.pools import PoolLease, WaitingClient
+from gateway.limits.pools import IDLE_SECONDS, PoolLease
 from gateway.metrics import STREAMS_STOPPED
 from gateway.plugins.streams import metrics
 from gateway.plugins.streams.messages import HeldLabel, frame_message, predictions_of, sequence_member
@@ -65,7 +65,7 @@ class StreamFrame:
     result: "asyncio.Future[Result | Exception]"
 
 
-class StreamSession(WaitingClient):
+class StreamSession:
     """Classifies the frames of one client, IN_FLIGHT at a time, and sends the results in the order of the frames.
 
     Each frame is a service request with one image: it is inspected, decoded, admitted and retried like any upload, with
@@ -122,6 +122,15 @@ class StreamSession(WaitingClient):
         """Time since the client sent a frame or read a result; 0 while a frame is in progress."""
         unread_seconds = 0.0 if self._sending_since is None else self._loop.time() - self._sending_since
         return max(self._without_frames_seconds, unread_seconds)
+
+    @property
+    def is_idle(self) -> bool:
+        """See PoolClient."""
+        return self.idle_seconds >= IDLE_SECONDS
+
+    def eviction_score(self, held: int) -> float:  # noqa: ARG002  # each has one slot
+        """See PoolClient."""
+        return self.idle_seconds
 
     @property
     def _without_frames_seconds(self) -> float:

@@ -11,7 +11,7 @@ from websockets.protocol import CONNECTING, OPEN, State
 from websockets.server import ServerProtocol
 
 from gateway.errors import Overloaded
-from gateway.limits.pools import PoolClient, PoolLease
+from gateway.limits.pools import PoolLease
 from gateway.server.connection import Connection, Needs, Phase, error_response
 
 MAX_FRAGMENTS = 1_024
@@ -24,7 +24,7 @@ NO_ROOM = 4503
 """The close code that the application sees, and not the client, when the client's messages took too much memory."""
 
 
-class StreamProtocol(WebSocketsSansIOProtocol, PoolClient):
+class StreamProtocol(WebSocketsSansIOProtocol):
     """Parses while no message waits for the application and the client reads its messages.
 
     The bytes of an incomplete message, and of one that waits for the application, count among the uploads' bytes.
@@ -39,9 +39,8 @@ class StreamProtocol(WebSocketsSansIOProtocol, PoolClient):
         self.logger = logging.getLogger("websockets.server")  # the gateway logs its own event for each stream
         self.conn = self._parser(CONNECTING)
         self.close_timeout = CLOSE_SECONDS
-        self.pace = connection.pace
         self._connection = connection
-        self._buffer: PoolLease = connection.runtime.uploads.lease(self)
+        self._buffer: PoolLease = connection.runtime.uploads.lease(connection.pace, self.evict)
         self.writable = connection.writable
         self._partial_bytes = self._waiting_bytes = 0  # of an incomplete message, and of the waiting ones
         self._receives = self._discards = False

@@ -26,7 +26,8 @@ from gateway.ingest.upload import (
     file_too_large,
     request_too_large,
 )
-from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Bound, Pace, Pool, PoolClient, RoundRobin
+from gateway.limits.bounds import Bound, FairQueue, Lease
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, Pool
 from gateway.plugins.urls import metrics
 from gateway.plugins.urls.addresses import AddressRule, Resolver
 from gateway.plugins.urls.errors import FetchFailed, FetchTimeout, UrlNotAllowed
@@ -70,9 +71,10 @@ class UrlFetcher:
         self._rule = AddressRule(urls.fetch_networks)
         self._limits = UploadLimits.from_settings(settings)
         self._uploads = uploads
-        self._slots = RoundRobin(Bound("max_fetches", MAX_FETCHES, metrics.FETCHES, metrics.FETCHES_LIMIT))
-        self._client_slots: WeakValueDictionary[str, RoundRobin] = WeakValueDictionary()
-        """The slots of the clients whose requests have URLs at this moment."""
+        self._fetches = Bound("max_fetches", MAX_FETCHES, metrics.FETCHES, metrics.FETCHES_LIMIT)
+        self._client_fetches: WeakValueDictionary[str, Bound] = WeakValueDictionary()
+        """The bounds of the clients whose requests have URLs at this moment."""
+        self._queue = FairQueue(self._fetches)
         self._resolver = Resolver()
         # The system's certificates, or the file in SSL_CERT_FILE.
         self._ssl_context = httpcore2.default_ssl_context()
@@ -89,7 +91,7 @@ class UrlFetcher:
         ended = False
         left_seconds = self._settings.upload_timeout_seconds
         with ExitStack() as leases:
-            request = _Request(leases, key_bound, self._limits.max_request_bytes, client, self._slots_of(client))
+            request = _Request(leases, key_bound, self._limits.max_request_bytes, client, self._fetches_of(client))
             # The tasks end first: they read `images`, and hold the leases.
             async with aclosing(images), Tasks() as tasks:
                 while fetches or not ended:
@@ -127,13 +129,13 @@ class UrlFetcher:
                             fetch.add_done_callback(_retrieve)
                             fetches.add(fetch)
 
-    def _slots_of(self, client: str) -> RoundRobin:
-        """The slots that a client may have; some always remain for others."""
-        slots = self._client_slots.get(client)
-        if slots is None:
+    def _fetches_of(self, client: str) -> Bound:
+        """The fetches that a client may have; some always remain for others."""
+        bound = self._client_fetches.get(client)
+        if bound is None:
             most = MAX_FETCHES - MAX_FETCHES // OTHERS_PART
-            slots = self._client_slots[client] = RoundRobin(Bound("max_fetches", most))
-        return slots
+            bound = self._client_fetches[client] = Bound("max_fetches", most)
+        return bound
 
     def close(self) -> None:
         """Release the threads of lookups."""
@@ -167,7 +169,8 @@ class UrlFetcher:
             async with asyncio.timeout(self._settings.max_wait_seconds) as timeout:
                 download.timeout = timeout
                 request = download.request
-                async with request.slots.lease(request, 1), self._slots.lease(request, 1, client=request.client):
+                fetches = {self._fetches: 1, request.fetches: 1}
+                async with Lease(self._queue, fetches, request, request.client):
                     timeout.reschedule(asyncio.get_running_loop().time() + FETCH_TIMEOUT_SECONDS)
                     began = time.perf_counter()
                     return await self._follow(location, download)
@@ -234,20 +237,20 @@ class UrlFetcher:
         return found
 
 
-class Download(PoolClient):
+class Download:
     """One download, a client of the upload buffer: when that is full, the slowest one may be evicted."""
 
     def __init__(self, limits: UploadLimits, min_bytes_per_second: float, uploads: Pool, request: "_Request") -> None:
         self._limits = limits
         self.request = request
-        self.pace: Pace = Pace(min_bytes_per_second=min_bytes_per_second, grace_seconds=0, now=time.monotonic)
-        self.lease = request.leases.enter_context(uploads.lease(self, key_bound=request.key_bound))
+        self.pace = Pace(min_bytes_per_second=min_bytes_per_second, grace_seconds=0, now=time.monotonic)
+        self.lease = request.leases.enter_context(uploads.lease(self.pace, self._evict, key_bound=request.key_bound))
         self.timeout: asyncio.Timeout | None = None
         self.eviction: Overloaded | None = None
         self._body = bytearray()
         self._pieces = 0
 
-    def evict(self, error: Overloaded) -> None:
+    def _evict(self, error: Overloaded) -> None:
         """Make the read in progress, or the next one, raise the error."""
         self.eviction = error
         if self.timeout is not None:
@@ -288,7 +291,7 @@ class _Request:
     key_bound: Bound | None
     left_bytes: int
     client: str
-    slots: RoundRobin
+    fetches: Bound
 
 
 @asynccontextmanager

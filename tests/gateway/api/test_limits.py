@@ -26,7 +26,7 @@ from gateway.inference.result import MAX_TOP_K
 from gateway.ingest.inspection import MAX_IMAGE_SIDE
 from gateway.ingest.multipart import MAX_PART_HEADER_BYTES
 from gateway.limits.admission import Admission
-from gateway.limits.pools import NEVER_EVICTED, response_buffer
+from gateway.limits.pools import response_buffer
 from tests.doubles.backend import PNG, StubBackend, ranked
 from tests.gateway.api.tensors import INFER, in_json
 from tests.processes import wait_for
@@ -222,7 +222,7 @@ async def test_full_response_buffer_is_an_error_before_the_response_begins():
         sent.append(message)
 
     pool = response_buffer(1_000_000)
-    other, held = (pool.lease(NEVER_EVICTED, nbytes) for nbytes in (600_000, 1_000))
+    other, held = (pool.lease(amount=nbytes) for nbytes in (600_000, 1_000))
     with pytest.raises(Overloaded):
         await PiecedAnswer(deque((bytes(500_000),)), held)({}, None, send)
     assert sent == []

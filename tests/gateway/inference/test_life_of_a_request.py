@@ -26,7 +26,7 @@ from gateway.errors import (
 )
 from gateway.inference.backend import CallLimits
 from gateway.inference.result import Result
-from gateway.limits.pools import NEVER_EVICTED, PoolLease, upload_buffer
+from gateway.limits.pools import PoolLease, upload_buffer
 from tests.asking import encode
 from tests.doubles.scripted import (
     Body,
@@ -106,7 +106,7 @@ class Requests(RuleBasedStateMachine):
             if client.results == client.enough:
                 raise Enough
 
-        with self.uploads.lease(NEVER_EVICTED) as client.buffer, contextlib.suppress(Enough):
+        with self.uploads.lease() as client.buffer, contextlib.suppress(Enough):
             await self.service.run(client.body.uploads(), query(timeout_seconds), take, leaving)
 
     @property
@@ -184,7 +184,7 @@ class Requests(RuleBasedStateMachine):
     def limits_hold(self) -> None:
         admission = self.service.admission
         assert 0 <= admission.images.held <= MAX_IMAGES
-        assert admission.waiting.held <= MAX_WAITING + MAX_REQUESTS
+        assert len(admission) <= MAX_WAITING + MAX_REQUESTS
         assert admission.bytes.held >= 0
         assert 0 <= self.spare.images.held <= 1
         assert 0 <= self.spare.bytes.held <= MAX_BYTES
@@ -195,7 +195,7 @@ class Requests(RuleBasedStateMachine):
             self.loop.settle()
             admission = self.service.admission
             assert len(asyncio.all_tasks(self.loop)) == len(self.service.uncancelled)
-            assert admission.waiting.held == 0
+            assert len(admission) == 0
             assert all(client.body.closed or not client.body.opened for client in self.clients)
             if not self.service.uncancelled:
                 assert admission.images.held == admission.bytes.held == self.uploads.bound.held == 0

@@ -25,10 +25,11 @@ def account(seconds=BASE, most=MOST):
 
 async def decode(account, expected, takes, most=MOST):
     """Decode an image for `takes` seconds, or as long as it may; returns the seconds that it took."""
-    async with account.spending(expected, most) as spending:
+    async with account.reserve(expected, most) as cpu_seconds:
         await asyncio.sleep(0)
-        spending.spent_seconds = min(takes, spending.cpu_seconds)
-    return spending.spent_seconds
+        spent_seconds = min(takes, cpu_seconds)
+        account.charge(spent_seconds)
+    return spent_seconds
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ async def test_account_pays_up_to_its_limit():
 
 async def test_decode_cancelled_while_it_waits_is_not_charged():
     request = account()
-    async with request.spending(3.0, MOST):
+    async with request.reserve(3.0, MOST):
         waiting = asyncio.ensure_future(decode(request, 1.0, 1.0))
         await asyncio.sleep(0)
         waiting.cancel()

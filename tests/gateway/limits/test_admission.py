@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import Overloaded
-from gateway.limits.admission import COSTLY_SECONDS, Admission, Permit
+from gateway.limits.admission import COSTLY_SECONDS, Admission
+from gateway.limits.bounds import Lease
 
 
 def admission(**limits: float) -> Admission:
@@ -15,7 +16,18 @@ def admission(**limits: float) -> Admission:
     return Admission(**{**defaults, **limits})
 
 
-async def waits(*acquisitions: Coroutine[Any, Any, Permit]) -> list[asyncio.Task[Permit]]:
+def try_acquire(gate: Admission, *image: Any, **kind: Any) -> Lease | None:
+    permit = gate.permit(*image, **kind)
+    return permit if permit.try_acquire() else None
+
+
+async def acquire(gate: Admission, *image: Any, **kind: Any) -> Lease:
+    permit = gate.permit(*image, **kind)
+    await permit.acquire()
+    return permit
+
+
+async def waits(*acquisitions: Coroutine[Any, Any, Lease]) -> list[asyncio.Task[Lease]]:
     """Images that have begun to wait for their permits."""
     tasks = [asyncio.ensure_future(each) for each in acquisitions]
     await asyncio.sleep(0)
@@ -24,9 +36,9 @@ async def waits(*acquisitions: Coroutine[Any, Any, Permit]) -> list[asyncio.Task
 
 async def test_waiting_images_are_not_overtaken():
     gate = admission(max_images=10, max_bytes=100)
-    held = await gate.permits().acquire(60)
-    large, small = await waits(gate.permits().acquire(90), gate.permits().acquire(11))
-    assert gate.permits().try_acquire(1) is None  # it would fit, as would the small one
+    held = await acquire(gate, 60)
+    large, small = await waits(acquire(gate, 90), acquire(gate, 11))
+    assert try_acquire(gate, 1) is None  # it would fit, as would the small one
     held.release()
     permit = await large
     assert not small.done()
@@ -36,21 +48,21 @@ async def test_waiting_images_are_not_overtaken():
 
 async def test_bytes_are_limited_and_an_oversized_image_is_admitted_alone():
     gate = admission(max_images=10, max_bytes=100)
-    small = await gate.permits().acquire(1)
+    small = await acquire(gate, 1)
     assert [gate.has_room(*each) for each in ((9, 99), (9, 100), (10, 99))] == [True, False, False]
-    (huge,) = await waits(gate.permits().acquire(1_000))
+    (huge,) = await waits(acquire(gate, 1_000))
     assert not huge.done()
     small.release()
     permit = await huge
-    assert gate.permits().try_acquire(1) is None
+    assert try_acquire(gate, 1) is None
     permit.release()
-    assert gate.permits().try_acquire(100) is not None
+    assert try_acquire(gate, 100) is not None
 
 
 async def test_request_is_refused_at_once_if_the_queue_is_full():
     gate = admission(max_images=1, max_images_waiting=2)
-    held = await gate.permits().acquire(1)
-    waiting = [asyncio.ensure_future(gate.permits().acquire(1)) for _ in range(2)]
+    held = await acquire(gate, 1)
+    waiting = [asyncio.ensure_future(acquire(gate, 1)) for _ in range(2)]
     gate.check()  # no image waits yet
     await asyncio.sleep(0)
     with pytest.raises(Overloaded, match=r"^2 images are already waiting, the maximum; try again later\."):
@@ -63,11 +75,11 @@ async def test_request_is_refused_at_once_if_the_queue_is_full():
 
 async def test_permit_can_be_reduced_to_what_is_still_needed():
     gate = admission(max_images=10, max_bytes=100)
-    permit = await gate.permits().acquire(90)
+    permit = await acquire(gate, 90)
     for nbytes in (10, 50):
-        permit.shrink(nbytes)
+        gate.decoded(permit, nbytes)
         assert gate.bytes.held == 10
-    other = await gate.permits().acquire(90)
+    other = await acquire(gate, 90)
     permit.release()
     other.release()
     assert gate.bytes.held == 0
@@ -75,10 +87,10 @@ async def test_permit_can_be_reduced_to_what_is_still_needed():
 
 async def test_image_of_a_begun_request_waits_in_a_full_queue():
     gate = admission(max_images=1, max_images_waiting=1)
-    held = await gate.permits().acquire(1)
-    waiting = await waits(gate.permits().acquire(1), gate.permits().acquire(1, begun=True))
+    held = await acquire(gate, 1)
+    waiting = await waits(acquire(gate, 1), acquire(gate, 1, first=False))
     with pytest.raises(Overloaded):
-        await gate.permits().acquire(1)
+        await acquire(gate, 1)
     for each in waiting:
         held.release()
         held = await each
@@ -91,43 +103,43 @@ COSTLY = 2.4
 
 async def test_images_of_begun_requests_do_not_fill_the_queue():
     gate = admission(max_images=10, max_images_waiting=4)
-    held = await gate.permits().acquire(1, COSTLY)
-    begun = await waits(*(gate.permits().acquire(1, COSTLY, begun=True) for _ in range(4)))
+    held = await acquire(gate, 1, COSTLY)
+    begun = await waits(*(acquire(gate, 1, COSTLY, first=False) for _ in range(4)))
     gate.check()
-    crowd = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(3)))
+    crowd = await waits(*(acquire(gate, 1, COSTLY) for _ in range(3)))
     assert [task.done() for task in crowd] == [False, False, True]  # half of the queue
     assert isinstance(crowd[2].exception(), Overloaded)
     gate.check()
     held.release()
     for task in (*begun, *crowd[:2]):
         (await task).release()
-    assert gate.waiting.held == 0
+    assert len(gate) == 0
 
 
 async def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
     gate = admission(max_images=10, max_images_waiting=10, decoders=2)
-    decoding = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
-    waiting = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(3)))
-    assert gate.waiting.held == 3
-    assert gate.permits().try_acquire(1, COSTLY_SECONDS) is None
-    cheap = [gate.permits().try_acquire(1, COSTLY_SECONDS * 0.99) for _ in range(8)]
+    decoding = [await acquire(gate, 1, COSTLY) for _ in range(2)]
+    waiting = await waits(*(acquire(gate, 1, COSTLY) for _ in range(3)))
+    assert len(gate) == 3
+    assert try_acquire(gate, 1, COSTLY_SECONDS) is None
+    cheap = [try_acquire(gate, 1, COSTLY_SECONDS * 0.99) for _ in range(8)]
     assert all(cheap)
-    assert gate.permits().try_acquire(1) is None
+    assert try_acquire(gate, 1) is None
     cheap[0].release()
-    decoding[0].shrink(1)  # decoded, and still in flight
+    gate.decoded(decoding[0], 1)  # decoded, and still in flight
     await waiting[0]
     assert not waiting[1].done()
     for permit in (*cheap, *decoding):
         permit.release()
-    (await waiting[1]).shrink(1)
+    gate.decoded(await waiting[1], 1)
     (await waiting[2]).release()
 
 
 async def test_costly_images_take_half_of_the_queue():
     gate = admission(max_images=10, max_images_waiting=4)
-    held = await gate.permits().acquire(1, COSTLY)
-    crowd = await waits(*(gate.permits().acquire(1, COSTLY) for _ in range(5)))
-    assert (gate.waiting.held, sum(task.done() for task in crowd)) == (2, 3)
+    held = await acquire(gate, 1, COSTLY)
+    crowd = await waits(*(acquire(gate, 1, COSTLY) for _ in range(5)))
+    assert (len(gate), sum(task.done() for task in crowd)) == (2, 3)
     gate.check()
     assert all(isinstance(task.exception(), Overloaded) for task in crowd[2:])
     held.release()
@@ -137,16 +149,16 @@ async def test_costly_images_take_half_of_the_queue():
 
 async def test_costly_images_leave_a_quarter_of_the_bytes():
     gate = admission(max_images=10, max_bytes=100, max_images_waiting=4, decoders=8)
-    alone = await gate.permits().acquire(90, COSTLY)
+    alone = await acquire(gate, 90, COSTLY)
     alone.release()
-    held = await gate.permits().acquire(40, COSTLY)
-    exact = await gate.permits().acquire(35, COSTLY)
+    held = await acquire(gate, 40, COSTLY)
+    exact = await acquire(gate, 35, COSTLY)
     exact.release()
-    (other,) = await waits(gate.permits().acquire(40, COSTLY))
+    (other,) = await waits(acquire(gate, 40, COSTLY))
     assert not other.done()
-    assert gate.permits().try_acquire(60) is not None
-    assert gate.permits().try_acquire(1) is None
-    held.shrink(0)
+    assert try_acquire(gate, 60) is not None
+    assert try_acquire(gate, 1) is None
+    gate.decoded(held, 0)
     await asyncio.sleep(0)
     assert other.done()
     held.release()
@@ -155,8 +167,8 @@ async def test_costly_images_leave_a_quarter_of_the_bytes():
 
 async def test_costly_images_take_half_of_the_images_in_flight():
     gate = admission(max_images=4, max_images_waiting=4, decoders=8)
-    held = [await gate.permits().acquire(1, COSTLY) for _ in range(2)]
-    (third,) = await waits(gate.permits().acquire(1, COSTLY))
+    held = [await acquire(gate, 1, COSTLY) for _ in range(2)]
+    (third,) = await waits(acquire(gate, 1, COSTLY))
     assert not third.done()
-    held[0].shrink(1)
+    gate.decoded(held[0], 1)
     (await third).release()

@@ -1,4 +1,4 @@
-"""Admission with several shares: their parts of the permits and of the queue."""
+"""Admission of several callers: their parts of the permits and of the queue."""
 
 import asyncio
 from collections import Counter
@@ -8,26 +8,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Overloaded
-from gateway.limits.admission import Admission, FairShare, Permit
-from gateway.limits.pools import Bound
+from gateway.limits.admission import Admission
+from gateway.limits.bounds import Bound, Lease
+from gateway.limits.caller import Caller
 from gateway.plugins.keys.tenant import BULK_WEIGHT
-from tests.gateway.limits.test_admission import waits
+from tests.gateway.limits.test_admission import acquire, try_acquire, waits
+
+
+def caller_of(weight: float = 1.0, images: Bound | None = None) -> Caller:
+    caller = Caller()
+    caller.weight, caller.images = weight, images
+    return caller
 
 
 def admission(**limits: float) -> Admission:
     return Admission(**{"max_images": 1, "max_bytes": 100, "max_images_waiting": 100, "max_wait_seconds": 1, **limits})
 
 
-async def order_of(gate: Admission, *crowds: dict[str, tuple[FairShare, int]]) -> list[str]:
+async def order_of(gate: Admission, *crowds: dict[str, tuple[Caller, int]]) -> list[str]:
     """The order in which images get the only permit; each crowd begins to wait for it behind the previous one."""
     order: list[str] = []
 
-    async def wait(name: str, share: FairShare) -> None:
-        permit = await gate.permits(share).acquire(1)
+    async def wait(name: str, caller: Caller) -> None:
+        permit = await acquire(gate, 1, caller=caller, lowest=name == "lowest")
         order.append(name)
         permit.release()
 
-    held = await gate.permits().acquire(1)
+    held = await acquire(gate, 1)
     tasks = []
     for crowd in crowds:
         tasks += [
@@ -42,42 +49,58 @@ async def order_of(gate: Admission, *crowds: dict[str, tuple[FairShare, int]]) -
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, 10), (0.5, 5), (2.0, 20), (BULK_WEIGHT, 1)])
 async def test_shares_alternate_by_their_weights(weight, expected):
     """While both wait, a share gets permits in proportion to its weight."""
-    crowd = {"flood": (FairShare(weight), 90), "other": (FairShare(1.0), 90)}
+    crowd = {"flood": (caller_of(weight), 90), "other": (caller_of(1.0), 90)}
     order = await order_of(admission(max_images_waiting=200), crowd)
     at_tenth = [number for number, name in enumerate(order) if name == "other"][9]
     assert abs(order[:at_tenth].count("flood") - expected) <= 1
 
 
-async def test_share_that_had_permits_is_behind_one_that_had_none():
-    gate, flood, other = admission(), FairShare(2.0), FairShare()
-    await order_of(gate, {"flood": (flood, 5)})
-    assert await order_of(gate, {"flood": (flood, 1)}, {"other": (other, 1)}) == ["other", "flood"]
+async def test_caller_with_one_image_at_a_time_gets_its_part():
+    """And no more: the images of a crowd do not wait for all that it sends meanwhile."""
+    gate, crowd, single = admission(), caller_of(), caller_of()
+    order: list[str] = []
+
+    async def send(name: str, caller: Caller, images: int) -> None:
+        for _ in range(images):
+            permit = await acquire(gate, 1, caller=caller)
+            order.append(name)
+            permit.release()
+
+    held = await acquire(gate, 1)
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(10):
+            tasks.create_task(send("crowd", crowd, 1))
+        tasks.create_task(send("single", single, 10))
+        await asyncio.sleep(0)
+        held.release()
+    assert all(order[:20].count(name) == 10 for name in ("crowd", "single"))
+    assert abs(order[:10].count("single") - 5) <= 1
 
 
 async def test_lowest_priority_gets_one_permit_in_a_hundred():
-    gate, share = admission(max_images_waiting=400), FairShare()
-    order = await order_of(gate, {"lowest": (share.lowest(gate.lowest), 20), "others": (share, 300)})
+    gate, caller = admission(max_images_waiting=400), caller_of()
+    order = await order_of(gate, {"lowest": (caller, 20), "others": (caller, 300)})
     assert Counter(order[:210])["lowest"] in range(1, 4)
 
 
 async def test_lowest_priority_has_at_most_a_part_of_the_permits():
     """All requests of that priority together, for all shares of their keys."""
     gate = admission(max_images=8)
-    one, other = (FairShare(1.0, Bound("share", 8)) for _ in range(2))
-    held = [await gate.permits(share, lowest=True).acquire(1) for share in (one, other)]
-    assert gate.permits(one, lowest=True).try_acquire(1) is None
-    assert (one.images.held, other.images.held, gate.lowest.held) == (1, 1, 2)
-    assert gate.permits(one).try_acquire(1) is not None
+    one, other = (caller_of(1.0, Bound("share", 8)) for _ in range(2))
+    held = [await acquire(gate, 1, caller=share, lowest=True) for share in (one, other)]
+    assert try_acquire(gate, 1, caller=one, lowest=True) is None
+    assert (one.images.held, other.images.held) == (1, 1)
+    assert try_acquire(gate, 1, caller=one) is not None
     held[0].release()
-    assert gate.permits(other, lowest=True).try_acquire(1) is not None
+    assert try_acquire(gate, 1, caller=other, lowest=True) is not None
     held[1].release()
 
 
 async def test_lowest_priority_gives_way_when_the_queue_is_full():
     gate = admission(max_images_waiting=1)
-    held = await gate.permits().acquire(1)
-    (lowest,) = await waits(gate.permits(lowest=True).acquire(1))
-    other = asyncio.ensure_future(gate.permits().acquire(1))
+    held = await acquire(gate, 1)
+    (lowest,) = await waits(acquire(gate, 1, lowest=True))
+    other = asyncio.ensure_future(acquire(gate, 1))
     with pytest.raises(Overloaded):
         await lowest
     held.release()
@@ -85,29 +108,29 @@ async def test_lowest_priority_gives_way_when_the_queue_is_full():
 
 
 async def test_full_queue_evicts_the_newest_of_the_most_crowded_share():
-    gate, flood, other = admission(max_images_waiting=4), FairShare(), FairShare()
-    held = await gate.permits().acquire(1)
-    waiting = await waits(*(gate.permits(flood).acquire(1) for _ in range(4)))
+    gate, flood, other = admission(max_images_waiting=4), caller_of(), caller_of()
+    held = await acquire(gate, 1)
+    waiting = await waits(*(acquire(gate, 1, caller=flood) for _ in range(4)))
     with pytest.raises(Overloaded):
         gate.check(flood)
     gate.check(other)
-    late = await waits(*(gate.permits(other).acquire(1) for _ in range(2)))
+    late = await waits(*(acquire(gate, 1, caller=other) for _ in range(2)))
     await asyncio.sleep(0)
     assert [isinstance(each.exception(), Overloaded) if each.done() else None for each in waiting] == [None, None, 1, 1]
     with pytest.raises(Overloaded):
         gate.check(other)  # both have half of the queue
     with pytest.raises(Overloaded):
-        await gate.permits(other).acquire(1)
+        await acquire(gate, 1, caller=other)
     held.release()
     for each in (waiting[0], late[0], waiting[1], late[1]):
         (await each).release()
 
 
 async def test_full_queue_evicts_no_image_of_a_begun_request():
-    gate, flood, other = admission(max_images_waiting=3), FairShare(), FairShare()
-    held = await gate.permits().acquire(1)
-    waiting = await waits(*(gate.permits(flood).acquire(1, begun=number == 3) for number in range(4)))
-    waiting += await waits(gate.permits(other).acquire(1))
+    gate, flood, other = admission(max_images_waiting=3), caller_of(), caller_of()
+    held = await acquire(gate, 1)
+    waiting = await waits(*(acquire(gate, 1, caller=flood, first=number != 3) for number in range(4)))
+    waiting += await waits(acquire(gate, 1, caller=other))
     await asyncio.sleep(0)
     assert isinstance(waiting.pop(2).exception(), Overloaded)
     held.release()
@@ -117,17 +140,17 @@ async def test_full_queue_evicts_no_image_of_a_begun_request():
 
 async def test_evicted_images_do_not_push_their_share_back():
     """A flood that is refused has its place in the queue afterwards, as if it had not come."""
-    gate, flood, other = admission(max_images_waiting=4), FairShare(), FairShare()
-    held = await gate.permits().acquire(1)
+    gate, flood, other = admission(max_images_waiting=4), caller_of(), caller_of()
+    held = await acquire(gate, 1)
     for _ in range(50):
-        refused = await waits(*(gate.permits(flood).acquire(1) for _ in range(4)))
+        refused = await waits(*(acquire(gate, 1, caller=flood) for _ in range(4)))
         for each in refused:
             each.cancel()
         await asyncio.gather(*refused, return_exceptions=True)
     held.release()
     order = await order_of(gate, {"flood": (flood, 2), "other": (other, 2)})
     assert order.index("flood") < 2
-    assert (flood.waiting, other.waiting, gate.waiting.held) == (0, 0, 0)
+    assert len(gate) == 0
 
 
 @given(
@@ -138,17 +161,16 @@ async def test_evicted_images_do_not_push_their_share_back():
 )
 async def test_no_permit_is_lost_and_no_image_waits_that_could_be_admitted(steps, mosts):
     gate = admission(max_images=4, max_images_waiting=6)
-    shares = [
-        FairShare(1 / (number + 1), None if most is None else Bound("share", most)) for number, most in enumerate(mosts)
+    callers = [
+        caller_of(1 / (number + 1), None if most is None else Bound("share", most)) for number, most in enumerate(mosts)
     ]
-    waiting: list[asyncio.Task[Permit]] = []
-    held: list[Permit] = []
-    begun = 0
+    waiting: list[asyncio.Task[Lease]] = []
+    held: list[Lease] = []
+    later = 0
     for step, number in steps:
         if step == "acquire":
-            permits = gate.permits(shares[number % 3])
-            begun += number > 7
-            waiting.append(asyncio.ensure_future(permits.acquire(1, begun=number > 7)))
+            later += number > 7
+            waiting.append(asyncio.ensure_future(acquire(gate, 1, caller=callers[number % 3], first=number <= 7)))
         elif step == "release" and held:
             held.pop(number % len(held)).release()
         elif step == "cancel" and waiting:
@@ -159,9 +181,10 @@ async def test_no_permit_is_lost_and_no_image_waits_that_could_be_admitted(steps
         waiting = [each for each in waiting if not each.done()]
         held += [each.result() for each in done if not each.cancelled() and each.exception() is None]
         assert gate.images.held == len(held)
-        assert gate.waiting.held == len(waiting) == sum(share.waiting for share in shares)
-        assert gate.waiting.held <= 6 + begun
-        assert gate.images.free == 0 or all(share.full for share in shares if share.waiting)
+        assert len(gate) == len(waiting)
+        assert len(gate) <= 6 + later
+        in_queue = {lease.client[0] for lease in gate}
+        assert gate.images.free == 0 or all(each.images is not None and not each.images.free for each in in_queue)
     for each in held:
         each.release()
     while waiting:
@@ -169,5 +192,5 @@ async def test_no_permit_is_lost_and_no_image_waits_that_could_be_admitted(steps
         waiting = list(left)
         for task in done:
             task.result().release()
-    assert (gate.images.held, gate.waiting.held) == (0, 0)
-    assert all(share.images is None or share.images.held == 0 for share in shares)
+    assert (gate.images.held, len(gate)) == (0, 0)
+    assert all(each.images is None or each.images.held == 0 for each in callers)

@@ -4,33 +4,17 @@ import pytest
 from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
-from gateway.limits.pools import (
-    NEVER_EVICTED,
-    Bound,
-    Pace,
-    Pool,
-    PoolClient,
-    PoolLease,
-    WaitingClient,
-    response_buffer,
-    upload_buffer,
-)
+from gateway.limits.bounds import Bound
+from gateway.limits.pools import Pace, Pool, PoolLease, response_buffer, upload_buffer
 from tests.doubles.clock import Clock
 
 MAX = 100
 
 
-class Evicted:
-    """Notes why a client is evicted."""
+class Upload:
+    """A client that has sent with `speed` bytes a second so far, and notes why it is evicted."""
 
     error: Overloaded | None = None
-
-    def evict(self, error: Overloaded) -> None:
-        self.error = error
-
-
-class Upload(Evicted, PoolClient):
-    """A client that has sent with `speed` bytes a second so far."""
 
     def __init__(self, clock: Clock, speed: float) -> None:
         self.pace = Pace(min_bytes_per_second=1, grace_seconds=1_000, now=clock)
@@ -38,16 +22,8 @@ class Upload(Evicted, PoolClient):
         clock.seconds += 1
         self.pace.receive(int(speed))
 
-
-class Idle(Evicted, WaitingClient):
-    """A client that has been idle for some seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-
-    @property
-    def idle_seconds(self) -> float:
-        return self.seconds
+    def evict(self, error: Overloaded) -> None:
+        self.error = error
 
 
 @pytest.fixture
@@ -63,7 +39,7 @@ def uploads() -> Pool:
 def opened(uploads: Pool, clock: Clock, *, nbytes: int, speed: float, is_idle: bool = True) -> tuple[Upload, PoolLease]:
     """An upload that holds `nbytes`, and is idle while the gateway waits for it."""
     upload = Upload(clock, speed)
-    lease = uploads.lease(upload, nbytes)
+    lease = uploads.lease(upload.pace, upload.evict, nbytes)
     if is_idle:
         upload.pace.wait()
     return upload, lease
@@ -77,7 +53,7 @@ def counted(name: str) -> float:
 
 def test_held_bytes_are_counted_while_they_are_held(uploads):
     before = counted("gateway_waiting_bytes")
-    with uploads.lease(NEVER_EVICTED) as lease:
+    with uploads.lease() as lease:
         for _ in range(50):
             lease.hold(60)
             lease.hold(0)
@@ -128,15 +104,15 @@ def test_slowest_uploads_are_evicted(uploads, clock, stalled, newcomer, evicted)
 )
 def test_upload_is_not_evicted(uploads, clock, speed, is_idle, newcomers_speed):
     upload, _ = opened(uploads, clock, nbytes=90, speed=speed, is_idle=is_idle)
-    newcomer = Upload(clock, newcomers_speed) if newcomers_speed else NEVER_EVICTED
+    newcomer = Upload(clock, newcomers_speed).pace if newcomers_speed else None
     with pytest.raises(Overloaded):
-        uploads.lease(newcomer, 20)
+        uploads.lease(newcomer, amount=20)
     assert upload.error is None
 
 
 def test_response_above_the_limit_is_built_alone():
     buffer = response_buffer(MAX)
-    with buffer.lease(NEVER_EVICTED, 60) as large, buffer.lease(NEVER_EVICTED) as small:
+    with buffer.lease(amount=60) as large, buffer.lease() as small:
         large.grow(MAX)
         with pytest.raises(Overloaded):
             small.grow(1)
@@ -144,12 +120,8 @@ def test_response_above_the_limit_is_built_alone():
 
 def test_clients_of_a_key_hold_its_bound_together_and_evict_no_other_client(clock):
     pool, key_bound = upload_buffer(MAX), Bound("share", MAX // 2)
-    slow, first, second = (
-        Upload(clock, 1),
-        pool.lease(NEVER_EVICTED, key_bound=key_bound),
-        pool.lease(NEVER_EVICTED, key_bound=key_bound),
-    )
-    other = pool.lease(slow)
+    slow, first, second = Upload(clock, 1), pool.lease(key_bound=key_bound), pool.lease(key_bound=key_bound)
+    other = pool.lease(slow.pace, slow.evict)
     other.hold(10)
     first.hold(20)
     second.hold(MAX // 2 - 20)

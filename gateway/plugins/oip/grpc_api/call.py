@@ -8,8 +8,9 @@ from urllib.parse import unquote
 import grpc
 
 from gateway import metrics
-from gateway.errors import HeadersTooLarge, InvalidBody, UploadTimeout
-from gateway.limits.pools import Bound, Pool, PoolClient
+from gateway.errors import HeadersTooLarge, InvalidBody, Overloaded, UploadTimeout
+from gateway.limits.bounds import Bound
+from gateway.limits.pools import Pool
 from gateway.plugins.oip.grpc_api.status import failure_of
 from gateway.server.http import MAX_HEADER_BYTES
 from gateway.settings import Settings
@@ -49,8 +50,8 @@ class Call:
         """The metadata, as headers of a request."""
         self.address = _address(context.peer())
         self._uploads = uploads
-        self._upload = uploads.lease(Arrived())
-        self._response = responses.lease(Arrived())
+        self._upload = uploads.lease(ARRIVED)
+        self._response = responses.lease(ARRIVED)
         self._reading: asyncio.Task[bytes | None] | None = None
 
     def check(self) -> None:
@@ -61,7 +62,7 @@ class Call:
 
     def bind(self, key_bound: Bound | None) -> None:
         """Count messages in the share of an API key as well."""
-        self._upload = self._uploads.lease(Arrived(), key_bound=key_bound)
+        self._upload = self._uploads.lease(ARRIVED, key_bound=key_bound)
 
     async def receive(self, seconds: float | None = None) -> bytes:
         """The message of a call that has one; raises Failure without one, and what `receive_next` raises."""
@@ -121,12 +122,20 @@ class Call:
         return task
 
 
-class Arrived(PoolClient):
-    """A new call: idle clients are evicted for it, and it is never evicted."""
+class _Arrived:
+    """A client of a pool with a message that has arrived: idle clients are evicted for it, and it never is."""
+
+    is_idle = False
 
     def eviction_score(self, held: int) -> float:  # noqa: ARG002  # see PoolClient
         """Below every client that the gateway waits for."""
         return 0.0
+
+    def evict(self, error: Overloaded) -> None:
+        """Do nothing: it is not called."""
+
+
+ARRIVED = _Arrived()
 
 
 def _address(peer: str) -> tuple[str, int] | None:

@@ -15,7 +15,7 @@ import structlog
 
 from gateway.errors import UserError
 from gateway.hooks import Runtime
-from gateway.limits.pools import Bound
+from gateway.limits.bounds import Bound
 from gateway.plugins.oip.grpc_api.call import Call, ClientGone
 from gateway.plugins.oip.grpc_api.service import CHECK, SERVICE, WATCH, Handler, InferenceApi
 from gateway.plugins.oip.grpc_api.status import Failure, failed, failure_of

@@ -33,7 +33,7 @@ from gateway.hooks import Runtime
 from gateway.metrics import STREAMS_STOPPED
 from gateway.plugins.oip.documents import HEADER_LENGTH
 from gateway.plugins.oip.grpc_api.asgi import Response, send_request
-from gateway.plugins.oip.grpc_api.call import Arrived, Call
+from gateway.plugins.oip.grpc_api.call import ARRIVED, Call
 from gateway.plugins.oip.grpc_api.messages import InferCall, infer_call, infer_response, model_path
 from gateway.plugins.oip.grpc_api.status import Failure, Metadata, failed, failure_in, failure_of, trailing_of
 from gateway.server.http import MAX_HEADER_BYTES
@@ -205,7 +205,7 @@ class InferenceApi:
     async def _model_stream_infer(self, call: Call) -> Metadata:
         """Requests in, one response to each. One that fails does not end the stream, as in Triton."""
         await self._check_key(call)
-        with self._runtime.streams.lease(Arrived(), 1):
+        with self._runtime.streams.lease(ARRIVED, amount=1):
             while (raw := await self._next(call)) is not None:
                 await call.send((await self._streamed(call, raw)).SerializeToString())
         return ()
@@ -262,7 +262,7 @@ class InferenceApi:
         body: tuple[bytes | memoryview, ...] = (),
         *headers: tuple[bytes, bytes],
     ) -> Response:
-        state = {"runtime": self._runtime, "reader": Arrived()}
+        state = {"runtime": self._runtime, "reader": ARRIVED}
         return await send_request(self._runtime.app, state, method, path, (*call.headers, *headers), call.address, body)
 
 

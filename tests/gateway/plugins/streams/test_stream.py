@@ -16,7 +16,6 @@ from websockets.sync.client import ClientConnection, connect
 
 from gateway.errors import InferenceFailed, ModelUnavailable
 from gateway.inference.result import Selection
-from gateway.limits import pools
 from gateway.plugins.keys.key_file import add_key
 from gateway.plugins.streams import session, websockets
 from gateway.plugins.streams.messages import HeldLabel
@@ -162,7 +161,7 @@ def test_stream_is_opened_by_an_upgrade_of_its_route_alone(service):
 
 
 def test_stream_beyond_the_limit_is_refused_until_another_ends(service, monkeypatch):
-    monkeypatch.setattr(pools, "IDLE_SECONDS", math.inf)
+    monkeypatch.setattr("gateway.plugins.streams.session.IDLE_SECONDS", math.inf)
     with opened(service), opened(service):
         with opened(service):
             assert refused(service) == (503, "overloaded")
@@ -275,7 +274,7 @@ def test_stream_needs_a_valid_key_for_as_long_as_it_is_open(tmp_path, monkeypatc
 
 
 def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
-    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.plugins.streams.session.IDLE_SECONDS", 0.2)
     monkeypatch.setattr(websockets, "CLOSE_SECONDS", 600.0)  # the client's answer to the close ends the connection
     with stream_service(backend, max_streams=2) as (address, _), opened(address) as busy, opened(address) as idle:
         ask(idle, frame(0))
@@ -296,7 +295,7 @@ def test_stream_without_frames_makes_room_for_another(backend, monkeypatch):
 
 
 def test_refused_handshake_costs_no_other_stream_its_place(backend, monkeypatch):
-    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.plugins.streams.session.IDLE_SECONDS", 0.0)
     with stream_service(backend, max_streams=1) as (address, _), opened(address) as client:
         for query in ("?top_k=5000", "?model=nothing", "?alpha=nan"):
             refused(address, query)
