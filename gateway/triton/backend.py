@@ -89,7 +89,7 @@ class TritonBackend:
 
     def health(self) -> Sequence[EndpointHealth]:
         """The health of each Triton in use."""
-        return [replica.checker.health() for replica in self._pool.replicas]
+        return [replica.health.summary() for replica in self._pool.replicas]
 
     def needs_own_call(self, signature: bytes, model_name: str, model_version: str) -> bool:
         """Whether an image may be in the response cache; see Backend.needs_own_call."""
@@ -174,7 +174,7 @@ class TritonBackend:
                     raise ModelUnavailable
                 replica = self._pool.least_loaded(ready)
                 async with asyncio.timeout(call.deadline.left_seconds):
-                    if await replica.checker.fails_anywhere(call.model_name, call.model_version):
+                    if await replica.checker.fails(replica.health.serving(call.model_name, call.model_version)):
                         raise ModelUnavailable
                 (row,) = await self._infer_at(replica, call)  # not cancelled: that crashes a Triton before 2.53
             finally:
@@ -288,7 +288,7 @@ class TritonBackend:
     async def unload(self, name: str) -> None:
         """Unload a model on every Triton; see Backend.unload."""
         for replica in self._pool.replicas:
-            replica.checker.forget(await replica.models.unload(name))
+            replica.health.forget(await replica.models.unload(name))
 
     def _choose(self, model_name: str = "", model_version: str = "") -> Replica:
         """A Triton for a model, the default model if none is named."""

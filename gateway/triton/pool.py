@@ -171,7 +171,7 @@ class TritonPool:
     def forget(self, address: str, models: Collection[str]) -> None:
         """Stop probing models that were unloaded on purpose."""
         if address in self.in_use:
-            self.in_use[address].checker.forget(models)
+            self.in_use[address].health.forget(models)
 
     async def resolve(self) -> None:
         """Resolve the addresses, and add and remove replicas accordingly."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import structlog
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -11,12 +11,12 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway import metrics
 from gateway.errors import GatewayError, InferenceFailed, ModelNotFound, ModelUnavailable, TritonUnreachable
-from gateway.inference.backend import Call, EndpointHealth, ModelState
+from gateway.inference.backend import Call, ModelState
 from gateway.timing import Deadline
 from gateway.triton.client import StubDied, TritonEndpoint
 from gateway.triton.codecs import Codecs
 from gateway.triton.configs import HOLDS_BACK, REMEDY, has_queue_policy, sizes
-from gateway.triton.health.state import LOADING, READY, HealthState, ProbedModel, steps_of
+from gateway.triton.health.state import LOADING, OFF, READY, HealthState, ProbedModel, Step
 
 log = structlog.get_logger("gateway")
 
@@ -30,9 +30,6 @@ class HealthChecker:
     count as well: answers make probes rarer, failures bring the next probe forward. `model_changed` gets the name of
     each model whose readiness or rollout has changed.
     """
-
-    healing = "off"
-    """The state of recovery; see RecoveringChecker."""
 
     def __init__(
         self,
@@ -70,7 +67,7 @@ class HealthChecker:
         if any(map(state.is_due, state.models.values())):
             await self.follow()
         await asyncio.gather(*(self.probe(model) for model in list(state.models.values()) if state.is_due(model)))
-        if self.healing == "off":
+        if state.healing == OFF:
             # A probe is the only way to find out whether the operator has restarted a process.
             state.dead.clear()
         self._report()
@@ -135,37 +132,21 @@ class HealthChecker:
             error = exc
         self.state.record(model, error, sent_at)
 
-    async def failure(
-        self, model: ProbedModel, timeout_seconds: float | None = None
-    ) -> StubDied | InferenceFailed | None:
-        """Probe all instances: the first failure, or None.
+    async def fails(self, models: Iterable[ProbedModel], timeout_seconds: float | None = None) -> bool:
+        """Probe all instances of the models now: whether any fails.
 
         `timeout_seconds` limits each probe, by default as the schedule does. Raises DeadlineExceeded, or another
-        GatewayError if the model cannot be reached.
+        GatewayError if a model cannot be reached.
         """
-        for _ in range(2 * model.instances):  # Triton gives requests to its instances in rotation
-            try:
-                await self._infer(model, timeout_seconds)
-            except (StubDied, InferenceFailed) as exc:
-                return exc
-        return None
-
-    async def fails_anywhere(self, model_name: str, model_version: str) -> bool:
-        """Probe all instances of a model now: whether any of them fails; raises GatewayError as `infer` does."""
-        for model in self.state.serving(model_name, model_version):
-            if error := await self.failure(model):
-                self.state.suspect(model.name, error, float("inf"))
-                return True
+        for model in models:
+            for _ in range(2 * model.instances):  # Triton gives requests to its instances in rotation
+                sent_at = self.state.clock()
+                try:
+                    await self._infer(model, timeout_seconds)
+                except (StubDied, InferenceFailed) as exc:
+                    self.state.suspect(model.name, exc, sent_at)
+                    return True
         return False
-
-    def health(self) -> EndpointHealth:
-        """The health of this Triton and its models."""
-        return self.state.health(self.healing)
-
-    def forget(self, names: Collection[str]) -> None:
-        """Stop probing models that were unloaded on purpose."""
-        self.state.forget(names)
-        self._report()
 
     def forget_metrics(self) -> None:
         """Remove the metrics of this Triton."""
@@ -199,7 +180,8 @@ class HealthChecker:
         config = await self.endpoint.config(model.name)
         model.codec = self._codecs.of(config)
         configs = await self.endpoint.step_configs(config)
-        model.steps = steps_of(config)
+        steps = tuple(Step(each.model_name, each.model_version) for each in config.ensemble_scheduling.step)
+        model.steps = steps or (Step(model.name),)
         counts = (sum(max(1, group.count) for group in step.instance_group) for step in configs)
         model.instances = min(16, max(1, *counts))
         found_sizes = tuple(map(sizes, configs))
@@ -231,7 +213,13 @@ class HealthChecker:
                 self._model_changed(model.name)
                 if model is state.default:
                     metrics.TRITON_READY.labels(state.address).set(ready)
-                self._log(model, ready=ready)
+                event = {"triton": state.address, "model": model.name}
+                if ready:
+                    log.info("triton_ready", **event)
+                elif (error := model.error) is not None:
+                    expected = isinstance(error, TritonUnreachable | ModelUnavailable)
+                    level = log.warning if expected else log.error
+                    level("triton_not_ready", **event, code=error.code, cause=str(error.__cause__ or error))
 
     def _report_missing(self) -> None:
         address, missing = self.state.address, {(each.name, each.version): each for each in self.state.expected.missing}
@@ -247,16 +235,3 @@ class HealthChecker:
             if name not in names:
                 log.info("model_not_missing", triton=address, model=name)
         self._reported_missing = missing
-
-    def _log(self, model: ProbedModel, *, ready: bool) -> None:
-        if ready:
-            log.info("triton_ready", triton=self.state.address, model=model.name)
-        elif (error := model.error) is not None:
-            level = log.warning if isinstance(error, TritonUnreachable | ModelUnavailable) else log.error
-            level(
-                "triton_not_ready",
-                triton=self.state.address,
-                model=model.name,
-                code=error.code,
-                cause=str(error.__cause__ or error),
-            )

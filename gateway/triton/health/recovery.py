@@ -88,7 +88,7 @@ class RecoveringChecker(HealthChecker):
         take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     ) -> None:
         super().__init__(endpoint, state, model_changed=model_changed, codecs=codecs)
-        self.healing = "idle"
+        state.healing = "idle"
         self._jitter_seconds = jitter_seconds
         self._take_lock = take_lock
         self._reloads, self._loads = Backoff(state.clock), Backoff(state.clock)
@@ -141,9 +141,8 @@ class RecoveringChecker(HealthChecker):
                 return False  # Triton is unreachable
             if not held or not faults(model, versions) or any(each.state == LOADING for each in versions):
                 return False
-            self.healing = f"loading {model}"
+            self.state.healing = f"loading {model}"
             log.warning("loading_missing", triton=self.state.address, model=model)
-            self._loads.delay(model)
             try:
                 await self.endpoint.load(model)
             except GatewayError as exc:
@@ -151,7 +150,8 @@ class RecoveringChecker(HealthChecker):
                 if isinstance(exc, LoadNotAllowed):
                     self.state.expected.all = True  # Triton loads them by itself
             else:
-                self.healing = f"loaded {model}"
+                self.state.healing = f"loaded {model}"
+            self._loads.delay(model)
         return True
 
     async def _reload(self, wanted: Collection[Step]) -> None:
@@ -171,11 +171,11 @@ class RecoveringChecker(HealthChecker):
                 fails = held and await self._still_fails(affected)
                 ready = {model.name for model in (await self.endpoint.index()).models if model.state == READY}
                 if not held or not ready.issuperset(names):
-                    self.healing = OTHERS_RELOAD
+                    state.healing = OTHERS_RELOAD
                     orphaned_at = state.clock() + state.schedule.orphaned_seconds
                     state.expected.orphans.update(dict.fromkeys(names, orphaned_at))
                 elif not fails:
-                    self.healing = "idle"
+                    state.healing = "idle"
                 else:
                     # Unloaded models must be loaded again, even if this gateway stops meanwhile.
                     replacing = asyncio.ensure_future(self._replace(names, using, ready, rolling=rolling))
@@ -205,7 +205,7 @@ class RecoveringChecker(HealthChecker):
             await asyncio.sleep(CONFIRMATION_PAUSE_SECONDS if attempt else 0.0)
             for model in models:
                 try:
-                    if await self.failure(model, QUICK_SECONDS):
+                    if await self.fails([model], QUICK_SECONDS):
                         return True
                 except DeadlineExceeded:
                     return True
@@ -222,7 +222,7 @@ class RecoveringChecker(HealthChecker):
         """
         state, began_at = self.state, self.state.clock()
         ensembles = sorted(model.name for model in using if model.name in ready)
-        self.healing = f"reloading {', '.join(names)}"
+        state.healing = f"reloading {', '.join(names)}"
         log.warning("healing", triton=state.address, models=list(names))
         for unloads in (False, True) if rolling else (True,):
             try:
@@ -241,7 +241,7 @@ class RecoveringChecker(HealthChecker):
                 self._failed("healing_failed", exc, f"failed: {exc.message}")
             else:
                 seconds = state.clock() - began_at
-                self.healing = f"reloaded in {seconds:.1f} s"
+                state.healing = f"reloaded in {seconds:.1f} s"
                 metrics.HEALINGS.labels("healed").inc()
                 log.info("healed", triton=state.address, seconds=round(seconds, 3))
                 return True
@@ -255,7 +255,7 @@ class RecoveringChecker(HealthChecker):
         if not failing:
             self._reloads.forget(names)
             return
-        self.healing = f"reloading does not repair {', '.join(failing)}: restart this Triton"
+        self.state.healing = f"reloading does not repair {', '.join(failing)}: restart this Triton"
         metrics.HEALINGS.labels("in vain").inc()
         log.error("healing_in_vain", triton=self.state.address, models=failing)
         self._reloads.delay(names, INEFFECTIVE_BACKOFF_SECONDS)
@@ -264,5 +264,5 @@ class RecoveringChecker(HealthChecker):
         await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
 
     def _failed(self, event: str, error: GatewayError, status: str, **fields: str) -> None:
-        self.healing = NOT_ALLOWED if isinstance(error, LoadNotAllowed) else status
+        self.state.healing = NOT_ALLOWED if isinstance(error, LoadNotAllowed) else status
         log.error(event, triton=self.state.address, cause=str(error.__cause__ or error), **fields)

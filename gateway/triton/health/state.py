@@ -32,6 +32,8 @@ READY, LOADING, UNLOADING = "READY", "LOADING", "UNLOADING"
 UNLOADED = "unloaded"
 """Triton's reason for a model that was unloaded by a request, and not because of a fault."""
 NOT_LISTED = "Triton's model repository does not have it"
+OFF = "off"
+"""The state of recovery if there is none."""
 NO_REASON = "it was not loaded, or its config.pbtxt cannot be read; Triton's log may say why"
 
 
@@ -184,12 +186,6 @@ class Step(NamedTuple):
         )
 
 
-def steps_of(config: ModelConfig) -> tuple[Step, ...]:
-    """An ensemble's steps in order; for any other model, the model itself."""
-    found = (Step(step.model_name, step.model_version) for step in config.ensemble_scheduling.step)
-    return tuple(found) or (Step(config.name),)
-
-
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """When models are probed, and when they are reloaded."""
@@ -286,6 +282,8 @@ class HealthState:
         """Ensembles whose steps are being reloaded."""
         self.recovered_at = NEVER
         """When a reload last ended."""
+        self.healing = OFF
+        """The state of recovery, in words."""
         self.reachable = False
         """Whether this Triton answered the last probe of any model, with any result."""
         self.woken = asyncio.Event()
@@ -384,8 +382,8 @@ class HealthState:
         """What this Triton's models lack, and what that costs."""
         return (*(warning for model in self.models.values() for warning in model.warnings), *self.expected.warnings)
 
-    def health(self, healing: str) -> EndpointHealth:
-        """The health of this Triton and its models; `healing` is the state of recovery."""
+    def summary(self) -> EndpointHealth:
+        """The health of this Triton and its models."""
         return EndpointHealth(
             self.address,
             self.ready,
@@ -398,7 +396,7 @@ class HealthState:
                 ModelHealth(each.name, self.is_ready(each), each.tried_at, each.took_seconds, each.error, each.sizes)
                 for each in self.models.values()
             ),
-            healing=healing,
+            healing=self.healing,
         )
 
     def answered(self, ensemble: str, sent_at: float) -> None:

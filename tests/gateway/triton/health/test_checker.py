@@ -40,7 +40,7 @@ async def watched(triton: FakeTriton | None = None, **options) -> tuple[FakeTrit
 
 
 def ready(checker) -> dict[str, bool]:
-    return {model.name: model.ready for model in checker.health().models}
+    return {model.name: model.ready for model in checker.state.summary().models}
 
 
 async def test_model_that_fails_every_request_is_reloaded():
@@ -72,8 +72,8 @@ async def test_ineffective_reload_is_reported_and_backed_off(monkeypatch):
     before = HEALINGS.labels("in vain")._value.get()
     triton.failing.add("net")
     async with running(checker):
-        await wait_until(lambda: "does not repair" in checker.health().healing)
-        assert "restart this Triton" in checker.health().healing
+        await wait_until(lambda: "does not repair" in checker.state.summary().healing)
+        assert "restart this Triton" in checker.state.summary().healing
         assert HEALINGS.labels("in vain")._value.get() == before + 1
         reloads = triton.reloads("net")
         probes = len(triton.calls)
@@ -83,14 +83,26 @@ async def test_ineffective_reload_is_reported_and_backed_off(monkeypatch):
         await wait_until(lambda: triton.reloads("flowers_net") == 1 and checker.state.answers("flowers"))
 
 
-async def test_failed_load_of_a_step_is_retried():
-    triton, checker = await watched(FakeTriton(refuses_to_load={"net"}))
-    triton.kill("net")
+@pytest.mark.parametrize("model", [MODEL, "flowers"])
+async def test_failed_load_of_a_step_is_retried(model):
+    step = THREE[model][1]
+    triton, checker = await watched(FakeTriton(ensembles=THREE, refuses_to_load={step}))
+    triton.kill(step)
     async with running(checker):
-        await wait_until(lambda: ("load", "net") in triton.done)
-        assert not checker.state.ready
+        await wait_until(lambda: ("load", step) in triton.done)
+        assert not checker.state.answers(model)
         triton.refuses_to_load.clear()
-        await wait_until(lambda: checker.state.ready)
+        await wait_until(lambda: ready(checker).get(model, False))
+
+
+@pytest.mark.parametrize("model", [MODEL, "flowers"])
+async def test_step_that_a_gateway_has_unloaded_before_it_died_is_loaded(model):
+    step = THREE[model][1]
+    triton, checker = await watched(FakeTriton(ensembles=THREE))
+    checker.state.suspect(model, StubDied(step), float("inf"))
+    triton.unloaded.add(step)
+    async with running(checker):
+        await wait_until(lambda: ready(checker).get(model, False))
 
 
 async def test_fresh_death_is_confirmed_by_a_probe_that_takes_long():
@@ -172,7 +184,7 @@ async def test_only_one_of_two_gateways_reloads(monkeypatch, late_by):
         monkeypatch.setattr(endpoints[1], "infer", answer_late)
     others = asyncio.create_task(other.reload_failing())
     await one.reload_failing()
-    assert other.health().healing == recovery.OTHERS_RELOAD
+    assert other.state.summary().healing == recovery.OTHERS_RELOAD
     await other.probe_all()
     assert (triton.reloads("net"), one.state.ready, other.state.ready) == (1, True, True)
 
@@ -268,7 +280,7 @@ async def test_triton_that_goes_is_noticed_at_rest():
 async def test_model_unloaded_on_purpose_is_not_probed_or_reloaded():
     triton, checker = await watched(FakeTriton(ensembles=dict(THREE)))
     triton.unloaded.update({"flowers", "flowers.v1"})
-    checker.forget({"flowers", "flowers.v1"})
+    checker.state.forget({"flowers", "flowers.v1"})
     async with running(checker):
         probes = len(triton.calls)
         await wait_until(lambda: len(triton.calls) > probes + 10)
@@ -297,8 +309,8 @@ async def test_other_versions_answer_during_a_rolling_reload():
     triton, checker = await watched(FakeTriton(ensembles=VERSIONS, load_seconds=0.2))
     triton.kill("net:2")
     async with running(checker):
-        await wait_until(lambda: "reloading" in checker.health().healing)
-        while "reloading" in checker.health().healing:
+        await wait_until(lambda: "reloading" in checker.state.summary().healing)
+        while "reloading" in checker.state.summary().healing:
             assert checker.state.ready
             assert ready(checker) == {MODEL: True, f"{MODEL}.v1": True, f"{MODEL}.v2": False}
             assert triton.answer(call_of(b"image"), 1)
@@ -313,7 +325,7 @@ async def test_rolling_reload_is_limited_to_the_failing_step():
     triton.failing.add("net:2")
     async with running(checker):
         await wait_until(lambda: triton.done.count(("force_reload", "net")) == 1)
-        await wait_until(lambda: "does not repair" in checker.health().healing)
+        await wait_until(lambda: "does not repair" in checker.state.summary().healing)
         assert checker.state.ready
         assert {what for what, _ in triton.done} <= {"force_reload", "load"}
         assert ("force_reload", "preprocessor") not in triton.done

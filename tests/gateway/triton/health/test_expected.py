@@ -165,7 +165,7 @@ async def test_triton_that_refuses_load_requests_is_reported():
     triton.restart()
     checker = checker_of(triton)
     async with running(checker):
-        await wait_until(lambda: "--model-control-mode=explicit" in checker.health().healing)
+        await wait_until(lambda: "--model-control-mode=explicit" in checker.state.summary().healing)
         assert checker.state.lacks(MODEL)
         triton.loads_by_itself, triton.refuses_to_load = False, set()
         triton.restart()  # by its operator
@@ -182,11 +182,11 @@ async def test_without_recovery_nothing_is_loaded():
         probed_at = checker.state.default.probed_at
         await wait_until(lambda: checker.state.default.probed_at > probed_at + 0.1)
     assert triton.done == []
-    assert checker.health().healing == "off"
+    assert checker.state.summary().healing == "off"
 
 
 def lacking(checker) -> list[str]:
-    return [warning for warning in checker.health().warnings if "so its share of the requests" in warning]
+    return [warning for warning in checker.state.summary().warnings if "so its share of the requests" in warning]
 
 
 @pytest.mark.parametrize(
