@@ -20,7 +20,7 @@ FOREIGN = {"host": "evil.example:8080"}
 CROSS_SITE = {"sec-fetch-site": "cross-site"}
 WEBSOCKET = "WEBSOCKET"
 WAYS_IN = [
-    *((route.path.replace("{", "").replace("}", ""), method) for route in ROUTES for method in route.methods),
+    *((route.path.replace("{", "").replace("}", ""), method) for route in ROUTES for method in sorted(route.methods)),
     *((path, WEBSOCKET) for kind in installed() for path in kind(Settings(_env_file=None)).websockets()),
     *product(("/predict", "/nowhere"), ("HEAD", "OPTIONS", "DELETE", "ODD")),
 ]
