@@ -30,7 +30,7 @@ from gateway.inference import answer_shape
 from gateway.limits.caller import ANYONE, Caller
 from gateway.settings import Section, Settings
 from gateway.timing import interrupted_after
-from gateway.values.arguments import taking
+from gateway.values.arguments import adapt
 
 if TYPE_CHECKING:  # commands that only read the settings load none of these
     from fastapi import APIRouter, FastAPI
@@ -358,7 +358,7 @@ class _Call:
     def __init__(self, plugin: Plugin | type[Plugin], hook: str) -> None:
         self.plugin, self._hook = plugin, hook
         try:
-            self._function = taking(getattr(plugin, hook), getattr(Plugin, hook))
+            self._function = adapt(getattr(plugin, hook), getattr(Plugin, hook))
         except TypeError as error:
             raise self.failed(error) from error
 

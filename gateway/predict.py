@@ -38,7 +38,7 @@ from gateway.inference.result import Selection
 from gateway.ingest.image_formats import Header, expected_seconds
 from gateway.ingest.inspection import bytes_needed, check_size, encoded, examine, needs_decoding
 from gateway.limits.caller import ANYONE
-from gateway.values.arguments import taking
+from gateway.values.arguments import adapt
 
 if TYPE_CHECKING:
     from gateway.hooks import Plugins
@@ -51,8 +51,8 @@ def router(plugins: "Plugins") -> APIRouter:
     """The route, with the response formats and bodies of some plug-ins."""
     shapes: dict[str, AnswerShape] = {NATIVE: Native(), **plugins.shapes()}
     for shape in shapes.values():
-        shape.item = taking(shape.item, Native.item)  # type: ignore[method-assign]
-        shape.around = taking(shape.around, Native.around)  # type: ignore[method-assign,assignment]
+        shape.item = adapt(shape.item, Native.item)  # type: ignore[method-assign]
+        shape.around = adapt(shape.around, Native.around)  # type: ignore[method-assign,assignment]
     known = predict_parameters(tuple(shapes))
     schemas = [shape.documents for shape in shapes.values() if shape.media_type == JSON]
     others = {shape.media_type: {"schema": {"type": "string"}} for shape in shapes.values() if shape.media_type != JSON}

@@ -34,7 +34,7 @@ from gateway.limits.account import Account
 from gateway.limits.bounds import Lease
 from gateway.limits.caller import ANYONE
 from gateway.timing import Deadline, TimeSlice
-from gateway.values.arguments import taking
+from gateway.values.arguments import adapt
 
 log = structlog.get_logger("gateway")
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., None])
 
 NOT_SERVED = (Overloaded, ModelUnavailable, LoadFailed, TritonUnreachable)
-"""Errors that end a request whose first image has not begun: the whole request may be sent again."""
+"""Errors that end a request without a permit yet: the whole request may be sent again."""
 
 DisconnectWatcher = Callable[[], Awaitable[None]]
 """Waits until the results are no longer needed, for example since the client has disconnected, and then raises."""
@@ -462,7 +462,7 @@ def _calls(observers: Sequence[Observer], method: C) -> list[C]:
 
     def guarded(observer: Observer) -> C:
         kind = type(observer)
-        see = taking(getattr(observer, name), method)
+        see = adapt(getattr(observer, name), method)
 
         def call(*arguments: object) -> None:
             try:

@@ -7,8 +7,8 @@ from typing import TypeVar, cast
 C = TypeVar("C", bound=Callable[..., object])
 
 
-def taking(function: C, model: C) -> C:
-    """Wrap `function` to be called with all positional arguments of `model`; it gets the ones that it names.
+def adapt(function: C, model: C) -> C:
+    """Wrap `function` to be called as `model` is, with all its positional arguments; it gets the ones that it names.
 
     So a function with fewer arguments still works when an argument is added. Raises TypeError for an argument that
     `model` does not have.
