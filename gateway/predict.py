@@ -80,7 +80,7 @@ def router(plugins: "Plugins") -> APIRouter:
             model_name=parameters.model or settings.model,
             version=parameters.version,
             timeout_seconds=parameters.timeout,
-            selection=Selection.of(parameters, settings),
+            selection=Selection.of(parameters.top_k, parameters.threshold, parameters.labels, settings.default_top_k),
             expansion=None if parameters.frames is None else expansions["frames"](parameters.frames),
             strict=parameters.strict,
         )

@@ -226,8 +226,8 @@ class ResultLines(Response):
     def _take(self, result: Result) -> None:
         self._failed += result.error is not None
         self._ok += result.error is None
-        self._version = self._version or result.model_version
-        model = {"name": self._spec.model_name, "version": result.model_version}
+        self._version = self._version or result.row.model_version or None
+        model = {"name": self._spec.model_name, "version": result.row.model_version or None}
         self._put({**self._shape.item(result, self._spec), "model": model})
 
     def _put(self, members: dict[str, Any]) -> None:

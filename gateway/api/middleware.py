@@ -106,7 +106,7 @@ class ResponseHeaders:
             tracing.join(scope["headers"])
             if (trace_id := tracing.trace_id()) is not None:
                 structlog.contextvars.bind_contextvars(trace_id=trace_id)
-        is_head, stages = scope.get("method") == "HEAD", context.stats.stages
+        is_head, stats = scope.get("method") == "HEAD", context.stats
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -115,7 +115,7 @@ class ResponseHeaders:
                 added = DEFAULT_HEADERS if SETTLED.isdisjoint(dict(headers)) else missing(headers)
                 # W3C Server Timing, in milliseconds.
                 timing = ""
-                for name, seconds in stages.seconds(context.started).items() if stages else ():
+                for name, seconds in stats.seconds(context.started).items() if stats.stages else ():
                     timing += f"{name};dur={1e3 * seconds:.2f}, "
                 timing = timing[:-2] or f"total;dur={1e3 * (time.perf_counter() - context.started):.2f}"
                 message["headers"] = [
@@ -155,7 +155,7 @@ class RequestLog:
             metrics.series(metrics.REQUESTS, path, str(status), context.log_fields.get("code", "")).inc()
             polled = route is not None and route.traits.polled
             if not polled or log.is_enabled_for(logging.DEBUG):
-                times = stats.stages.seconds(context.started)
+                times = stats.seconds(context.started)
                 if route is not None and route.traits.takes_images:
                     for stage, seconds in times.items():
                         metrics.series(metrics.STAGE_SECONDS, stage).observe(seconds)

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends
 from fastapi import Query as QueryParameter
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema, create_model
 from starlette.requests import HTTPConnection, Request
 
 from gateway.api.body import Body
@@ -17,20 +17,12 @@ from gateway.api.request_context import RequestContext
 from gateway.api.route_table import Endpoint, traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY
 from gateway.errors import InvalidParameter
-from gateway.inference.backend import Embeddings
-from gateway.inference.request_spec import (
-    Expansion,
-    ModelName,
-    ModelVersion,
-    RequestSpec,
-    TimeoutSeconds,
-    TopK,
-    timeout_within,
-)
-from gateway.inference.result import Selection
+from gateway.inference.backend import Backend, Embeddings
+from gateway.inference.request_spec import Expansion, RequestSpec
+from gateway.inference.result import LABELS_HINT, Selection
 from gateway.ingest.upload import Uploads
 from gateway.limits.caller import ANYONE
-from gateway.values.validation import NAME_CHARACTERS, fault, near
+from gateway.values.validation import NAME_CHARACTERS, VERSION_PATTERN, fault, near
 
 P = TypeVar("P", bound=BaseModel)
 
@@ -48,6 +40,19 @@ MAX_REPORTED = 10
 
 _CACHE_SIZE, _CACHED_BYTES = 1_024, 512
 """Size of the cache of parsed query strings, and longest cached one: most clients always send the same."""
+
+
+MIN_TIMEOUT_SECONDS = 0.001
+"""Shortest timeout that a client may request; any network takes longer."""
+
+TopK = Annotated[int | None, Field(ge=1)]
+ModelName = Annotated[str | None, Field(min_length=1, max_length=256)]
+ModelVersion = Annotated[str | None, Field(pattern=VERSION_PATTERN)]
+TimeoutSeconds = (
+    Annotated[float, Field(allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": MIN_TIMEOUT_SECONDS})]
+    | None
+)
+"""The limits are in `timeout_within`."""
 
 
 class PredictParameters(BaseModel):
@@ -178,6 +183,44 @@ def reading(parameters: type[BaseModel]) -> Iterator[None]:
     except ValidationError as exc:
         errors = [dict(error) for error in exc.errors()]
         raise invalid_parameter(errors, parameters.model_fields) from None
+
+
+def timeout_within(seconds: float | None, *, default: float, most: float) -> float:
+    """The timeout that a client requests, or the default; raises InvalidParameter outside of the limits."""
+    if seconds is None:
+        return default
+    if not seconds >= MIN_TIMEOUT_SECONDS:
+        raise InvalidParameter(
+            f"'timeout': must be at least {MIN_TIMEOUT_SECONDS:g} s.",
+            limit="min_timeout_seconds",
+            value=MIN_TIMEOUT_SECONDS,
+        )
+    if seconds > most:
+        raise InvalidParameter(f"'timeout': must be at most {most:g} s.", limit="max_timeout_seconds", value=most)
+    return seconds
+
+
+async def named_class(
+    backend: Backend, model_name: str, version: str, label: str | None, class_id: int | None
+) -> tuple[str | None, int | None]:
+    """The label and the class that a client names by either; (None, None) if it names none.
+
+    The class is None for a label that several classes share. Raises InvalidParameter if the model does not have it, and
+    what `Backend.labels` raises.
+    """
+    labels = list(await backend.labels(model_name, version))
+    if class_id is not None:
+        if class_id >= len(labels):
+            raise InvalidParameter(f"'class_id': the model {model_name!r} has the classes 0 to {len(labels) - 1}.")
+        return labels[class_id], class_id
+    if label is None:
+        return None, None
+    count = labels.count(label)
+    if not count:
+        raise InvalidParameter(
+            f"'label': the model {model_name!r} has no label {label[:NAME_CHARACTERS]!r}; {LABELS_HINT}"
+        )
+    return label, labels.index(label) if count == 1 else None
 
 
 def request_spec(

@@ -10,12 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict
 
-from gateway.errors import GatewayError, InvalidParameter
-from gateway.inference.result import LABELS_HINT, Row, Selection
+from gateway.errors import GatewayError
+from gateway.inference.result import Row, Selection
 from gateway.ingest.resizing import Resize, TensorInput
 from gateway.timing import Deadline
 from gateway.values.rollout import Rollout
-from gateway.values.validation import NAME_CHARACTERS
 
 Parameters = Mapping[str, str | int | float]
 """Parameters of the stateful model, by name, sent with each frame."""
@@ -308,27 +307,3 @@ class Backend(Protocol):
     async def close(self) -> None:
         """Close all connections."""
         ...
-
-
-async def named_class(
-    backend: Backend, model_name: str, version: str, label: str | None, class_id: int | None
-) -> tuple[str | None, int | None]:
-    """The label and the class that a client names by either; (None, None) if it names none.
-
-    The class is None for a label that several classes share. Raises InvalidParameter if the model does not have it, and
-    what `Backend.labels` raises.
-    """
-    labels = list(await backend.labels(model_name, version))
-    if class_id is None and label is None:
-        return None, None
-    if class_id is not None:
-        if class_id >= len(labels):
-            raise InvalidParameter(f"'class_id': the model {model_name!r} has the classes 0 to {len(labels) - 1}.")
-        return labels[class_id], class_id
-    assert label is not None
-    count = labels.count(label)
-    if not count:
-        raise InvalidParameter(
-            f"'label': the model {model_name!r} has no label {label[:NAME_CHARACTERS]!r}; {LABELS_HINT}"
-        )
-    return label, labels.index(label) if count == 1 else None

@@ -25,7 +25,7 @@ from gateway.errors import (
     RequestError,
 )
 from gateway.inference.backend import Backend, Call, CallLimits
-from gateway.inference.request import OWN_CALL, BatchGroup, Image, InferenceRequest, Observers
+from gateway.inference.request import OWN_CALL, BatchGroup, Image, ImageRequest, Observers
 from gateway.inference.result import Predictions, Row
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE
@@ -43,7 +43,7 @@ class ModelQueue:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.waiting: dict[InferenceRequest, None] = {}
+        self.waiting: dict[ImageRequest, None] = {}
         """Requests with waiting images, in the order of their turns."""
         self.calls: dict[CallTask, tuple[Call, list[Image]]] = {}
         """Calls in flight, with their images."""
@@ -73,7 +73,7 @@ class ModelQueue:
             if not request.waiting:
                 del self.waiting[request]
 
-    def most_images(self, request: InferenceRequest, group: BatchGroup, backend: Backend, most: BatchLimits) -> int:
+    def most_images(self, request: ImageRequest, group: BatchGroup, backend: Backend, most: BatchLimits) -> int:
         """How many images a call may have that begins with a group of a request; 0 if none may leave now."""
         if request.calls >= most.max_calls:
             return 0
@@ -98,7 +98,7 @@ class ModelQueue:
                     return self._take(request, group, max_images, most)
         return []
 
-    def _take(self, first: InferenceRequest, group: BatchGroup, max_images: int, most: BatchLimits) -> list[Image]:
+    def _take(self, first: ImageRequest, group: BatchGroup, max_images: int, most: BatchLimits) -> list[Image]:
         """Take images of one group, round-robin by request from `first` on, until the call is full."""
         turns = deque((first,))
         if len(self.waiting) > 1 and max_images > 1:
@@ -183,7 +183,7 @@ class Batcher:
             del self._models[model.name]  # clients can request arbitrary names
 
     def _send(self, model: ModelQueue, images: list[Image]) -> None:
-        requests: dict[InferenceRequest, None] = {}
+        requests: dict[ImageRequest, None] = {}
         payloads, signatures, deadline = [], [], images[0].deadline
         for image in images:
             requests[image.request] = None
@@ -234,7 +234,7 @@ class Batcher:
         _, images = model.calls.pop(task)
         model.counted.discard(task)
         model.costly.discard(task)
-        requests: dict[InferenceRequest, list[Image]] = {}
+        requests: dict[ImageRequest, list[Image]] = {}
         for image in images:
             image.permit.unpin()
             open_images = requests.setdefault(image.request, [])
@@ -258,7 +258,7 @@ class Batcher:
 
     def _report_rows(self, task: CallTask, images: Sequence[Image]) -> None:
         observed, best_classes = self._observers.call_done, self._observers.best_classes
-        answered: dict[InferenceRequest, list[tuple[Image, Row]]] = {}
+        answered: dict[ImageRequest, list[tuple[Image, Row]]] = {}
         for image, row in zip(images, task.result(), strict=True):
             if image.call is not task:
                 continue
@@ -274,7 +274,7 @@ class Batcher:
             for call_done in observed:
                 call_done(request.spec, rows)
 
-    def _report_error(self, request: InferenceRequest, images: list[Image], error: BaseException) -> None:
+    def _report_error(self, request: ImageRequest, images: list[Image], error: BaseException) -> None:
         """Report an error of a call to one of its requests, which has these images in it."""
         spec = request.spec
         # A version with a share is the operator's choice: if no Triton serves it, the client is not at fault.

@@ -97,7 +97,7 @@ class Image:
     permit: Lease
     batch_group: BatchGroup
 
-    def __init__(self, request: "InferenceRequest", upload: Upload) -> None:
+    def __init__(self, request: "ImageRequest", upload: Upload) -> None:
         self.request = request
         self.upload = upload
         self.deadline = Deadline.after(request.spec.timeout_seconds)
@@ -188,7 +188,7 @@ class Batching(Protocol):
         ...
 
 
-class InferenceRequest:
+class ImageRequest:
     """Reads the uploads of one request, takes each through the steps, and gives each result to `take`.
 
     `run` works in its caller's task and interrupts the task's waits as asyncio.timeout does, by a cancellation that it

@@ -5,15 +5,12 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
-from pydantic import Field, WithJsonSchema
-
-from gateway.errors import InvalidParameter, ServiceError
+from gateway.errors import ServiceError
 from gateway.inference.backend import Embeddings
 from gateway.inference.result import Result, Selection
 from gateway.limits.caller import ANYONE, Caller
-from gateway.values.validation import VERSION_PATTERN
 
 
 class Stage:
@@ -44,24 +41,12 @@ class Stage:
     __enter__, __exit__ = enter, leave
 
 
-class Stages(defaultdict[str, Stage]):
-    """The stages of a request by name, in the order of first entry: read, prepare, wait, infer."""
-
-    def seconds(self, started: float) -> dict[str, float]:
-        """The time so far in each stage, and in all since `started` as `total`."""
-        now = time.perf_counter()
-        times = {}
-        for name, stage in self.items():
-            times[name] = stage.past_seconds + now - stage.since if stage.inside else stage.past_seconds
-        times["total"] = now - started
-        return times
-
-
 @dataclass(slots=True)
 class RequestStats:
     """Statistics of one request: written by the service, read by log, metrics and trace."""
 
-    stages: Stages = field(default_factory=partial(Stages, Stage))
+    stages: defaultdict[str, Stage] = field(default_factory=partial(defaultdict[str, Stage], Stage))
+    """By name, in the order of first entry: read, prepare, wait, infer."""
     received_bytes: int = 0
     """Bytes of the body received so far."""
     images_ok: int = 0
@@ -77,24 +62,14 @@ class RequestStats:
         """Images with an error."""
         return sum(self.errors.values())
 
-
-MIN_TIMEOUT_SECONDS = 0.001
-"""Shortest timeout that a client may request; any network takes longer."""
-
-
-def timeout_within(seconds: float | None, *, default: float, most: float) -> float:
-    """The timeout that a client requests, or the default; raises InvalidParameter outside of the limits."""
-    if seconds is None:
-        return default
-    if not seconds >= MIN_TIMEOUT_SECONDS:
-        raise InvalidParameter(
-            f"'timeout': must be at least {MIN_TIMEOUT_SECONDS:g} s.",
-            limit="min_timeout_seconds",
-            value=MIN_TIMEOUT_SECONDS,
-        )
-    if seconds > most:
-        raise InvalidParameter(f"'timeout': must be at most {most:g} s.", limit="max_timeout_seconds", value=most)
-    return seconds
+    def seconds(self, started: float) -> dict[str, float]:
+        """The time so far in each stage, and in all since `started` as `total`."""
+        now = time.perf_counter()
+        times = {}
+        for name, stage in self.stages.items():
+            times[name] = stage.past_seconds + now - stage.since if stage.inside else stage.past_seconds
+        times["total"] = now - started
+        return times
 
 
 Report = Callable[[Any, Result], None]
@@ -147,13 +122,3 @@ class RequestSpec:
     """Charged for the images."""
     paid: bool = False
     """Whether the next image is charged already."""
-
-
-TopK = Annotated[int | None, Field(ge=1)]
-ModelName = Annotated[str | None, Field(min_length=1, max_length=256)]
-ModelVersion = Annotated[str | None, Field(pattern=VERSION_PATTERN)]
-TimeoutSeconds = (
-    Annotated[float, Field(allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": MIN_TIMEOUT_SECONDS})]
-    | None
-)
-"""The limits are in gateway.inference.request_spec.timeout_within."""

@@ -4,16 +4,13 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol, Self, overload
+from typing import Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.errors import GatewayError, InvalidParameter
 from gateway.values.validation import NAME_CHARACTERS
-
-if TYPE_CHECKING:
-    from gateway.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,21 +137,6 @@ class Result:
         return self.row.predictions
 
     @property
-    def scores(self) -> NDArray[np.float32] | None:
-        """See Row.scores."""
-        return self.row.scores
-
-    @property
-    def embedding(self) -> NDArray[np.float32] | None:
-        """See Row.embedding."""
-        return self.row.embedding
-
-    @property
-    def model_version(self) -> str | None:
-        """The version that answered; None if none did."""
-        return self.row.model_version or None
-
-    @property
     def rows(self) -> Sequence[Row]:
         """One row for each image of the file."""
         return (self.row,)
@@ -174,22 +156,6 @@ MAX_TOP_K = 1_000
 """Largest `top_k` of a request."""
 MULTI_LABEL_THRESHOLD = 0.5
 """Classes of a multi-label model are returned from this score on, unless the request specifies otherwise."""
-
-
-class ClassParameters(Protocol):
-    """The parameters that select classes."""
-
-    @property
-    def top_k(self) -> int | None:
-        """The number of best classes."""
-
-    @property
-    def threshold(self) -> float | None:
-        """The lowest score."""
-
-    @property
-    def labels(self) -> Sequence[str]:
-        """The labels to return; all if empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +178,11 @@ class Selection:
             raise InvalidParameter(f"'top_k': must be at most {most:,}.", limit="max_top_k", value=most)
 
     @staticmethod
-    def of(parameters: ClassParameters, settings: "Settings") -> "Selection":
-        """The selection of a request, within the limits of the settings; raises InvalidParameter."""
-        if parameters.labels:  # they are of any length, so no selection with labels is kept
-            labels = tuple(parameters.labels)
-            return Selection(parameters.top_k, parameters.threshold, labels, settings.default_top_k)
-        return _selection(parameters.top_k, parameters.threshold, settings.default_top_k)
+    def of(top_k: int | None, threshold: float | None, labels: Sequence[str], default_top_k: int) -> "Selection":
+        """The selection of a request; raises InvalidParameter."""
+        if labels:  # they are of any length, so no selection with labels is kept
+            return Selection(top_k, threshold, tuple(labels), default_top_k)
+        return _selection(top_k, threshold, default_top_k)
 
     def class_count(self, *, multi_label: bool) -> int | None:
         """Number of best classes to request from the model; None for all."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gateway.inference.batching import Batcher
-from gateway.inference.request import DisconnectWatcher, InferenceRequest, Observers, Step, Take, nothing
+from gateway.inference.request import DisconnectWatcher, ImageRequest, Observers, Step, Take, nothing
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.tools import CLOSING_SECONDS, Tools
 from gateway.ingest.upload import Uploads
@@ -44,9 +44,9 @@ class InferenceService:
         finally:
             request.close()
 
-    def request(self, spec: RequestSpec, take: Take = nothing, account: Account | None = None) -> InferenceRequest:
+    def request(self, spec: RequestSpec, take: Take = nothing, account: Account | None = None) -> ImageRequest:
         """A request whose uploads are not read yet; the caller closes it."""
-        return InferenceRequest(self.tools, self.observers, self._steps, self._batcher, spec, take, account)
+        return ImageRequest(self.tools, self.observers, self._steps, self._batcher, spec, take, account)
 
     async def close(self) -> None:
         """Wait a limited time for work that may outlive its request."""

@@ -8,13 +8,11 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.api.body import Body
-from gateway.api.parameters import reading
+from gateway.api.parameters import ModelName, named_class, reading
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import Problem, Schema
 from gateway.errors import InvalidBody, InvalidParameter, NotFound, Overloaded, RateLimited
-from gateway.inference.backend import named_class
-from gateway.inference.request_spec import ModelName
 from gateway.ingest import json_text
 from gateway.limits.caller import REFUSAL_SECONDS
 from gateway.settings import variable

@@ -11,11 +11,19 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from gateway.api.answers import Native, respond
-from gateway.api.parameters import image_route, open_uploads, request_spec
+from gateway.api.parameters import (
+    ModelName,
+    ModelVersion,
+    TimeoutSeconds,
+    TopK,
+    image_route,
+    open_uploads,
+    request_spec,
+)
 from gateway.api.request_context import request_context
 from gateway.api.schemas import ErrorOut, ModelOut, PredictionOut, Schema, SummaryOut
 from gateway.inference.backend import Embeddings
-from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds, TopK
+from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result, Selection
 
 router = APIRouter(tags=["classify"])
@@ -98,9 +106,10 @@ class NativeEmbeddings(Native):
 
 
 def _embedding(result: Result, parameters: EmbeddingParameters) -> Any:  # noqa: ANN401  # a text, a list or None
-    if result.embedding is None:
+    if (embedding := result.row.embedding) is None:
         return None
-    embedding = normalized(result.embedding) if parameters.normalize else result.embedding
+    if parameters.normalize:
+        embedding = normalized(embedding)
     if parameters.encoding_format is Encoding.BASE64:
         return b64encode(embedding.astype("<f4").tobytes()).decode()
     return embedding.tolist()

@@ -12,12 +12,19 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from gateway.api.answers import AnswerSize, PiecedAnswer, classify, hold_response
-from gateway.api.parameters import image_route, open_uploads, request_spec
+from gateway.api.parameters import (
+    ModelName,
+    ModelVersion,
+    TimeoutSeconds,
+    image_route,
+    named_class,
+    open_uploads,
+    request_spec,
+)
 from gateway.api.request_context import RequestContext, request_context
 from gateway.api.schemas import ModelOut, Schema
 from gateway.errors import InternalError, InvalidParameter, TooManyFiles
-from gateway.inference.backend import named_class
-from gateway.inference.request_spec import ModelName, ModelVersion, RequestSpec, TimeoutSeconds
+from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Result
 from gateway.ingest.upload import Uploads
 from gateway.plugins.media.explaining import ExplainedResult, MaskedCopies
@@ -147,7 +154,7 @@ async def _document(context: RequestContext, spec: RequestSpec, result: Result) 
         raise InternalError
     labels = await context.service.backend.labels(spec.model_name, spec.model_version)
     return ExplainResponse(
-        model=ModelOut(name=spec.model_name, version=result.model_version),
+        model=ModelOut(name=spec.model_name, version=result.row.model_version or None),
         explanation=ExplanationOut(
             filename=result.filename,
             width=result.width,

@@ -211,14 +211,14 @@ class MaskScores:
         """The score of the class; raises the image's error, or InferenceFailed if the score is not a number."""
         if result.error is not None:
             raise result.error
-        if result.scores is None:
+        if (scores := result.row.scores) is None:
             raise UndecodableImage
         if self.class_id is None:
-            self.class_id = int(result.scores.argmax())
+            self.class_id = int(scores.argmax())
         self.model_version = self.model_version or result.row.model_version
-        if self.class_id >= len(result.scores):
+        if self.class_id >= len(scores):
             raise InferenceFailed
-        score = float(result.scores[self.class_id])
+        score = float(scores[self.class_id])
         if not np.isfinite(score):
             raise InferenceFailed
         return score

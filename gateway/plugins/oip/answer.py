@@ -10,14 +10,14 @@ from pydantic_core import to_json
 
 from gateway.errors import InvalidParameter, ModelUnavailable, no_features
 from gateway.inference.backend import SequenceScores
-from gateway.inference.result import Result
+from gateway.inference.result import Result, Row
 from gateway.plugins.oip.documents import FEATURES, SEQUENCE_FRAMES, SEQUENCE_PREDICTION, STATUS
 from gateway.plugins.oip.members import ALL_OUTPUTS, InferenceRequest, Output
 from gateway.plugins.oip.reader import LENGTH_BYTES
 from gateway.timing import TimeSlice
 
 OK = "ok"
-Row = NDArray[np.float32] | NDArray[np.int32] | list[str]
+Values = NDArray[np.float32] | NDArray[np.int32] | list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +41,23 @@ class Scored:
         The version of the first result determines the classes: if a version with other classes replaced it during the
         request, the later images fail.
         """
-        first = next(result for result in results if result.scores is not None)
+        rows = [result.row for result in results]
+        first = next(row for row in rows if row.scores is not None)
         assert first.scores is not None
         statuses = []
-        for result in results:
-            status = OK if _shapes(result) == _shapes(first) else ModelUnavailable.code
-            statuses.append(status if result.error is None else result.error.code)
-        answered = [result if status == OK else None for result, status in zip(results, statuses, strict=True)]
+        for row in rows:
+            status = OK if _shapes(row) == _shapes(first) else ModelUnavailable.code
+            statuses.append(status if row.error is None else row.error.code)
+        answered = [row if status == OK else None for row, status in zip(rows, statuses, strict=True)]
         scores = _rows([each.scores if each else None for each in answered], len(first.scores))
         embeddings = None
         if first.embedding is not None:
             embeddings = _rows([each.embedding if each else None for each in answered], len(first.embedding))
-        return cls(scores, statuses, first.model_version or "", embeddings)
+        return cls(scores, statuses, first.model_version, embeddings)
 
 
-def _shapes(result: Result) -> list[tuple[int, ...]]:
-    return [() if vector is None else vector.shape for vector in (result.scores, result.embedding)]
+def _shapes(row: Row) -> list[tuple[int, ...]]:
+    return [() if vector is None else vector.shape for vector in (row.scores, row.embedding)]
 
 
 def _rows(vectors: Sequence[NDArray[np.float32] | None], size: int) -> NDArray[np.float32]:
@@ -115,7 +116,7 @@ def _available_outputs(request: InferenceRequest, model_name: str, scored: Score
     return request.outputs or [output for output in ALL_OUTPUTS if output.name not in missing]
 
 
-def _tensor(output: Output, scored: Scored, labels: Sequence[str]) -> tuple[dict[str, Any], Iterable[Row]]:
+def _tensor(output: Output, scored: Scored, labels: Sequence[str]) -> tuple[dict[str, Any], Iterable[Values]]:
     """A tensor without its data, and its data in rows: fp32 [classes], strings, or int32 [N] for frame numbers."""
     count, classes = scored.scores.shape
     states = scored.sequence or ()
@@ -146,13 +147,13 @@ def _best(scores: NDArray[np.float32], class_count: int, labels: Sequence[str]) 
     return [f"{scores[each]:f}:{each}:{labels[each] if each < len(labels) else each}" for each in order]
 
 
-def _json(row: Row) -> bytes:
+def _json(row: Values) -> bytes:
     """Encode the elements of a row as JSON, separated by commas; NaN becomes null."""
     values = row if isinstance(row, list) else row.tolist()
     return to_json(values, inf_nan_mode="null")[1:-1]
 
 
-def _binary(row: Row) -> bytes:
+def _binary(row: Values) -> bytes:
     """Encode a row as binary data: row-major, little-endian; a string is its length in bytes, uint32, and its UTF-8."""
     if not isinstance(row, list):
         return row.astype(row.dtype.newbyteorder("<"), copy=False).tobytes()

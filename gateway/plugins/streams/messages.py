@@ -85,7 +85,7 @@ def frame_message(
             "sequence": sequence,
             "error": fault(result.error),
             **warning,
-            "version": result.model_version,
+            "version": result.row.model_version or None,
             "dropped": dropped,
             "latency_ms": round(latency_seconds * 1e3, 1),
         },

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.inference.request_spec import ModelName, ModelVersion, TimeoutSeconds, TopK
+from gateway.api.parameters import ModelName, ModelVersion, TimeoutSeconds, TopK
 
 
 class Smoothing(StrEnum):

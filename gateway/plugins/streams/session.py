@@ -86,14 +86,16 @@ class StreamSession:
         self._service = service
         self._buffer = buffer
         self._parameters = parameters
-        self._selection = Selection.of(parameters, settings)
+        self._selection = Selection.of(
+            parameters.top_k, parameters.threshold, parameters.labels, settings.default_top_k
+        )
         self._spec = spec
         """The specification of every frame; each has other statistics."""
         self._model = spec.model_name, spec.model_version
         self._is_allowed = is_allowed
         self._sequence: FrameSequence | None = None
         self._held = HeldLabel()
-        self._labels: dict[str | None, TextSequence[str]] = {}
+        self._labels: dict[str, TextSequence[str]] = {}
         limits = service.tools.decoders.limits
         self._account = StreamAccount(limits.request_cpu_seconds, limits.cpu_seconds, client=spec.caller)
         self.stats = StreamStats()
@@ -324,9 +326,9 @@ class StreamSession:
         predictions: list[dict[str, Any]] = []
         sequence: dict[str, Any] | None = None
         if result.error is None:
-            assert result.scores is not None
-            labels = await self._labels_of(result.model_version)
-            predictions = predictions_of(result.scores, labels, self._selection, multi_label=result.row.multi_label)
+            assert result.row.scores is not None
+            labels = await self._labels_of(result.row.model_version)
+            predictions = predictions_of(result.row.scores, labels, self._selection, multi_label=result.row.multi_label)
             if self._parameters.smoothing is not Smoothing.NONE:
                 sequence = await self._sequence_member(result, labels)
             self.stats.answered += 1
@@ -346,7 +348,7 @@ class StreamSession:
             latency_seconds=seconds,
         )
 
-    async def _labels_of(self, version: str | None) -> TextSequence[str]:
+    async def _labels_of(self, version: str) -> TextSequence[str]:
         """The labels of the version that classified the frame."""
         if version not in self._labels:
             self._labels = {version: await self._service.backend.labels(*self._model)}
@@ -354,13 +356,13 @@ class StreamSession:
 
     async def _sequence_member(self, result: Result, labels: TextSequence[str]) -> dict[str, Any]:
         """Add a frame to the sequence; returns the member of the result: the sequence's classes, or the error."""
-        assert result.scores is not None
+        assert result.row.scores is not None
         try:
             if self._sequence is None:
                 self._sequence = await self._service.backend.sequence(*self._model)
             deadline = Deadline.after(self._spec.timeout_seconds)
             alpha = {"alpha": self._parameters.alpha}
-            state: SequenceScores = await self._sequence.add(result.scores, alpha, deadline, self._spec.request_id)
+            state: SequenceScores = await self._sequence.add(result.row.scores, alpha, deadline, self._spec.request_id)
         except GatewayError as error:
             return sequence_member(None, [], error)
         smoothed = self._held.predictions(

@@ -359,10 +359,10 @@ def test_observer_and_request_get_what_they_ask_for(loop):
         (number, f"{number}", 4, 4) for number in range(4)
     ]
     assert results[0].predictions == (cat, dog)
-    assert results[0].scores is VECTOR
-    assert results[0].embedding is VECTOR
+    assert results[0].row.scores is VECTOR
+    assert results[0].row.embedding is VECTOR
     assert [type(result.error) for result in results[1:]] == [type(None), UndecodableImage, ImageCrashedModel]
-    assert [result.model_version for result in results] == ["7", "7", "7", None]
+    assert [result.row.model_version for result in results] == ["7", "7", "7", ""]
     seen = [watching.seen[f"{number}"] for number in range(4)]
     assert [row.best for _, row in seen] == [[cat], [dog, cat], [], []]
     first, row = seen[0]

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, field_validator
 
-from gateway.api.parameters import PredictParameters
-from gateway.inference.request_spec import ModelVersion
+from gateway.api.parameters import ModelVersion, PredictParameters
 from gateway.plugins.embed.route import EmbeddingParameters
 from gateway.plugins.streams.options import StreamParameters
 from gateway.values.quantities import size

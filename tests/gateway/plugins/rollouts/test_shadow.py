@@ -92,7 +92,7 @@ def test_answered_images_are_sent_to_the_shadow_and_compared(loop, scores, outco
     count, total = differences()
     with counted() as found:
         (result,) = on.classify(PNG)
-        assert (result.error, result.model_version) == (None, "1")  # and the shadow has not answered yet
+        assert (result.error, result.row.model_version) == (None, "1")  # and the shadow has not answered yet
         (shadow,) = on.pending
         assert (shadow.call.model_version, shadow.call.selection, shadow.call.best_effort) == ("2", None, True)
         assert list(shadow.call.images) == list(on.calls[0].call.images)
