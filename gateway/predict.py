@@ -209,7 +209,7 @@ async def decode(image: Image) -> None:
     request, upload, header = image.request, image.upload, image.header
     assert header is not None
     assert image.size is not None
-    pixels = request.tools.decoders.decode(encoded(upload, header), header, image.size, request.account)
+    pixels = request.tools.decoders.decode(upload.data, header, image.size, request.account)
     with request.stages["prepare"]:
         image.payload, image.damaged = await within(image.deadline, pixels)
         if image.damaged and request.spec.strict:

@@ -20,7 +20,7 @@ IMAGE_SUFFIXES = frozenset(
         *("jpe", "jpeg", "jpg", "png", "tif", "tiff", "webp"),
     )
 )
-"""Files in a folder or an archive with one of these suffixes are images; a test compares them with the gateway's."""
+"""Files in a folder or an archive with one of these suffixes are images; a file given by itself may have any."""
 
 
 @dataclass(frozen=True, slots=True)

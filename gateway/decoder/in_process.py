@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from gateway.decoder.decoding import decode
-from gateway.decoder.headers import read_header
+from gateway.decoder.pillow import read_header
 from gateway.ingest.image_formats import Header, ImageFormat
 from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, needs_decoding
 from gateway.ingest.resizing import Resize
@@ -22,9 +22,10 @@ class Image:
 def prepare(upload: Upload, policy: DecodePolicy, resize: Resize | None = None) -> Image:
     """The image that the service would send to Triton, to a model with such a resize; raises ImageError."""
     info = whole_header(upload.data, examine(upload, policy), policy.limits)
-    payload = encoded(upload, info)
     if needs_decoding(info, policy):
-        payload = decode(payload, info, resize or policy.max_side).to_bytes()
+        payload = decode(upload.data, info, resize or policy.max_side).to_bytes()
+    else:
+        payload = encoded(upload, info)
     return Image(payload, info.width, info.height)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gateway.decoder import decoding, headers
+from gateway.decoder import decoding, pillow
 from gateway.decoder.damage import DamageDetector
 from gateway.decoder.decoding import Buffer, Ppm
 from gateway.decoder.tensors import to_tensor
@@ -24,13 +24,14 @@ class Made:
     """Of an iterator: whether it is closed now."""
 
 
+_HEADER_FIELDS = ("width", "height", "orientation", "bit_depth", "has_alpha", "animated")
 _detector = cache(DamageDetector)
 
 
 def read_header(data: NDArray[Any], image_format: ImageFormat) -> Made:
-    """See `headers.read_header`; what else the header says is read again with the pixels."""
-    info = headers.read_header(data.tobytes(), image_format)
-    return Made({name: getattr(info, name) for name in ("width", "height", "bit_depth", "has_alpha", "animated")})
+    """See `pillow.read_header`."""
+    info = pillow.read_header(data.tobytes(), image_format)
+    return Made({name: getattr(info, name) for name in _HEADER_FIELDS})
 
 
 def decode(data: Buffer, info: Header, size: Size) -> Made:

@@ -98,7 +98,7 @@ class DecoderPool:
             self._idle.pop().close()
 
     async def read_header(self, data: bytes, image_format: ImageFormat, account: Account) -> Header:
-        """The header of a file whose format is not passed on; raises InvalidImage, and what `decode` raises."""
+        """The header of a file that is not passed on; raises InvalidImage, and what `decode` raises."""
         info = Header(image_format, 0, 0)
         memory_bytes = min(open_bytes(info, len(data)), self.limits.memory_bytes)
         job = Job(function=_READ_HEADER, arguments={"image_format": image_format}, memory_bytes=memory_bytes)
@@ -108,8 +108,10 @@ class DecoderPool:
             image_format,
             reply.width,
             reply.height,
+            reply.orientation,
             bit_depth=reply.bit_depth,
             has_alpha=reply.has_alpha,
+            isolated=True,
             animated=reply.animated,
         )
 

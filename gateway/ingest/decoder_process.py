@@ -71,6 +71,7 @@ class Reply:
 
     width: NonNegativeInt = 0
     height: NonNegativeInt = 0
+    orientation: NonNegativeInt = 1
     bit_depth: NonNegativeInt = 0
     has_alpha: bool = False
     animated: bool = False

@@ -42,13 +42,13 @@ class FormatTraits:
     """A regular expression for the beginning of a file."""
     brands: frozenset[bytes] = frozenset()
     """Brands of an ISO base media file (ISO/IEC 14496-12, section 4.3), any of which identifies the format."""
-    suffixes: tuple[str, ...] = ()
-    """Suffixes of file names."""
     passed_on: bool = False
     """Whether Triton's preprocessor decodes the format. Only then does the serving process read its header, in
     `gateway.ingest.formats`; the header of any other format is read in a decoder's process."""
-    pillow: str = ""
+    pillow: str
     """Pillow's name of the format."""
+    plugin: str
+    """The module with Pillow's plug-in."""
     package: str = ""
     """An optional package without which the format is refused; the extra that installs it has the format's name."""
     bytes_per_pixel: int = 0
@@ -62,33 +62,42 @@ class FormatTraits:
 FORMATS = {
     ImageFormat.JPEG: FormatTraits(
         magic=rb"\xff\xd8\xff",
-        suffixes=("jpeg", "jpg", "jpe", "jfif"),
         passed_on=True,
         pillow="JPEG",
+        plugin="PIL.JpegImagePlugin",
         ns_per_pixel=6,
         ns_per_byte=11,
     ),
     ImageFormat.PNG: FormatTraits(
-        magic=rb"\x89PNG\r\n\x1a\n", suffixes=("png",), passed_on=True, pillow="PNG", ns_per_pixel=9
+        magic=rb"\x89PNG\r\n\x1a\n", passed_on=True, pillow="PNG", plugin="PIL.PngImagePlugin", ns_per_pixel=9
     ),
     ImageFormat.WEBP: FormatTraits(
-        magic=rb"RIFF.{4}WEBP", suffixes=("webp",), passed_on=True, pillow="WEBP", ns_per_pixel=6, ns_per_byte=100
+        magic=rb"RIFF.{4}WEBP",
+        passed_on=True,
+        pillow="WEBP",
+        plugin="PIL.WebPImagePlugin",
+        ns_per_pixel=6,
+        ns_per_byte=100,
     ),
     ImageFormat.BMP: FormatTraits(
         # "BM" and a header of less than 1,024 bytes, so that text is not mistaken for a bitmap.
         magic=rb"BM(.{12}.[\x00-\x03]\0\0|.{0,15}\Z)",
-        suffixes=("bmp", "dib"),
         pillow="BMP",
+        plugin="PIL.BmpImagePlugin",
         ns_per_pixel=6,
     ),
-    ImageFormat.GIF: FormatTraits(magic=rb"GIF8[79]a", suffixes=("gif",), pillow="GIF", ns_per_pixel=12),
+    ImageFormat.GIF: FormatTraits(magic=rb"GIF8[79]a", pillow="GIF", plugin="PIL.GifImagePlugin", ns_per_pixel=12),
     ImageFormat.TIFF: FormatTraits(
-        magic=rb"II[*+]\0|MM\0[*+]", suffixes=("tif", "tiff"), pillow="TIFF", bytes_per_pixel=20, ns_per_pixel=9
+        magic=rb"II[*+]\0|MM\0[*+]",
+        pillow="TIFF",
+        plugin="PIL.TiffImagePlugin",
+        bytes_per_pixel=20,
+        ns_per_pixel=9,
     ),
     ImageFormat.AVIF: FormatTraits(
         brands=frozenset({b"avif", b"avis"}),
-        suffixes=("avif",),
         pillow="AVIF",
+        plugin="PIL.AvifImagePlugin",
         bytes_per_pixel=40,
         ns_per_pixel=40,
         ns_per_byte=160,
@@ -96,8 +105,8 @@ FORMATS = {
     ),
     ImageFormat.HEIC: FormatTraits(
         brands=frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}),
-        suffixes=("heic", "heif", "hif"),
         pillow="HEIF",
+        plugin="pillow_heif.HeifImagePlugin",
         package="pillow_heif",
         bytes_per_pixel=30,
         ns_per_pixel=25,
@@ -106,8 +115,8 @@ FORMATS = {
     ),
     ImageFormat.JPEG_2000: FormatTraits(
         magic=rb"\0\0\0\x0cjP  \r\n\x87\n|\xff\x4f\xff\x51",
-        suffixes=("jp2", "j2k"),
         pillow="JPEG2000",
+        plugin="PIL.Jpeg2KImagePlugin",
         bytes_per_pixel=30,
         ns_per_pixel=50,
         ns_per_byte=200,
@@ -118,9 +127,6 @@ for _format, _traits in FORMATS.items():
     _format.traits = _traits
 AVAILABLE = frozenset(each for each, traits in FORMATS.items() if not traits.package or find_spec(traits.package))
 """The formats whose decoder is installed."""
-
-SUFFIXES = frozenset(f".{suffix}" for traits in FORMATS.values() for suffix in traits.suffixes)
-"""Files in a folder with one of these suffixes are images; a file that is named by itself may have any name."""
 
 
 def accepted_formats() -> str:
@@ -143,10 +149,8 @@ class Header:
     """The largest of the channels."""
     has_alpha: bool = False
     """Whether pixels may be transparent."""
-    transparent_gray: int | None = None
-    """The transparent level of a grayscale PNG without an alpha channel."""
     rewritten: bool = False
-    """Whether decoders get other bytes than the file's; see `inspection.encoded`."""
+    """Whether Triton gets other bytes than the file's; see `inspection.encoded`."""
     isolated: bool = False
     """Whether only the gateway's decoders may open it, since its cost or its pixels elsewhere are not known."""
     coefficient_bytes: int = 0

@@ -27,7 +27,7 @@ MAX_SIDE = 1_024
 _MAGIC = [(each, re.compile(traits.magic, re.DOTALL), traits.brands) for each, traits in FORMATS.items()]
 _NO_BRANDS: frozenset[bytes] = frozenset()
 _READERS = {ImageFormat.JPEG: jpeg.read, ImageFormat.PNG: png.read, ImageFormat.WEBP: webp.read}
-"""For the formats that may be passed on; a decoder's process reads the headers of the others."""
+"""For the formats that may be passed on; a decoder's process reads the other headers."""
 
 # MP4 and QuickTime; Matroska and WebM; AVI.
 _VIDEO = re.compile(rb".{4}(ftyp|moov|mdat)|\x1aE\xdf\xa3|RIFF.{4}AVI ", re.DOTALL)
@@ -63,9 +63,10 @@ def inspect(data: bytes, limits: UploadLimits) -> Header | ImageFormat:
             info = _READERS[image_format](data)
         except (IndexError, struct.error) as exc:
             raise TruncatedImage(f"The {image_format.value} is cut off in its header.") from exc
-        check_size(info, limits)
-        return info
-    if not image_format.available:
+        if info is not None:
+            check_size(info, limits)
+            return info
+    elif not image_format.available:
         name, package = image_format.value, image_format.traits.package.replace("_", "-")
         raise UnsupportedFormat(
             f"This service does not decode {name}: send JPEG, or ask its operator to install {package} "
@@ -160,7 +161,7 @@ def needs_decoding(info: Header, policy: DecodePolicy) -> bool:
 
 
 def encoded(upload: Upload, info: Header) -> bytes:
-    """The bytes of an examined upload that a decoder or the preprocessor gets."""
+    """The bytes of an examined upload that the preprocessor gets."""
     return png.for_decoders(upload.data) if info.rewritten else upload.data
 
 

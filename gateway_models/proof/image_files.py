@@ -8,11 +8,11 @@ from typing import TypeVar
 from gateway.decoder.in_process import prepare
 from gateway.environment import load_settings
 from gateway.errors import ImageError, UserError
-from gateway.ingest.image_formats import SUFFIXES
 from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
 from gateway.ingest.upload import Upload, file_too_large
 from gateway_client.files import files_below, read_file
+from gateway_client.images import is_image_name
 from gateway_models.repository.entry import Entry
 from gateway_models.repository.spec import Decode
 
@@ -53,7 +53,7 @@ def image_files(sources: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for source in sources:
         if source.is_dir():
-            found += [path for path in files_below(source) if path.suffix.lower() in SUFFIXES]
+            found += [path for path in files_below(source) if is_image_name(path.name)]
         elif source.is_file():
             found.append(source)
         else:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from gateway.decoder.headers import read_header
+from gateway.decoder.pillow import read_header
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, CallLimits
 from gateway.inference.request import Image, Observer, Observers, Step

@@ -72,7 +72,7 @@ def read(data: bytes) -> Header:
         if marker == _APP1 and by_exif is None and data.startswith(b"Exif\0\0", position + 2):
             by_exif = exif_orientation(data[position + 8 : end])
         elif marker == _APP1 and data.startswith(_XMP, position + 2):
-            by_xmp = xmp_orientation(data[position + 2 + len(_XMP) : end])
+            by_xmp = xmp_orientation(data, position + 2 + len(_XMP), end)
         elif marker in _FRAMES:
             if frame is not None:
                 raise InvalidImage("The JPEG has more than one frame header.")

@@ -5,6 +5,7 @@ The orientation is in EXIF (CIPA DC-008, section 4.6) and in XMP (Adobe's XMP sp
 
 import re
 import struct
+import sys
 
 from gateway.errors import InvalidImage
 
@@ -20,6 +21,8 @@ def exif_orientation(tiff: bytes) -> int | None:
 
     Like OpenCV's reader it accepts a wrong byte order mark or type, so that both rotate an image alike.
     """
+    while tiff.startswith(_PREFIX):  # of a JPEG's segment, which some writers of other formats copy
+        tiff = tiff[len(_PREFIX) :]
     order = "<" if tiff.startswith(b"II") else ">"
     if len(tiff) < 8:
         return None
@@ -34,14 +37,9 @@ def exif_orientation(tiff: bytes) -> int | None:
     return None
 
 
-def without_prefix(exif: bytes) -> bytes:
-    """EXIF's TIFF structure without the prefix of JPEG segments, which some writers of other formats copy."""
-    return exif.removeprefix(_PREFIX).removeprefix(_PREFIX)
-
-
-def xmp_orientation(xmp: bytes) -> int | None:
+def xmp_orientation(data: bytes, start: int = 0, end: int = sys.maxsize) -> int | None:
     """The orientation in an XMP packet, found as Pillow finds it; None if there is none."""
-    match = _XMP.search(xmp, 0, _MAX_XMP_BYTES)
+    match = _XMP.search(data, start, min(end, start + _MAX_XMP_BYTES))
     if match is None:
         return None
     return int(match[1]) if b"1" <= match[1] <= b"8" else 1

@@ -19,8 +19,7 @@ from gateway.errors import (
 from gateway.inference.request import Image, within
 from gateway.inference.request_spec import Report
 from gateway.inference.result import NO_PREDICTIONS, Prediction, Result, Row
-from gateway.ingest.formats import png
-from gateway.ingest.image_formats import Header, ImageFormat, shrunk_bytes
+from gateway.ingest.image_formats import Header, shrunk_bytes
 from gateway.ingest.inspection import require_decoders
 from gateway.limits.bounds import Lease
 from gateway.plugins.media.frame_selection import FrameSelection
@@ -121,8 +120,6 @@ class Frames:
     async def _read(self, image: Image, info: Header, file: "FileFrames") -> None:
         data, request = image.upload.data, image.request
         require_decoders(request.tools.policy)
-        if info.format is ImageFormat.PNG:
-            data = png.for_decoders(data, animated=True)
         size = await image.decoded_size()
         nbytes = shrunk_bytes(info, size)
         wanted = replace(self._wanted, most=self._wanted.most - self._queued)

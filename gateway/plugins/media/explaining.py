@@ -20,7 +20,7 @@ from gateway.inference.request_spec import Report
 from gateway.inference.result import Result, Row
 from gateway.ingest.decoder_process import Job
 from gateway.ingest.image_formats import Header, Size, expected_frame_seconds, memory_limit, shrunk_bytes
-from gateway.ingest.inspection import encoded, require_decoders
+from gateway.ingest.inspection import require_decoders
 from gateway.ingest.resizing import TensorInput
 from gateway.plugins.media.heat_map import MAP_SIDE, OVERLAY_SIDE, HeatMap, heat_values
 
@@ -78,7 +78,6 @@ class MaskedCopies:
         tools, header = image.request.tools, image.header
         assert header is not None
         require_decoders(tools.policy)
-        data = encoded(image.upload, header)
         size = await image.decoded_size(MAX_SIDE)
         # The masks cover the whole image, as large as a preprocessor makes it before the crop.
         whole = size.resize if isinstance(size, TensorInput) else size
@@ -92,7 +91,7 @@ class MaskedCopies:
                 value=self._max_bytes,
             )
         scores = MaskScores(self)
-        ppm, damaged = await tools.decoders.decode(data, header, whole, image.request.account)
+        ppm, damaged = await tools.decoders.decode(image.upload.data, header, whole, image.request.account)
         if damaged and image.spec.strict:
             raise DamagedImage
         copies = Copies(image, header, ppm, size)

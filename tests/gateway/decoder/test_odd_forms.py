@@ -6,6 +6,7 @@ In the gateway, which decodes an image, and in the preprocessor, to which it pas
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from gateway.decoder.in_process import prepare
 from gateway.decoder.opencv import cv2
-from gateway.errors import UnsupportedFormat
+from gateway.errors import UndecodableImage, UnsupportedFormat
 from gateway.ingest.upload import Upload
 from tests.encoders import png_chunk
 from tests.gateway.decoder.test_decoding import difference
@@ -179,8 +180,10 @@ def test_every_kind_of_orientation_metadata_is_applied(place, orientation, polic
     assert difference(seen(image), reference) < 1
 
 
-def test_compressed_text_is_inflated_up_to_a_limit():
-    packed = zlib.compress(b" " * 2**24 + xmp(6))
+@pytest.mark.parametrize("policy", [AUTO, ALWAYS], ids=["auto", "always"])
+def test_compressed_text_is_inflated_up_to_a_limit(policy):
     data = encode(cat(), "PNG")
-    chunk = png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + packed)
-    assert prepare(Upload(0, "cat", data[:33] + chunk + data[33:]), ALWAYS).width == 61
+    for nbytes in (2**24, 2**27):
+        chunk = png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(b" " * nbytes + xmp(6)))
+        with nullcontext() if nbytes == 2**24 else pytest.raises(UndecodableImage):
+            assert prepare(Upload(0, "cat", data[:33] + chunk + data[33:]), policy).width == 40

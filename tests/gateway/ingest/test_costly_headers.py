@@ -94,12 +94,10 @@ def test_text_and_profile_chunks_of_a_png_are_removed():
 
 def test_long_text_chunk_is_read_up_to_a_limit():
     plain = encode(photograph(), "PNG")
-    exif = b"II*\0\x08\0\0\0\1\0\x12\1\3\0\1\0\0\0\6\0\0\0\0\0\0\0"
-    profile = b"Raw profile type exif\0\nexif\n      32\n" + exif.hex().encode() + b"\n"
-    for text, orientation in ((profile, 6), (profile + b"00\n" * 6_000_000, 6)):
-        data = plain[:33] + png_chunk(b"tEXt", text) + plain[33:]
+    for key in (b"XML:com.adobe.xmp", b"Raw profile type exif"):
+        data = plain[:33] + png_chunk(b"tEXt", key + b"\0" + b"00\n" * 6_000_000) + plain[33:]
         with allocates_at_most(10_000_000):
-            assert read(data).orientation == orientation
+            read(data)
 
 
 COSTLY = {

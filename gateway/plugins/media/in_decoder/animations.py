@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gateway.decoder.decoding import finished, known
+from gateway.decoder.decoding import finished
 from gateway.decoder.jobs import Made, as_wanted
-from gateway.decoder.pillow import check_size, damaged, opened, rgb
-from gateway.errors import ImageError, TooManyFrames, UndecodableImage
+from gateway.decoder.pillow import check_size, opened, refusals, rgb
+from gateway.errors import TooManyFrames, UndecodableImage
 from gateway.ingest.image_formats import Header, ImageFormat, Size
 from gateway.plugins.media.frame_selection import MOST_IN_FILE, FrameSelection
 
@@ -30,9 +30,8 @@ class OpenAnimation(Iterator[Made]):
     """
 
     def __init__(self, data: NDArray[Any], info: Header, size: Size, wanted: FrameSelection, first: int = 0) -> None:
-        copy = data.tobytes()  # the frames overwrite the file's memory
-        self._info = known(copy, info)
-        self._source = Animation(copy, self._info)
+        self._info = info
+        self._source = Animation(data.tobytes(), info)  # a copy: the frames overwrite the file's memory
         self._size, self._wanted, self._first = size, wanted, first
         self._check()
         count = wanted.number_of(self._source.total)
@@ -72,16 +71,11 @@ class Animation:
 
     def __init__(self, data: bytes, info: Header) -> None:
         self._info = info
-        try:
-            with warnings.catch_warnings(action="ignore"):
-                self._image: Any = opened(data, info.format)
-                check_size(self._image, info)
-                is_gif = info.format is ImageFormat.GIF
-                count = count_gif_frames(data, MOST_IN_FILE) if is_gif else getattr(self._image, "n_frames", 1)
-        except (MemoryError, ImageError):
-            raise
-        except Exception as exc:  # plugins raise many types for hostile bytes
-            raise damaged(info.format, exc) from exc
+        with refusals(info.format):
+            self._image: Any = opened(data, info.format, whole=True)
+            check_size(self._image, info)
+            is_gif = info.format is ImageFormat.GIF
+            count = count_gif_frames(data, MOST_IN_FILE) if is_gif else getattr(self._image, "n_frames", 1)
         self.total: int = max(count, 1)
         """Number of frames, by its header."""
 
