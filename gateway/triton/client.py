@@ -3,12 +3,12 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.json_format import MessageToJson
+from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
@@ -105,21 +105,6 @@ ALL_CLASSES = 2**31 - 1
 """A class count above any model's: Triton returns all classes."""
 
 
-TARGET_NAME = "grpc.ssl_target_name_override"
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """A channel's credentials for gRPC, and the name in Triton's certificate if it is not the address."""
-
-    credentials: grpc.ChannelCredentials
-    server_name: str = ""
-
-    def options(self) -> list[tuple[str, str]]:
-        """The channel's options."""
-        return [(TARGET_NAME, self.server_name)] if self.server_name else []
-
-
 T = TypeVar("T")
 
 MAX_MESSAGE_BYTES = 2**31 - 1
@@ -168,18 +153,21 @@ ABANDONED_SECONDS = 30.0
 class TritonEndpoint:
     """One Triton at one address, over gRPC; every method raises errors of gateway.errors only.
 
-    Create it inside the event loop that uses it, after any fork: a gRPC channel does not survive a fork.
+    Create it inside the event loop that uses it, after any fork: a gRPC channel does not survive a fork. With
+    `credentials` it uses TLS; `server_name` is the name in Triton's certificate if that is not the address.
     """
 
-    def __init__(self, address: str, tls: "Tls | None" = None) -> None:
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None = None, server_name: str = "") -> None:
         self.address = address
         self.supports_cancellation = False
         """Whether a call may be cancelled; false until `fetch_server_metadata` has read the version."""
-        if tls is None:
-            self._channel = grpc.aio.insecure_channel(address, options=channel_options(address))
+        options: list[tuple[str, int | str]] = [*channel_options(address)]
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(address, options=options)
         else:
-            options = [*channel_options(address), *tls.options()]
-            self._channel = grpc.aio.secure_channel(address, tls.credentials, options=options)
+            if server_name:
+                options.append(("grpc.ssl_target_name_override", server_name))
+            self._channel = grpc.aio.secure_channel(address, credentials, options=options)
         self._stub = GRPCInferenceServiceStub(self._channel)
         # The stub's own method takes a message; this one takes serialised bytes.
         self._infer = self._channel.unary_unary(f"/{INFER}", response_deserializer=pb.ModelInferResponse.FromString)
@@ -220,23 +208,18 @@ class TritonEndpoint:
 
     async def fetch_server_metadata(self) -> str:
         """Triton's version, such as 2.51.0; it also sets `supports_cancellation`."""
-        metadata = await self._send(
-            self._stub.ServerMetadata(pb.ServerMetadataRequest(), timeout=METADATA_TIMEOUT_SECONDS)
-        )
+        metadata = await self._ask(self._stub.ServerMetadata, pb.ServerMetadataRequest())
         numbers = version_numbers(metadata.version)
         self.supports_cancellation = numbers >= CANCELLATION_SINCE
         return str(metadata.version)
 
     async def index(self) -> pb.RepositoryIndexResponse:
         """Every model of the repository with its versions, state and reason."""
-        return await self._send(
-            self._stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=METADATA_TIMEOUT_SECONDS)
-        )
+        return await self._ask(self._stub.RepositoryIndex, pb.RepositoryIndexRequest())
 
     async def config(self, name: str, version: str = "") -> ModelConfig:
         """A model's configuration; raises ModelNotFound or ModelUnavailable."""
-        request = pb.ModelConfigRequest(name=name, version=version)
-        return (await self._send(self._stub.ModelConfig(request, timeout=METADATA_TIMEOUT_SECONDS))).config
+        return (await self._ask(self._stub.ModelConfig, pb.ModelConfigRequest(name=name, version=version))).config
 
     async def step_configs(self, config: ModelConfig) -> list[ModelConfig]:
         """The configurations of an ensemble's steps in order; for any other model, its own."""
@@ -244,13 +227,12 @@ class TritonEndpoint:
 
     async def statistics(self, name: str) -> pb.ModelStatisticsResponse:
         """The statistics of a model's versions since they were loaded; raises ModelUnavailable if it is not loaded."""
-        request = pb.ModelStatisticsRequest(name=name)
-        return await self._send(self._stub.ModelStatistics(request, timeout=METADATA_TIMEOUT_SECONDS))
+        return await self._ask(self._stub.ModelStatistics, pb.ModelStatisticsRequest(name=name))
 
     async def load(self, name: str) -> None:
         """Load a model, or reload it if its files have changed."""
         request = pb.RepositoryModelLoadRequest(model_name=name)
-        await self._send(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
+        await self._ask(self._stub.RepositoryModelLoad, request, LOAD_TIMEOUT_SECONDS)
 
     async def force_reload(self, name: str) -> None:
         """Reload a model whose files have not changed; its old instances answer until the new ones are loaded."""
@@ -259,12 +241,12 @@ class TritonEndpoint:
         config.parameters[FORCE_RELOAD_PARAMETER].string_value = secrets.token_hex(8)
         request = pb.RepositoryModelLoadRequest(model_name=name)
         request.parameters["config"].string_param = MessageToJson(config, preserving_proto_field_name=True)
-        await self._send(self._stub.RepositoryModelLoad(request, timeout=LOAD_TIMEOUT_SECONDS))
+        await self._ask(self._stub.RepositoryModelLoad, request, LOAD_TIMEOUT_SECONDS)
 
     async def unload(self, name: str) -> None:
         """Unload a model; its requests in progress are finished first."""
         request = pb.RepositoryModelUnloadRequest(model_name=name)
-        await self._send(self._stub.RepositoryModelUnload(request, timeout=LOAD_TIMEOUT_SECONDS))
+        await self._ask(self._stub.RepositoryModelUnload, request, LOAD_TIMEOUT_SECONDS)
 
     async def close(self) -> None:
         """Close the channel; calls in flight are cancelled."""
@@ -272,6 +254,15 @@ class TritonEndpoint:
             task.cancel()
         await asyncio.gather(*self._abandoned, return_exceptions=True)
         await self._channel.close()
+
+    async def _ask(
+        self,
+        method: Callable[..., Awaitable[T]],
+        request: Message,
+        timeout_seconds: float = METADATA_TIMEOUT_SECONDS,
+    ) -> T:
+        """A call of the stub that runs no model."""
+        return await self._send(method(request, timeout=timeout_seconds))
 
     async def _send(self, call: Awaitable[T]) -> T:
         try:

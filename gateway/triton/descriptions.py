@@ -9,7 +9,7 @@ from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 
 from gateway.errors import GatewayError
 from gateway.inference.backend import Call, ModelInfo
-from gateway.ingest.resizing import Resize, resize_of, sizes
+from gateway.ingest.resizing import sizes
 from gateway.timing import Deadline
 from gateway.triton.client import ALL_CLASSES, METADATA_TIMEOUT_SECONDS, TritonEndpoint
 from gateway.triton.codecs import Codecs
@@ -19,7 +19,6 @@ from gateway.triton.contract import (
     DECODE_PARAMETER,
     DESCRIPTION_PARAMETER,
     EXACT,
-    FAST,
     MODEL_PARAMETER,
     PRECISION_PARAMETER,
     pinned_versions,
@@ -97,14 +96,6 @@ async def read_labels(endpoint: TritonEndpoint, codecs: Codecs, ensemble: str, v
     (row,) = await endpoint.infer(call, class_count=ALL_CLASSES, codec=codec)
     by_id = {prediction.class_id: prediction.label for prediction in row.predictions}
     return tuple(by_id[class_id] for class_id in sorted(by_id))
-
-
-async def read_resize(endpoint: TritonEndpoint, ensemble: str, version: str) -> Resize | None:
-    """How an ensemble's images are resized, by its preprocessor's parameters."""
-    config = await endpoint.config(ensemble, version)
-    names = steps(config)
-    values = parameters(await endpoint.config(names[0])) if names else {}
-    return resize_of(values, fast=parameters(config).get(DECODE_PARAMETER) == FAST)
 
 
 def _input_of(network: ModelConfig) -> tuple[int | None, int | None, str | None]:

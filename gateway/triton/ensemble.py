@@ -11,10 +11,17 @@ from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
 from gateway.errors import GatewayError
 from gateway.inference.backend import CallLimits
+from gateway.ingest.resizing import Resize, resize_of
 from gateway.triton.client import TritonEndpoint
 from gateway.triton.codecs import Codecs
 from gateway.triton.configs import parameters, steps
-from gateway.triton.contract import DRIFT_REFERENCE_PARAMETER
+from gateway.triton.contract import (
+    DECODE_PARAMETER,
+    DRIFT_REFERENCE_PARAMETER,
+    FAST,
+    SEQUENCE_MODEL,
+    SEQUENCE_PARAMETER,
+)
 from gateway.triton.wire import Codec
 
 CALL_SECONDS = 0.1
@@ -54,6 +61,10 @@ class Ensemble:
     """The seconds that an empty call to its Triton takes."""
     drift_reference: str = ""
     """The parameter of that name."""
+    sequence_model: str = SEQUENCE_MODEL
+    """The stateful model for its streams, which Triton may not have."""
+    resize: Resize | None = None
+    """How its preprocessor resizes images; None if that cannot be done in advance."""
 
     def limits(self, max_images: int) -> CallLimits:
         """How many calls keep its Triton busy, and how many images one of them may have, of at most `max_images`.
@@ -125,8 +136,18 @@ async def read_ensemble(endpoint: TritonEndpoint, codecs: Codecs, name: str, ver
         for step, each in zip(configs, statistics[1:], strict=True)
         if isinstance(step, ModelConfig)  # a step that failed does not limit the others
     ]
-    drift_reference = parameters(config).get(DRIFT_REFERENCE_PARAMETER, "")
-    return Ensemble(name, codec, has_cache(config, statistics[0]), workloads, round_trip_seconds, drift_reference)
+    values, first = parameters(config), configs[0]
+    preprocessing = parameters(first) if isinstance(first, ModelConfig) and steps(config) else {}
+    return Ensemble(
+        name,
+        codec,
+        cached=has_cache(config, statistics[0]),
+        steps=workloads,
+        round_trip_seconds=round_trip_seconds,
+        drift_reference=values.get(DRIFT_REFERENCE_PARAMETER, ""),
+        sequence_model=values.get(SEQUENCE_PARAMETER, SEQUENCE_MODEL),
+        resize=resize_of(preprocessing, fast=values.get(DECODE_PARAMETER) == FAST),
+    )
 
 
 async def _statistics(endpoint: TritonEndpoint, name: str) -> ModelStatisticsResponse:

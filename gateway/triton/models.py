@@ -27,9 +27,9 @@ from gateway.ingest.resizing import Resize
 from gateway.timing import TimeSlice
 from gateway.triton.client import ALL_CLASSES, NOT_LOADED, TritonEndpoint, pause_seconds
 from gateway.triton.codecs import Codecs
-from gateway.triton.configs import parameters, steps
-from gateway.triton.contract import SEQUENCE_MODEL, SEQUENCE_PARAMETER, SEQUENCE_PREDICTION, pinned, pinned_versions
-from gateway.triton.descriptions import describe, read_labels, read_resize
+from gateway.triton.configs import steps
+from gateway.triton.contract import SEQUENCE_PREDICTION, pinned, pinned_versions
+from gateway.triton.descriptions import describe, read_labels
 from gateway.triton.ensemble import Ensemble, read_ensemble
 from gateway.triton.health.state import READY, HealthState
 from gateway.triton.wire import Codec
@@ -103,7 +103,6 @@ class Models:
         self._answering: dict[tuple[str, str], Ensemble] = {}
         """The last ensemble that answered for a model and a version."""
         self._ensembles = Remembered(partial(read_ensemble, endpoint, codecs), REMEMBERED_SECONDS)
-        self._resizes = Remembered(partial(read_resize, endpoint), REMEMBERED_SECONDS)
         self._labels = Remembered(partial(read_labels, endpoint, codecs), LABELS_REMEMBERED_SECONDS)
         self._sequence_models = Remembered(self._read_sequence_model, REMEMBERED_SECONDS)
 
@@ -237,7 +236,7 @@ class Models:
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized, by its preprocessor's parameters; see Backend.resize."""
-        return await self._first(model_name, model_version, self._resizes.get)
+        return (await self._first(model_name, model_version, self._ensembles.get)).resize
 
     async def sequence_model(self, model_name: str, model_version: str) -> str:
         """The stateful model for the streams of one version of a model; raises ModelNotFound if there is none."""
@@ -245,19 +244,15 @@ class Models:
 
     async def load_sequence_model(self, model_name: str, model_version: str) -> str:
         """Load the stateful model for the streams of a model; returns its name, "" if the repository has none."""
-        name = await self._sequence_model_name(model_name, model_version)
+        name = (await self._first(model_name, model_version, self._ensembles.get)).sequence_model
         try:
             await self.load(name)
         except ModelNotFound:
             return ""
         return name
 
-    async def _sequence_model_name(self, model_name: str, model_version: str) -> str:
-        config = await self._first(model_name, model_version, self._endpoint.config)
-        return parameters(config).get(SEQUENCE_PARAMETER, SEQUENCE_MODEL)
-
     async def _read_sequence_model(self, model_name: str, model_version: str) -> str:
-        name = await self._sequence_model_name(model_name, model_version)
+        name = (await self._first(model_name, model_version, self._ensembles.get)).sequence_model
         try:
             given = {output.name for output in (await self._endpoint.config(name)).output}
         except ModelNotFound as exc:
@@ -320,7 +315,6 @@ class Models:
     def _forget(self, name: str) -> None:
         remembered: tuple[Remembered[Any], ...] = (
             self._ensembles,
-            self._resizes,
             self._labels,
             self._sequence_models,
         )

@@ -5,7 +5,6 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from pathlib import Path
 
 import grpc
 import structlog
@@ -15,7 +14,7 @@ from gateway.errors import UserError
 from gateway.inference.backend import PROBE_SECONDS
 from gateway.settings import Settings, variable
 from gateway.triton.backend import TritonBackend
-from gateway.triton.client import Tls, TritonEndpoint
+from gateway.triton.client import TritonEndpoint
 from gateway.triton.codecs import Codecs
 from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.recovery import RecoveringChecker
@@ -116,17 +115,9 @@ def connector(settings: Settings) -> Connect:
 
     The files are read once, as Triton reads its own: after they were renewed, both have to be restarted.
     """
-    if settings.triton_ca_file is None:
+    ca_file = settings.triton_ca_file
+    if ca_file is None:
         return TritonEndpoint
-    return partial(TritonEndpoint, tls=read_tls(settings, settings.triton_ca_file))
-
-
-class TlsError(UserError):
-    """A certificate or key for the connection to Triton cannot be used; the message names its variable."""
-
-
-def read_tls(settings: Settings, ca_file: Path) -> Tls:
-    """Read and check the files of the settings; raises TlsError."""
     context, fields = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ["triton_ca_file"]
     certificate = key = None
     try:
@@ -139,10 +130,15 @@ def read_tls(settings: Settings, ca_file: Path) -> Tls:
     except (OSError, ValueError) as exc:  # ssl.SSLError is an OSError
         files = " or ".join(f"{variable(field)}={getattr(settings, field)}" for field in fields)
         raise TlsError(f"{files}: {exc}; it must be in PEM form, and a key unencrypted and of its certificate") from exc
-    return Tls(grpc.ssl_channel_credentials(ca_file.read_bytes(), key, certificate), _server_name(settings))
+    credentials = grpc.ssl_channel_credentials(ca_file.read_bytes(), key, certificate)
+    return partial(TritonEndpoint, credentials=credentials, server_name=server_name(settings))
 
 
-def _server_name(settings: Settings) -> str:
+class TlsError(UserError):
+    """A certificate or key for the connection to Triton cannot be used; the message names its variable."""
+
+
+def server_name(settings: Settings) -> str:
     """The name to expect: the gateway connects to addresses, but a certificate usually has the name that has them."""
     if settings.triton_server_name is not None:
         return settings.triton_server_name

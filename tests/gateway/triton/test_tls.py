@@ -9,7 +9,7 @@ import pytest
 from gateway.errors import TritonUnreachable
 from gateway.inference.backend import Call
 from gateway.timing import Deadline
-from gateway.triton.opening import TlsError, connector, read_tls
+from gateway.triton.opening import TlsError, connector, server_name
 from gateway_local.runtime.base import TritonRuntime
 from tests.certificates import Authority, Pair
 from tests.gateway.triton.fleet import MODEL
@@ -94,8 +94,7 @@ def test_name_is_that_of_the_url_unless_it_is_set(authority):
     """The gateway connects to addresses that a name has; the certificate has the name."""
 
     def name(url: str, **values: Any) -> str:
-        given = settings(triton_ca_file=authority.certificate, triton_url=url, **values)
-        return read_tls(given, authority.certificate).server_name
+        return server_name(settings(triton_ca_file=authority.certificate, triton_url=url, **values))
 
     assert name("images-triton:8001") == "images-triton"
     assert name("10.0.0.7:8001") == "", "the address itself is in the certificate"
