@@ -286,8 +286,8 @@ class Backend(Protocol):
         """
         ...
 
-    async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
-        """One call of the server's own protocol, without retries: serialised messages of GRPCInferenceService.
+    async def statistics(self, model_name: str, model_version: str) -> bytes:
+        """One server's statistics of a model since it was loaded: a serialised ModelStatisticsResponse.
 
         Raises what `infer` raises.
         """

@@ -26,7 +26,6 @@ from gateway.errors import (
 from gateway.inference.backend import Call, CallLimits, EndpointHealth, SequenceScores, SequenceStep
 from gateway.inference.result import Row
 from gateway.ingest.resizing import Resize
-from gateway.timing import Deadline
 from gateway.triton.client import NOT_LOADED, SequenceLost, StubDied
 from gateway.triton.pool import Replica, TritonPool, rendezvous_order
 from gateway.triton.wire import Signer
@@ -125,7 +124,9 @@ class TritonBackend:
             msg = "an image without a signature could get the cached answer of another one"
             raise ValueError(msg)
         if call.best_effort:
-            return await self._infer_best_effort(call)
+            if not (ready := self._ready((), call)):
+                raise ModelUnavailable
+            return await self._pool.least_loaded(ready).models.infer(call)
         if self._hold_seconds:
             await self._hold(call)
         replica = self._pool.choose(call.model_name, call.model_version)
@@ -144,12 +145,6 @@ class TritonBackend:
             if isinstance(error, StubDied):
                 return [await self._infer_alone(call.of([number]), tried) for number in range(len(call.images))]
         return await self._infer_at(self._pool.least_loaded(self._ready(tried, call) or [replica]), call)
-
-    async def _infer_best_effort(self, call: Call) -> Sequence[Row]:
-        """Run a best-effort call once on a ready Triton, without a retry."""
-        if not (ready := self._ready((), call)):
-            raise ModelUnavailable
-        return await self._pool.least_loaded(ready).models.infer(call)
 
     async def _hold(self, call: Call) -> None:
         """Hold a call while no Triton is ready, for example after scaling to zero; at most until its deadline."""
@@ -269,10 +264,10 @@ class TritonBackend:
             self._pool.want(name)
             return name
 
-    async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
-        """See Backend.call: a ready Triton is called once."""
-        replica = self._pool.choose(model_name)
-        return await replica.endpoint.call(method, request, deadline.left_seconds)
+    async def statistics(self, model_name: str, model_version: str) -> bytes:
+        """See Backend.statistics."""
+        response = await self._pool.choose(model_name).endpoint.statistics(model_name, model_version)
+        return bytes(response.SerializeToString())
 
     async def load(self, name: str) -> None:
         """Load or reload a model on every Triton, one after the other; see Backend.load."""

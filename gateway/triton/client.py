@@ -141,8 +141,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
 
 
-SERVICE = "inference.GRPCInferenceService"
-INFER = f"{SERVICE}/ModelInfer"
+INFER = "inference.GRPCInferenceService/ModelInfer"
 
 COPIED_INLINE_BYTES = 2**20
 """Before a larger message is sent, other tasks may run."""
@@ -197,15 +196,6 @@ class TritonEndpoint:
         request = step_request(step, timeout_seconds).SerializeToString()
         return read_step(await self._model_infer(request, timeout_seconds), step)
 
-    async def call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
-        """One call of GRPCInferenceService, with serialised messages; see Backend.call.
-
-        The caller must not cancel it if the Triton does not support that.
-        """
-        call = self._channel.unary_unary(f"/{SERVICE}/{method}")
-        abandoned_seconds = 0 if self.supports_cancellation else ABANDONED_SECONDS
-        return await self._send(call(request, timeout=timeout_seconds + abandoned_seconds))
-
     async def fetch_server_metadata(self) -> str:
         """Triton's version, such as 2.51.0; it also sets `supports_cancellation`."""
         metadata = await self._ask(self._stub.ServerMetadata, pb.ServerMetadataRequest())
@@ -225,9 +215,9 @@ class TritonEndpoint:
         """The configurations of an ensemble's steps in order; for any other model, its own."""
         return [await self.config(step.model_name) for step in config.ensemble_scheduling.step] or [config]
 
-    async def statistics(self, name: str) -> pb.ModelStatisticsResponse:
+    async def statistics(self, name: str, version: str = "") -> pb.ModelStatisticsResponse:
         """The statistics of a model's versions since they were loaded; raises ModelUnavailable if it is not loaded."""
-        return await self._ask(self._stub.ModelStatistics, pb.ModelStatisticsRequest(name=name))
+        return await self._ask(self._stub.ModelStatistics, pb.ModelStatisticsRequest(name=name, version=version))
 
     async def load(self, name: str) -> None:
         """Load a model, or reload it if its files have changed."""

@@ -23,7 +23,6 @@ from gateway.inference.backend import (
 )
 from gateway.inference.result import Prediction, Predictions, Row
 from gateway.ingest.resizing import Resize
-from gateway.timing import Deadline
 from gateway.values.rollout import Rollout
 from tests.asking import encode
 
@@ -165,8 +164,8 @@ class StubBackend:
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         return None
 
-    async def call(self, method: str, model_name: str, request: bytes, deadline: Deadline) -> bytes:
-        return b"" if method == "ModelStatistics" else request
+    async def statistics(self, model_name: str, model_version: str) -> bytes:
+        return b""
 
     async def load(self, name: str) -> None:
         self.loaded.add(name)

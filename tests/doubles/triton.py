@@ -244,11 +244,6 @@ class FakeEndpoint(TritonEndpoint):
         self.triton.sequences[step.sequence_id] += 1
         return SequenceScores(step.scores, self.triton.sequences[step.sequence_id])
 
-    async def call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
-        """The request itself, as an identity model would answer."""
-        await self._reach()
-        return request
-
     async def fetch_server_metadata(self) -> str:
         """A version without known faults."""
         await self._reach()
@@ -280,7 +275,7 @@ class FakeEndpoint(TritonEndpoint):
             raise ModelUnavailable
         return self.triton.config(name)
 
-    async def statistics(self, name: str) -> ModelStatisticsResponse:
+    async def statistics(self, name: str, version: str = "") -> ModelStatisticsResponse:
         """The answers of an ensemble, counted, and the time of the last one; of all ensembles for ""."""
         if name:
             try:

@@ -21,10 +21,9 @@ from gateway.api.body import Body
 from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.errors import InvalidBody, ModelNotFound
-from gateway.inference.backend import PROBE_SECONDS, ModelInfo
+from gateway.inference.backend import ModelInfo
 from gateway.ingest.json_text import JsonError, decode, invalid
 from gateway.plugins.oip.documents import metadata_of
-from gateway.timing import Deadline
 from gateway.values.validation import VERSION_PATTERN
 
 router = APIRouter(include_in_schema=False)  # https://github.com/kserve/open-inference-protocol documents them
@@ -139,9 +138,7 @@ async def config(request: Request, name: str, version: str | None) -> Response:
 async def statistics(request: Request, name: str, version: str | None) -> Response:
     """Triton's counts and durations for a model since it was loaded; with several Triton servers, of one of them."""
     await _model_info(request, name, version)
-    message = pb.ModelStatisticsRequest(name=name, version=version or "").SerializeToString()
-    backend = request_context(request).service.backend
-    answer = await backend.call("ModelStatistics", name, message, Deadline.after(PROBE_SECONDS))
+    answer = await request_context(request).service.backend.statistics(name, version or "")
     return _json(as_document(pb.ModelStatisticsResponse.FromString(answer)))
 
 
