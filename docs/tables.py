@@ -111,8 +111,8 @@ def limits() -> str:
     """Every limit that no variable sets, and the code of what is beyond it."""
     fields = Settings.model_fields
     rows = [
-        (f"`{name}`", default(name), f"`{error.code}`", fields[name].description or "")
-        for name, (_, error) in Settings.all_limits().items()
+        (f"`{name}`", default(name), f"`{limit.error.code}`", fields[name].description or "")
+        for name, limit in Settings.limits().items()
         if fixed(fields[name])
     ]
     rows += [

@@ -19,6 +19,7 @@ from gateway.settings import (
     Settings,
     given_variables,
     is_secret,
+    mark,
     variable,
 )
 from gateway.values.variables import NO_SETTINGS
@@ -54,7 +55,7 @@ def load_settings() -> Settings:
 def allowed(field: str) -> str:
     """The allowed values of a setting, such as "a whole number from 1 to 64"."""
     info = settings_class().model_fields[field]
-    if (said := next((each for each in info.metadata if isinstance(each, Allowed)), None)) is not None:
+    if (said := mark(info, Allowed)) is not None:
         return said.values
     bounds = {
         name: getattr(bound, name)

@@ -81,7 +81,14 @@ TlsFile = Annotated[Path | None, BeforeValidator(setting_values.not_empty("a Tri
 
 
 Pairs = Sequence[tuple[str, str]]
-Limits = Mapping[str, tuple[str, type[errors.GatewayError]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Marks a setting as a limit of a request or the service: its unit, and the error beyond it."""
+
+    unit: str
+    error: type[errors.GatewayError]
 
 
 class FixedLimit(NamedTuple):
@@ -117,8 +124,6 @@ class Section(BaseSettings):
     """Pairs of settings of which the first must not be larger than the second."""
     needs: ClassVar[Pairs] = ()
     """Pairs of settings of which the first has no effect without the second."""
-    limits: ClassVar[Limits] = {}
-    """The settings that are limits of a request or the service: the unit of each, and the error beyond it."""
     fixed_limits: ClassVar[FixedLimits] = {}
     """Limits that are no fields, since nothing sets them."""
 
@@ -183,13 +188,10 @@ class Section(BaseSettings):
         return [pair for section in cls.sections() for pair in vars(section).get(name, ())]
 
     @classmethod
-    def all_limits(cls) -> Limits:
-        """The limits of all sections, in the order of the settings."""
-        return {
-            name: limit
-            for section in reversed(cls.sections())
-            for name, limit in vars(section).get("limits", {}).items()
-        }
+    def limits(cls) -> Mapping[str, Limit]:
+        """The settings that are limits."""
+        marks = {name: mark(field, Limit) for name, field in cls.model_fields.items()}
+        return {name: limit for name, limit in marks.items() if limit is not None}
 
     @classmethod
     def all_fixed_limits(cls) -> FixedLimits:
@@ -237,9 +239,14 @@ class Section(BaseSettings):
         return f"{variable(field)}={getattr(self, field)}{default}"
 
 
+def mark(field: FieldInfo, kind: type[T]) -> T | None:
+    """The mark of a kind (Allowed, Fixed, Limit) in the type of a field; None without one."""
+    return next((each for each in field.metadata if isinstance(each, kind)), None)
+
+
 def fixed(field: FieldInfo) -> Fixed | None:
     """How a field is fixed; None if a variable sets it."""
-    return next((each for each in field.metadata if isinstance(each, Fixed)), None)
+    return mark(field, Fixed)
 
 
 def _costs(text: str) -> str:
@@ -332,20 +339,15 @@ class TritonSettings(Section):
 class DeadlineSettings(Section):
     """Deadlines."""
 
-    limits: ClassVar[Limits] = {
-        "max_timeout_seconds": ("seconds", errors.InvalidParameter),
-        "upload_timeout_seconds": ("seconds", errors.UploadTimeout),
-        "upload_idle_timeout_seconds": ("seconds", errors.UploadTimeout),
-    }
     not_above: ClassVar[Pairs] = (("default_timeout_seconds", "max_timeout_seconds"),)
 
     default_timeout_seconds: float = Field(30.0, gt=0, le=3_600)
     """Deadline of each file of a request without `timeout`, counted from the file's last byte."""
-    max_timeout_seconds: float = Field(300.0, gt=0, le=3_600)
+    max_timeout_seconds: Annotated[float, Limit("seconds", errors.InvalidParameter)] = Field(300.0, gt=0, le=3_600)
     """Largest `timeout` of a request, and default of an explanation."""
-    upload_timeout_seconds: float = Field(300.0, gt=0, le=86_400)
+    upload_timeout_seconds: Annotated[float, Limit("seconds", errors.UploadTimeout)] = Field(300.0, gt=0, le=86_400)
     """Time for a body to arrive."""
-    upload_idle_timeout_seconds: Constant[float] = 20.0
+    upload_idle_timeout_seconds: Annotated[Constant[float], Limit("seconds", errors.UploadTimeout)] = 20.0
     """Longest time for the headers of a request, and for which a body may fall behind `min_upload_bytes_per_second`."""
     answer_timeout_seconds: Constant[float] = 60.0
     """Longest time for a client to read the next 64 KiB of its response; then its connection is closed."""
@@ -354,57 +356,48 @@ class DeadlineSettings(Section):
 class RequestSettings(Section):
     """Limits of one request."""
 
-    limits: ClassVar[Limits] = {
-        "max_files": ("files", errors.TooManyFiles),
-        "max_file_bytes": ("bytes", errors.FileTooLarge),
-        "max_request_bytes": ("bytes", errors.RequestTooLarge),
-        "request_cpu_seconds": ("seconds", errors.TooCostly),
-        "max_image_pixels": ("pixels", errors.ImageTooLarge),
-    }
     not_above: ClassVar[Pairs] = (("max_file_bytes", "max_request_bytes"),)
 
-    max_files: int = Field(1_000, ge=1, le=10_000)
+    max_files: Annotated[int, Limit("files", errors.TooManyFiles)] = Field(1_000, ge=1, le=10_000)
     """Files in one request; beyond it 413 `too_many_files`."""
-    max_file_bytes: int = Field(20 * MIB, ge=1, le=GIB)
+    max_file_bytes: Annotated[int, Limit("bytes", errors.FileTooLarge)] = Field(20 * MIB, ge=1, le=GIB)
     """Bytes of one file; beyond it `file_too_large`."""
-    max_request_bytes: int = Field(2 * GIB, ge=1, le=64 * GIB)
+    max_request_bytes: Annotated[int, Limit("bytes", errors.RequestTooLarge)] = Field(2 * GIB, ge=1, le=64 * GIB)
     """Bytes of one body; beyond it 413 `request_too_large`."""
-    request_cpu_seconds: Constant[float] = 3.0
+    request_cpu_seconds: Annotated[Constant[float], Limit("seconds", errors.TooCostly)] = 3.0
     """Processor time for decoding a request's images, plus an allowance per image and byte."""
-    max_image_pixels: int = Field(50_000_000, ge=1, le=1_000_000_000)
+    max_image_pixels: Annotated[int, Limit("pixels", errors.ImageTooLarge)] = Field(50_000_000, ge=1, le=1_000_000_000)
     """Width × height of one image; beyond it `image_too_large`."""
 
 
 class ProcessSettings(Section):
     """Limits of one process."""
 
-    limits: ClassVar[Limits] = {
-        "max_connections": ("connections", errors.Overloaded),
-        "max_images_in_flight": ("images", errors.Overloaded),
-        "max_bytes_in_flight": ("bytes", errors.Overloaded),
-        "max_images_waiting": ("images", errors.Overloaded),
-        "max_bytes_waiting": ("bytes", errors.Overloaded),
-        "max_bytes_unread": ("bytes", errors.Overloaded),
-        "max_wait_seconds": ("seconds", errors.Overloaded),
-    }
-
-    max_connections: Annotated[int, Fixed("1,000, or what the limit of open files leaves")] = 1_000
+    max_connections: Annotated[
+        int, Fixed("1,000, or what the limit of open files leaves"), Limit("connections", errors.Overloaded)
+    ] = 1_000
     """Connections of one process; then a new one replaces an idle or the slowest one, or gets 503."""
-    max_images_in_flight: int = Field(32, ge=1, le=100_000)
+    max_images_in_flight: Annotated[int, Limit("images", errors.Overloaded)] = Field(32, ge=1, le=100_000)
     """Images of one process that may be in Triton at once."""
-    max_bytes_in_flight: Annotated[int, Fixed("64 MiB; less if memory is limited")] = 64 * MIB
+    max_bytes_in_flight: Annotated[
+        int, Fixed("64 MiB; less if memory is limited"), Limit("bytes", errors.Overloaded)
+    ] = 64 * MIB
     """Bytes of images of one process that may be in Triton at once."""
-    max_images_waiting: Annotated[int, Fixed("`GATEWAY_MAX_IMAGES_IN_FLIGHT`, at least 64")] = Field(
-        default_factory=lambda known: max(64, known["max_images_in_flight"])
-    )
+    max_images_waiting: Annotated[
+        int, Fixed("`GATEWAY_MAX_IMAGES_IN_FLIGHT`, at least 64"), Limit("images", errors.Overloaded)
+    ] = Field(default_factory=lambda known: max(64, known["max_images_in_flight"]))
     """Images of one process that may wait for admission, of requests that have had no other image admitted."""
     max_bytes_waiting: Annotated[
-        int, Fixed("256 MiB, or `GATEWAY_MAX_FILE_BYTES` if that is more; less if memory is limited")
+        int,
+        Fixed("256 MiB, or `GATEWAY_MAX_FILE_BYTES` if that is more; less if memory is limited"),
+        Limit("bytes", errors.Overloaded),
     ] = Field(default_factory=lambda known: max(256 * MIB, known["max_file_bytes"]))
     """Bytes of uploads that one process may buffer; beyond it the slowest upload gets 503."""
-    max_bytes_unread: Annotated[int, Fixed("128 MiB; less if memory is limited")] = 128 * MIB
+    max_bytes_unread: Annotated[int, Fixed("128 MiB; less if memory is limited"), Limit("bytes", errors.Overloaded)] = (
+        128 * MIB
+    )
     """Bytes of unread responses that one process may buffer; beyond it the slowest reader is disconnected."""
-    max_wait_seconds: float = Field(2.0, gt=0, le=3_600)
+    max_wait_seconds: Annotated[float, Limit("seconds", errors.Overloaded)] = Field(2.0, gt=0, le=3_600)
     """Longest wait of a request for admission, then 503, or for its key's rate, then 429."""
     hold_without_triton: bool = False
     """Whether images wait up to `max_wait_seconds` while no Triton is ready; else they are refused at once."""
@@ -413,11 +406,11 @@ class ProcessSettings(Section):
 class DecodingSettings(Section):
     """Decoding."""
 
-    limits: ClassVar[Limits] = {"decode_memory_bytes": ("bytes", errors.TooCostly)}
-
     decode: DecodeMode = DecodeMode.AUTO
     """Whether images are decoded in the gateway instead of Triton."""
-    decode_memory_bytes: Annotated[int, Fixed("1 GiB; less if memory is limited")] = GIB
+    decode_memory_bytes: Annotated[int, Fixed("1 GiB; less if memory is limited"), Limit("bytes", errors.TooCostly)] = (
+        GIB
+    )
     """Memory for decoding one image (less for a small one), and all images at once."""
 
 
@@ -462,12 +455,11 @@ STREAM_IDLE_SECONDS = 30.0
 class StreamSettings(Section):
     """Streams of frames, over WebSockets and gRPC."""
 
-    limits: ClassVar[Limits] = {"max_streams": ("streams", errors.Overloaded)}
     fixed_limits: ClassVar[FixedLimits] = {
         "stream_idle_seconds": FixedLimit(STREAM_IDLE_SECONDS, "seconds", errors.StreamIdle)
     }
 
-    max_streams: int = Field(64, ge=0, le=100_000)
+    max_streams: Annotated[int, Limit("streams", errors.Overloaded)] = Field(64, ge=0, le=100_000)
     """Open streams of one process; beyond it the most idle stream is closed, or the new one gets 503."""
 
 

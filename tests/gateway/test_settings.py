@@ -90,11 +90,11 @@ def test_invalid_value_error_names_variable_value_and_range(monkeypatch, field, 
 
 
 def test_every_setting_is_described_and_every_limit_published():
-    """By GET /limits, and in docs/reference/settings.md: add a limit to `limits` of its section."""
+    """By GET /limits, and in docs/reference/settings.md: mark a limit by Limit."""
     fields = Settings.model_fields
     assert [field for field in fields if not fields[field].description] == []
     assert [field for field in Settings.variables() if not allowed(field)] == []
-    assert {field for field in fields if field.startswith(("max_", "min_"))} - set(Settings.all_limits()) == set()
+    assert {field for field in fields if field.startswith(("max_", "min_"))} - set(Settings.limits()) == set()
 
 
 def test_every_invalid_variable_has_its_own_line(monkeypatch):

@@ -87,7 +87,9 @@ async def get_limits(request: Request) -> LimitsResponse:
     """Every limit with its value, its unit, the error code if it is exceeded, and the variable that sets it, if any."""
     settings = request_context(request).settings
     variables = settings.variables()
-    values = {name: FixedLimit(getattr(settings, name), *limit) for name, limit in settings.all_limits().items()}
+    values = {
+        name: FixedLimit(getattr(settings, name), each.unit, each.error) for name, each in settings.limits().items()
+    }
     limits = [
         LimitOut(
             name=name,

@@ -79,12 +79,12 @@ def is_problem(answer: httpx.Response, status: int, code: str, limit: str) -> bo
 def test_limits_are_published_with_their_errors(http: Client):
     limits = {limit["name"]: limit for limit in http.get("/limits").json()["limits"]}
     chosen = Settings(_env_file=None, **SMALL)
-    settings, fixed = Settings.all_limits(), {**FIXED, **Settings.all_fixed_limits()}
+    settings, fixed = Settings.limits(), {**FIXED, **Settings.all_fixed_limits()}
     assert set(limits) == {*settings, *fixed}
-    for name, (unit, error) in settings.items():
+    for name, limit in settings.items():
         assert limits[name]["value"] == getattr(chosen, name)
         assert limits[name]["setting"] == (f"GATEWAY_{name.upper()}" if name in Settings.variables() else None)
-        assert (limits[name]["unit"], limits[name]["code"]) == (unit, error.code)
+        assert (limits[name]["unit"], limits[name]["code"]) == (limit.unit, limit.error.code)
     for name, each in fixed.items():
         code = each.error.code
         assert limits[name] == {"name": name, "value": each.value, "unit": each.unit, "code": code, "setting": None}
