@@ -14,13 +14,13 @@ An implementation may leave out arguments that it does not need.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from inspect import getattr_static
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import structlog
 
@@ -59,6 +59,11 @@ GROUP = "triton_gateway"
 
 class PluginFailed(UserError):
     """An installed plug-in cannot be loaded, or one of its hooks has failed."""
+
+    @classmethod
+    def of(cls, name: str, error: Exception, what: str = "") -> Self:
+        """The error for an exception of a plug-in's code; `what` is the part that failed, such as " in routers"."""
+        return cls(f"the plug-in {name!r} failed{what}: {type(error).__name__}: {error}")
 
 
 class Fetcher(Protocol):
@@ -286,34 +291,24 @@ class Plugin:
         return ()
 
 
-P = TypeVar("P", bound=Plugin)
-_NOT_HOOKS = {"name", "settings", "metrics", "errors", "lifespan"}
-HOOKS = tuple(name for name in vars(Plugin) if not name.startswith("_") and name not in _NOT_HOOKS)
-"""The hooks that are called, and that combine by what they return; `lifespan` is entered."""
+Kind = Plugin | type[Plugin]
+HOOKS = tuple(name for name in vars(Plugin) if not name.startswith("_") and callable(getattr(Plugin, name)))
 
 
 class Plugins(Plugin):
     """Several plug-ins as one, which combines their hooks; either an application's plug-ins, or classes.
 
-    An exception of a hook becomes PluginFailed, with the name of its plug-in. Raises PluginFailed for a hook with an
-    argument that does not exist.
+    An exception of a hook becomes PluginFailed, with the name of its plug-in.
     """
 
-    def __init__(self, plugins: Sequence[Plugin | type[Plugin]] = ()) -> None:
+    def __init__(self, plugins: Sequence[Kind] = ()) -> None:
         self._plugins = tuple(plugins)
-        overridden = [(each, hooks_of(each)) for each in plugins]
         for hook in HOOKS:
-            callable_on = type | Plugin if isinstance(vars(Plugin)[hook], classmethod) else Plugin
-            having = [each for each, hooks in overridden if isinstance(each, callable_on) and hook in hooks]
-            if calls := [_Call(plugin, hook) for plugin in having]:
-                setattr(self, hook, partial(_COMBINED.get(hook, _combine), calls))
+            if hook not in vars(Plugins) and (having := self._having(hook)):
+                setattr(self, hook, partial(_combine, having, hook))
 
-    def __iter__(self) -> Iterator[Plugin | type[Plugin]]:
+    def __iter__(self) -> Iterator[Kind]:
         return iter(self._plugins)
-
-    def get(self, kind: type[P]) -> P:
-        """The plug-in of a class."""
-        return next(plugin for plugin in self if isinstance(plugin, kind))
 
     def owner_of(self, modules: Sequence[str]) -> str:
         """The name of the plug-in of the last module that belongs to one; "" if none does."""
@@ -335,55 +330,63 @@ class Plugins(Plugin):
         except Exception as error:
             if not (name := self.blamed(error)):
                 raise
-            raise PluginFailed(f"the plug-in {name!r} failed: {type(error).__name__}: {error}") from error
+            raise PluginFailed.of(name, error) from error
+
+    async def examine(self, settings: Settings) -> Sequence[Finding]:  # type: ignore[override]  # of all
+        """The findings of all; an exception becomes a finding, and costs the others nothing."""
+        findings: list[Finding] = []
+        for plugin in self._having("examine"):
+            try:
+                findings += await _call(plugin, "examine", settings)
+            except Exception as error:
+                findings.append(fail(f"plug-in {plugin.name}", f"{type(error).__name__}: {error}", "correct it"))
+        return findings
 
     @asynccontextmanager
     async def lifespan(self, runtime: Runtime) -> AsyncIterator[None]:
         """Enter all, and leave them in reverse order, each within CLOSE_SECONDS."""
         async with AsyncExitStack() as stack:
-            for plugin in self:
-                if "lifespan" in hooks_of(plugin):
-                    await stack.enter_async_context(_bounded(plugin, runtime))
+            for plugin in self._having("lifespan"):
+                await stack.enter_async_context(_bounded(plugin, runtime))
             yield
 
+    def _having(self, hook: str) -> Sequence[Kind]:
+        """The plug-ins that override a hook; a class has class methods only."""
+        of_classes = isinstance(vars(Plugin)[hook], classmethod)
+        return [each for each in self if hook in hooks_of(each) and (of_classes or isinstance(each, Plugin))]
 
-def hooks_of(plugin: Plugin | type[Plugin]) -> Sequence[str]:
+
+def hooks_of(plugin: Kind) -> Sequence[str]:
     """The names of the hooks that a plug-in overrides."""
-    return [hook for hook in (*HOOKS, "lifespan") if getattr_static(plugin, hook) is not vars(Plugin)[hook]]
+    return [hook for hook in HOOKS if getattr_static(plugin, hook) is not vars(Plugin)[hook]]
 
 
-class _Call:
-    """The call of a hook of one plug-in, with the arguments that it names."""
-
-    def __init__(self, plugin: Plugin | type[Plugin], hook: str) -> None:
-        self.plugin, self._hook = plugin, hook
-        try:
-            self._function = adapt(getattr(plugin, hook), getattr(Plugin, hook))
-        except TypeError as error:
-            raise self.failed(error) from error
-
-    def __call__(self, *arguments: object) -> Any:  # noqa: ANN401  # of the hook
-        try:
-            return self._function(*arguments)
-        except (UserError, GatewayError):
-            raise
-        except Exception as error:
-            raise self.failed(error) from error
-
-    def failed(self, error: Exception) -> PluginFailed:
-        """The error of the start."""
-        return PluginFailed(f"the plug-in {self.plugin.name!r} failed in {self._hook}: {type(error).__name__}: {error}")
+@contextmanager
+def naming(name: str, what: str = "") -> Iterator[None]:
+    """An exception in this block, which calls the code of a plug-in, becomes PluginFailed."""
+    try:
+        yield
+    except (UserError, GatewayError):
+        raise
+    except Exception as error:
+        raise PluginFailed.of(name, error, what) from error
 
 
-def _combine(calls: Sequence[_Call], *arguments: object) -> object:
-    """Combine the results of several plug-ins, as described at the top of this module."""
+def _call(plugin: Kind, hook: str, *arguments: object) -> Any:  # noqa: ANN401  # of the hook
+    """Call a hook of one plug-in, with the arguments that it names."""
+    with naming(plugin.name, f" in {hook}"):
+        return adapt(getattr(plugin, hook), getattr(Plugin, hook))(*arguments)
+
+
+def _combine(plugins: Sequence[Kind], hook: str, *arguments: object) -> object:
+    """Combine the results of a hook of several plug-ins, as described at the top of this module."""
     several: list[Any] = []
-    for call in calls:
-        found = call(*arguments)
-        if isinstance(found, Mapping | list | tuple):
-            several.append(found)
-        elif found is not None:
-            return found
+    for plugin in plugins:
+        result = _call(plugin, hook, *arguments)
+        if isinstance(result, Mapping | list | tuple):
+            several.append(result)
+        elif result is not None:
+            return result
     if not several:
         return None
     if isinstance(several[0], Mapping):
@@ -391,31 +394,12 @@ def _combine(calls: Sequence[_Call], *arguments: object) -> object:
     return [each for sequence in several for each in sequence]
 
 
-async def _findings(calls: "Sequence[_Call]", *arguments: object) -> Sequence[Finding]:
-    """The findings of several plug-ins; an exception becomes a finding."""
-    findings: list[Finding] = []
-    for call in calls:
-        try:
-            work: Awaitable[Sequence[Finding]] = call(*arguments)
-            findings += await work
-        except Exception as error:  # one check must not cost the others
-            findings.append(fail(f"plug-in {call.plugin.name}", f"{type(error).__name__}: {error}", "correct it"))
-    return findings
-
-
-_COMBINED = {"examine": _findings}
-
-
 @asynccontextmanager
-async def _bounded(plugin: Plugin | type[Plugin], runtime: Runtime) -> AsyncIterator[None]:
+async def _bounded(plugin: Kind, runtime: Runtime) -> AsyncIterator[None]:
     """The lifespan of one plug-in, whose end takes at most CLOSE_SECONDS and hinders no other."""
-    span = _Call(plugin, "lifespan")(runtime)
-    try:
+    with naming(plugin.name, " in lifespan"):
+        span = _call(plugin, "lifespan", runtime)
         await span.__aenter__()
-    except UserError:
-        raise
-    except Exception as error:
-        raise _Call(plugin, "lifespan").failed(error) from error
     try:
         yield
     finally:

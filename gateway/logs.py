@@ -3,7 +3,6 @@
 docs/reference/log.md describes each event and field.
 """
 
-import json
 import logging
 import sys
 import time
@@ -126,7 +125,7 @@ def configure_logs(settings: Settings) -> None:
 
 
 def _json() -> list[Processor]:
-    return [_in_order, structlog.processors.format_exc_info, _as_json]
+    return [_in_order, structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=repr)]
 
 
 def _text(*, colours: bool) -> list[Processor]:
@@ -138,13 +137,6 @@ def _text(*, colours: bool) -> list[Processor]:
         exception_formatter=structlog.dev.plain_traceback,
     )
     return [_in_order, _for_people, renderer]
-
-
-_encode = json.JSONEncoder(default=repr).encode  # json.dumps would make an encoder for each line
-
-
-def _as_json(_: WrappedLogger, __: str, event: EventDict) -> str:
-    return _encode(event)
 
 
 def _in_order(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

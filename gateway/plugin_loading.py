@@ -7,33 +7,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
 from gateway import errors
-from gateway.errors import GatewayError, UserError
-from gateway.hooks import GROUP, Plugin, PluginFailed, Plugins, hooks_of
+from gateway.errors import GatewayError
+from gateway.hooks import GROUP, Plugin, PluginFailed, Plugins, hooks_of, naming
 from gateway.settings import ENV_PREFIX, FIXED_VALUES, Settings, fixed, given_variables, variable
 from gateway.values.setting_values import listed
 
 
 @cache
 def installed() -> tuple[type[Plugin], ...]:
-    """The plug-ins that the entry points of installed distributions name, by name; raises PluginFailed.
+    """The plug-ins that the entry points of installed distributions name; raises PluginFailed.
 
     Plug-ins of other distributions come first: where the first plug-in's is used, theirs replaces ours. Plug-ins that
     the variable of `plugins_off` names are not loaded.
     """
-    off = set(listed(given_variables().get(variable("plugins_off")) or ""))
-    entries = {entry.name: entry for entry in entry_points(group=GROUP)}
+    off = _off()
+    entries = {entry.name: entry for entry in _entries()}
     if unknown := off - entries.keys():
         known = ", ".join(sorted(entries))
         raise PluginFailed(f"{variable('plugins_off')} names {min(unknown)!r}; installed are {known}")
-    return tuple(
-        _load(entry)
-        for entry in sorted(entries.values(), key=lambda entry: (is_ours(entry.value), entry.name))
-        if entry.name not in off
-    )
+    return tuple(_load(entry) for name, entry in entries.items() if name not in off)
 
 
 def combined(plugins: Iterable[type[Plugin]]) -> type[Settings]:
@@ -113,12 +109,8 @@ def opened(settings: Settings, plugins: Sequence[type[Plugin]] | None = None) ->
     created: list[Plugin] = []
     for plugin in installed() if plugins is None else plugins:
         if plugin.name not in settings.plugins_off:
-            try:
+            with naming(plugin.name):
                 created.append(plugin(settings))
-            except UserError:
-                raise
-            except Exception as exc:
-                raise PluginFailed(f"the plug-in {plugin.name!r} failed: {type(exc).__name__}: {exc}") from exc
     return Plugins(created)
 
 
@@ -127,11 +119,8 @@ def _modules(plugins: Iterable[type[Plugin]], attribute: str) -> Sequence[Module
     modules = []
     for plugin in plugins:
         if (name := getattr(plugin, attribute)) is not None:
-            try:
+            with naming(plugin.name, f" to load {name}"):
                 modules.append(import_module(name))
-            except Exception as exc:
-                reason = f"its {attribute}, {name}, cannot be loaded: {type(exc).__name__}: {exc}"
-                raise PluginFailed(f"the plug-in {plugin.name!r} failed: {reason}") from exc
     return modules
 
 
@@ -157,9 +146,9 @@ class Listing:
 
 def listings() -> Sequence[Listing]:
     """All installed plug-ins, also if they are switched off or cannot be loaded."""
-    off = set(listed(given_variables().get(variable("plugins_off")) or ""))
+    off = _off()
     found = []
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (is_ours(entry.value), entry.name)):
+    for entry in _entries():
         version = entry.dist.version if entry.dist is not None else ""
         if entry.name in off:
             found.append(Listing(entry.name, version, "off"))
@@ -178,11 +167,21 @@ def listings() -> Sequence[Listing]:
 def _installed_fields() -> set[str]:
     """The settings of the installed plug-ins that can be loaded; a broken one may be left out on purpose."""
     fields: set[str] = set()
-    for entry in entry_points(group=GROUP):
+    for entry in _entries():
         with suppress(PluginFailed):
             if (section := _load(entry).settings) is not None:
                 fields |= section.model_fields.keys()
     return fields
+
+
+def _entries() -> Sequence[EntryPoint]:
+    """The entry points of plug-ins, those of other distributions first."""
+    return sorted(entry_points(group=GROUP), key=lambda entry: (is_ours(entry.value), entry.name))
+
+
+def _off() -> set[str]:
+    """The names of the plug-ins that are switched off."""
+    return set(listed(given_variables().get(variable("plugins_off")) or ""))
 
 
 def is_ours(module: str) -> bool:
@@ -190,13 +189,10 @@ def is_ours(module: str) -> bool:
     return module.startswith(("gateway_models.", "gateway.plugins."))
 
 
-def _load(entry: object) -> type[Plugin]:
-    try:
-        plugin = entry.load()  # type: ignore[attr-defined]  # an EntryPoint
-    except Exception as exc:
-        name = entry.name  # type: ignore[attr-defined]
-        raise PluginFailed(f"the plug-in {name!r} cannot be loaded: {type(exc).__name__}: {exc}") from exc
+def _load(entry: EntryPoint) -> type[Plugin]:
+    with naming(entry.name, " to load"):
+        plugin = entry.load()
     if not (isinstance(plugin, type) and issubclass(plugin, Plugin)):
         raise PluginFailed(f"{entry!r} does not name a subclass of gateway.hooks.Plugin")
-    plugin.name = entry.name  # type: ignore[attr-defined]
+    plugin.name = entry.name
     return plugin

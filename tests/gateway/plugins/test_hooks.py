@@ -180,7 +180,7 @@ class HasMore(Plugin):
     ("plugin", "words"),
     [
         (Fails, "the plug-in 'Fails' failed in routers: ValueError: no routes"),
-        (NoMetrics, "the plug-in 'NoMetrics' failed: its metrics, nothing_of_that_name, cannot be loaded"),
+        (NoMetrics, "the plug-in 'NoMetrics' failed to load nothing_of_that_name: ModuleNotFoundError"),
         (HasMore, "the plug-in 'HasMore' failed in routers: TypeError: .*HasMore.routers has the argument 'app'"),
     ],
 )

@@ -233,7 +233,7 @@ def test_example_checks_signed_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("import nothing_of_that_name", "cannot be loaded: ModuleNotFoundError"),
+        ("import nothing_of_that_name", "failed to load: ModuleNotFoundError"),
         ("Broken = 1", "does not name a subclass of gateway.hooks.Plugin"),
         (
             "from gateway.hooks import Plugin\nfrom gateway.settings import Section\n"
@@ -275,7 +275,7 @@ def test_plug_ins_are_listed_also_those_that_are_off_or_broken(monkeypatch, tmp_
     monkeypatch.setenv("GATEWAY_PLUGINS_OFF", "page")
     found = {each.name: each for each in listings()}
     assert (found["page"].state, found["keys"].state) == ("off", "on")
-    assert "cannot be loaded: ModuleNotFoundError" in found["broken"].state
+    assert "failed to load: ModuleNotFoundError" in found["broken"].state
     assert "authenticators" in found["keys"].hooks
     assert "GATEWAY_API_KEYS_FILE" in found["keys"].settings
     assert (found["keys"].version, found["broken"].version) == (__version__, "1")
