@@ -157,7 +157,6 @@ class FairQueue:
         self._last_place = 0.0
         """The place at which a client was served last."""
         self._numbers = itertools.count()
-        self._offers: dict[Callable[[], None], None] = {}
 
     def __len__(self) -> int:
         return sum(self._waiting.values())
@@ -175,15 +174,6 @@ class FairQueue:
     def crowding(self, client: Hashable, weight: float, more: int = 0) -> float:
         """How many leases a client has in the queue, and `more`, by its weight."""
         return (self._waiting.get(client, 0) + more) / weight
-
-    def offer(self, give_up: Callable[[], None]) -> None:
-        """Call `give_up`, which releases a lease, as soon as another one waits, possibly now."""
-        self._offers[give_up] = None
-        self._take_offers()
-
-    def withdraw(self, give_up: Callable[[], None]) -> None:
-        """Cancel an offer."""
-        self._offers.pop(give_up, None)
 
     def awaited(self) -> Collection[Bound]:
         """The bounds for which leases wait, so that no other one may have them."""
@@ -212,7 +202,6 @@ class FairQueue:
         self.lines.setdefault((client, *lease.amounts), {}).setdefault(lease.request, deque()).append(lease)
         for bound in lease.counted_in:
             bound.add(1)
-        self._take_offers()
         try:
             error = await granted
         except asyncio.CancelledError:
@@ -263,9 +252,3 @@ class FairQueue:
         for bound in lease.counted_in:
             bound.add(-1)
         return granted
-
-    def _take_offers(self) -> None:
-        while self.lines and self._offers:
-            give_up = next(iter(self._offers))
-            del self._offers[give_up]
-            give_up()

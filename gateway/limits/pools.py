@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 from prometheus_client import Counter
@@ -100,6 +101,7 @@ def _nothing(_: Overloaded) -> None:
     """Do nothing."""
 
 
+@dataclass(eq=False, slots=True)
 class PoolLease:
     """How much one client holds of a pool, and of the bound of its API key, if there is one.
 
@@ -107,20 +109,12 @@ class PoolLease:
     and no other one is evicted for it.
     """
 
-    __slots__ = ("_client", "_evict", "_key_bound", "_pool", "held")
-
-    def __init__(
-        self,
-        pool: "Pool",
-        client: PoolClient | None = None,
-        evict: Callable[[Overloaded], None] = _nothing,
-        key_bound: Bound | None = None,
-    ) -> None:
-        self._pool = pool
-        self._client, self._evict = client, evict
-        self._key_bound = key_bound
-        self.held = 0
-        """How much the client holds."""
+    pool: "Pool"
+    client: PoolClient | None = None
+    evict: Callable[[Overloaded], None] = _nothing
+    key_bound: Bound | None = None
+    held: int = field(init=False, default=0)
+    """How much the client holds."""
 
     def __enter__(self) -> Self:
         return self
@@ -136,7 +130,7 @@ class PoolLease:
         more = amount - self.held
         if not more:
             return
-        pool, key_bound, bound = self._pool, self._key_bound, self._pool.bound
+        pool, key_bound, bound = self.pool, self.key_bound, self.pool.bound
         if key_bound is not None and more > max(key_bound.free, 0):
             raise key_bound.full("The uploads of this key that wait have {} bytes, its share; retry later.")
         if more > 0 and more > bound.most - bound.held:
@@ -146,9 +140,9 @@ class PoolLease:
         if key_bound is not None:
             key_bound.add(more)
         if amount:
-            pool._leases[self] = None
+            pool.leases[self] = None
         else:
-            del pool._leases[self]
+            del pool.leases[self]
 
     def grow(self, amount: int) -> None:
         """Hold `amount` more, which may be negative; raises Overloaded."""
@@ -158,22 +152,7 @@ class PoolLease:
         """Give everything back; a second call does nothing."""
         if self.held:
             self.hold(0)
-        self._client, self._evict = None, _nothing  # they may refer to the lease, and full garbage collections are long
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it may be evicted now."""
-        return self._client is not None and self._client.is_idle
-
-    def score(self, held: int) -> float:
-        """The eviction score of its client, if it held this much."""
-        return math.inf if self._client is None else self._client.eviction_score(held)
-
-    def evict(self, error: Overloaded) -> None:
-        """Release the lease, and end the client's work."""
-        evict = self._evict
-        self.release()
-        evict(error)
+        self.client, self.evict = None, _nothing  # they may refer to the lease, and full garbage collections are long
 
 
 class Pool:
@@ -189,7 +168,8 @@ class Pool:
         self._evicted = evicted
         self._refusal, self._eviction = refusal, eviction or refusal
         self._one_may_exceed = one_may_exceed
-        self._leases: dict[PoolLease, None] = {}
+        self.leases: dict[PoolLease, None] = {}
+        """The ones that hold something."""
 
     def lease(
         self,
@@ -206,23 +186,31 @@ class Pool:
 
     def check(self) -> None:
         """Raise Overloaded unless one more could be held."""
-        if self.bound.free < 1 and not any(lease.is_idle for lease in self._leases):
+        if self.bound.free < 1 and not self._scores():
             raise self.full()
 
     def make_room(self, asking: PoolLease, amount: int) -> None:
         """Evict clients until `asking` can hold `amount`; raises Overloaded."""
-        bound, more, score = self.bound, amount - asking.held, asking.score(amount)
+        bound, more = self.bound, amount - asking.held
+        score = math.inf if asking.client is None else asking.client.eviction_score(amount)
         while bound.free < more and not (self._one_may_exceed and bound.held == asking.held):
-            idle = [lease for lease in self._leases if lease is not asking and lease.is_idle]
-            first = max(idle, key=lambda lease: lease.score(lease.held), default=None)
-            if first is None or first.score(first.held) <= score:
+            scores = self._scores(asking)
+            first = max(scores, key=scores.__getitem__, default=asking)
+            if scores.get(first, 0.0) <= score:
                 raise self.full()
             self._evicted.inc()
-            first.evict(bound.full(self._eviction))
+            evict = first.evict
+            first.release()
+            evict(bound.full(self._eviction))
 
     def full(self) -> Overloaded:
         """The error for a client that is refused."""
         return self.bound.full(self._refusal)
+
+    def _scores(self, asking: PoolLease | None = None) -> dict[PoolLease, float]:
+        """The eviction scores of the idle clients but one."""
+        idle = [(each, each.client) for each in self.leases if each.client is not None and each.client.is_idle]
+        return {lease: client.eviction_score(lease.held) for lease, client in idle if lease is not asking}
 
 
 def upload_buffer(max_bytes: int) -> Pool:

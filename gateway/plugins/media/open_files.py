@@ -16,6 +16,8 @@ _OPEN = "gateway.plugins.media.in_decoder.animations:OpenAnimation"
 KEEP_SECONDS = 5.0
 """How long an open file may wait between its frames, in total, before another waiting file takes its slot. It is opened
 again for its next frame. It may be waiting for the rate of its API key."""
+ASK_AGAIN_SECONDS = 0.2
+"""Time between two questions whether another file waits."""
 
 
 @asynccontextmanager
@@ -133,9 +135,15 @@ class OpenFile:
             self._timer.cancel()
             self._timer = None
             self._waited_seconds += asyncio.get_running_loop().time() - self._waits_since
-        self._slots.withdraw(self.close)
 
     def _end_work(self) -> None:
         loop = asyncio.get_running_loop()
         self._waits_since = loop.time()
-        self._timer = loop.call_later(max(KEEP_SECONDS - self._waited_seconds, 0), self._slots.offer, self.close)
+        self._timer = loop.call_later(max(KEEP_SECONDS - self._waited_seconds, 0), self._close_for_another)
+
+    def _close_for_another(self) -> None:
+        """Close the file if another one waits for a slot; otherwise ask again soon."""
+        if len(self._slots):
+            self.close()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(ASK_AGAIN_SECONDS, self._close_for_another)

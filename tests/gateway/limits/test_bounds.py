@@ -50,19 +50,6 @@ async def test_clients_alternate_whatever_their_requests(slots):
     assert await order_of(slots, ["a1", "a2", "a3", "b1"]) == ["a1", "b1", "a2", "a3"]
 
 
-async def test_lease_is_given_up_for_another_that_comes_or_waits(slots):
-    given_up, next_one, last = (slots.lease(1, request=name) for name in "abc")
-    await given_up.acquire()
-    slots.offer(given_up.release)
-    assert slots.bounds[0].free == 0  # no request waits
-    await next_one.acquire()
-    waiting = asyncio.ensure_future(last.acquire())
-    await asyncio.sleep(0)
-    slots.offer(next_one.release)
-    await waiting
-    last.release()
-
-
 async def test_lease_waits_only_for_what_it_needs():
     """One that lacks a bound delays the ones behind it that need the same bound, and no others."""
     common, scarce = Bound("common", 10), Bound("scarce", 2)
