@@ -100,14 +100,6 @@ def test_add_explains_how_to_load_the_model_and_that_it_is_new(add, tmp_path, ca
     assert capsys.readouterr().err == ""
 
 
-def test_preferred_batch_sizes_fit_a_small_maximum(add, tmp_path):
-    add("--max-batch-size=4")
-    config = config_of(tmp_path / "models", "head_classifier")
-    assert [warmup.batch_size for warmup in config.model_warmup] == [1, 4]
-    sized = read_model_config(tmp_path / "models" / "head_classifier" / "configs" / "sized.pbtxt")
-    assert list(sized.dynamic_batching.preferred_batch_size) == [4]
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -123,6 +115,7 @@ def test_preferred_batch_sizes_fit_a_small_maximum(add, tmp_path):
         (["--max-batch-size=0"], "the largest batch: 0 is not between 1 and 65,536"),
         (["--queue-delay-us=-1"], "-1 is not between 0 and 10,000,000"),
         (["--preferred=8,0"], "preferred batch size 0 is not between 1"),
+        (["--gpus=-1"], "GPUs are numbers from 0"),
         (["--gpus=0:2"], "'0:2' must be whole numbers separated by commas"),
         (["--max-batch-size=8", "--preferred=16"], "preferred batch size 16 is not between 1 and the largest, 8"),
         (["--name=models/head"], "cannot be a model's name"),
@@ -134,15 +127,6 @@ def test_invalid_options_are_refused_and_nothing_is_written(add, tmp_path, optio
     assert isinstance(error, UserError)
     assert reason in str(error)
     assert not (tmp_path / "models").exists()
-
-
-@pytest.mark.parametrize(
-    ("source", "reason"),
-    [("absent.pt", "there is no file {}"), ("", "{} is a folder; SOURCE must be a file")],
-    ids=["missing", "folder"],
-)
-def test_missing_file_and_plain_folder_are_refused_as_source(add, tmp_path, source, reason):
-    assert reason.format(tmp_path / source) in str(add(source=tmp_path / source, code=1).exception)
 
 
 def test_line_breaks_of_names_are_escaped_in_errors(monkeypatch, capsys):
@@ -159,13 +143,6 @@ def test_line_breaks_of_names_are_escaped_in_errors(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main()
     assert "error: two lines:\n  a\\nb" in capsys.readouterr().err
-
-
-def test_labels_in_windows_encoding_are_read(add, tmp_path):
-    (tmp_path / "labels.txt").write_bytes("\ufeffdaisy\r\nrose\r\ntulip\r\npoppy\r\nÄster\r\n\r\n".encode())
-    add(f"--labels={tmp_path / 'labels.txt'}")
-    written = (tmp_path / "models" / "head_classifier" / "labels.txt").read_bytes()
-    assert written == "daisy\nrose\ntulip\npoppy\nÄster\n".encode()
 
 
 @pytest.mark.slow

@@ -140,13 +140,6 @@ def test_network_for_gray_images_is_served(tmp_path, suffix, options):
     assert torch.allclose(written(tmp_path)(images), expected, atol=1e-5)
 
 
-def test_lower_precision_arranges_its_images_in_fp32(tmp_path):
-    file = scripted(ChannelsLast(), tmp_path / "model.pt", torch.rand(2, 32, 32, 3))
-    changes = {"precision": Precision.BF16, "input": "float32-nhwc"}
-    assert jobs.do(job(file, tmp_path, **changes)).difference < 0.1
-    assert written(tmp_path)(torch.rand(2, 3, 32, 32)).dtype is torch.float32
-
-
 def graph(nodes: list, dims: list, kind: int | None = None, outputs: tuple[str, ...] = ("scores",)) -> onnx.ModelProto:
     weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32) * 4, "weights")
     given = helper.make_tensor_value_info("images", kind or TensorProto.FLOAT, dims)

@@ -240,11 +240,6 @@ def test_folder_whose_processor_prepares_images_otherwise_is_refused(vit, monkey
     assert not completed(find_source(replace(spec, preprocessing=SMALL)), None).own_processor
 
 
-def test_values_that_a_configuration_of_timm_lacks_are_its_defaults():
-    assert timm_preprocessing({}) == timm_preprocessing({"input_size": None, "mean": None, "crop_pct": 0})
-    assert timm_preprocessing({}).crop_size == 224
-
-
 @pytest.mark.parametrize("largest", [256, pytest.param(4096, marks=pytest.mark.long)])
 def test_every_configuration_of_timm_is_equal_or_refused(largest):
     """Each combination of values that a network of timm was published with."""

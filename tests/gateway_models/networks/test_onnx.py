@@ -21,10 +21,9 @@ from gateway_models.networks.onnx_graph import (
     from_module,
     load_onnx,
     to_fp16,
-    write,
 )
 from gateway_models.networks.onnx_runner import runner
-from gateway_models.networks.probe import Ending, probe_network
+from gateway_models.networks.probe import Ending
 from gateway_models.networks.torchscript import without_deprecations
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.spec import Format, ModelSpec
@@ -32,10 +31,6 @@ from tests.gateway_models.networks.builders import Head, job, outputs, probabili
 from tests.gateway_models.networks.special_networks import Scaled
 
 IMAGES = torch.randn(3, 3, 32, 32)
-
-
-def finished(path: Path, ending: "Ending | None" = None, *, multi_label: bool = False) -> onnx.ModelProto:
-    return finish(load_onnx(path), ending or Ending.LOGITS, multi_label=multi_label, side=32, classes=5)
 
 
 @pytest.mark.parametrize(
@@ -50,9 +45,9 @@ def finished(path: Path, ending: "Ending | None" = None, *, multi_label: bool = 
 )
 def test_missing_activation_is_appended_to_the_graph(tmp_path, last, ending, multi_label):
     path = save_onnx(Head(last=last), tmp_path / "head.onnx")
-    assert probe_network(runner(path), 32).ending is ending
-    model = finished(path, ending, multi_label=multi_label)
-    write(model, tmp_path / "new" / "model.onnx")
+    outcome = jobs.do(job(path, "onnx", tmp_path / "new", multi_label=multi_label, format=Format.ONNX))
+    assert (outcome.ending, outcome.difference < 1e-5) == (ending, True)
+    model = load_onnx(tmp_path / "new" / "model.onnx")
     assert [tensor.name for tensor in model.graph.input] == [CLASSIFIER_INPUT]
     assert [tensor.name for tensor in model.graph.output] == [CLASSIFIER_OUTPUT]
     scores = outputs(Head(), IMAGES)
@@ -77,7 +72,9 @@ def test_old_operators_and_scores_of_four_dimensions_are_taken(tmp_path, opset):
 
 
 def test_finished_model_may_compute_in_fp16(tmp_path):
-    answers = runner(to_fp16(finished(save_onnx(Head(), tmp_path / "m.onnx"))))(IMAGES)
+    model = load_onnx(save_onnx(Head(), tmp_path / "m.onnx"))
+    finished = finish(model, Ending.LOGITS, multi_label=False, side=32, classes=5)
+    answers = runner(to_fp16(finished))(IMAGES)
     assert answers.dtype == torch.float32
     assert torch.allclose(answers, probabilities(Head(), IMAGES), atol=5e-3)
 

@@ -9,7 +9,7 @@ from torch import nn
 from gateway_models.networks import jobs
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.job_checks import activation_of
-from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches, probe_network
+from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_network
 from gateway_models.repository.preprocessing import AS_PIXELS
 from tests.gateway_models.networks.builders import Head, job, save_torchscript
 from tests.gateway_models.networks.special_networks import Calling, Scaled
@@ -18,27 +18,6 @@ from tests.gateway_models.networks.special_networks import Calling, Scaled
 def tried(module: nn.Module, side: int = 32) -> Findings:
     with torch.no_grad():
         return probe_network(module.eval(), side)
-
-
-@pytest.mark.parametrize(
-    ("last", "multi_label", "ending"),
-    [
-        (None, False, Ending.LOGITS),
-        (nn.Softmax(dim=1), False, Ending.SOFTMAX),
-        (nn.LogSoftmax(dim=1), False, Ending.LOG_SOFTMAX),
-        (None, True, Ending.LOGITS),
-        (nn.Sigmoid(), True, Ending.SIGMOID),
-    ],
-)
-def test_missing_activation_is_found(last, multi_label, ending):
-    network, plain = Head(last=last).eval(), Head().eval()
-    assert tried(network) == Findings(5, ending)
-    finished = activation(ending, multi_label=multi_label)
-    with torch.no_grad():
-        for batch in probe_batches(32):
-            scores = plain(batch)
-            wanted = scores.sigmoid() if multi_label else scores.softmax(dim=1)
-            assert torch.allclose(finished(network(batch)), wanted, atol=1e-6)
 
 
 def test_relu_is_no_sigmoid():

@@ -12,7 +12,6 @@ from gateway_models.proof.dataset import Sample, read_dataset
 from gateway_models.proof.evaluate import Answered, Evaluation
 from gateway_models.proof.image_files import NotCompared, image_files, reader
 from gateway_models.proof.plots import confusion_matrix
-from gateway_models.proof.report import ranks
 from tests.commands import usage_error
 
 LABELS = ["cat", "Great Dane", "crane", "crane", "fox"]
@@ -124,8 +123,3 @@ def test_confusion_matrix_of_many_classes_is_drawn(tmp_path):
 @pytest.mark.parametrize("options", [("data", "--days", 1), ("--log", "log", "--plot", "a.png")])
 def test_options_that_would_have_no_effect_are_refused(options):
     assert re.search("(is|are) for (--log|DATA)", usage_error("model", "evaluate", "head", *options))
-
-
-@pytest.mark.parametrize(("classes", "shown"), [(5, (1,)), (6, (1, 5))])
-def test_rank_that_is_always_hit_is_not_shown(classes, shown):
-    assert ranks(classes) == shown

@@ -8,17 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError, numbers, reference_transforms
+from gateway_models.repository.preprocessing import Preprocessing, PreprocessingError, reference_transforms
 from gateway_models.repository.preprocessing_sources import from_file, from_weights
 from tests.gateway_models.repository.entries import SMALL
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-
-
-@pytest.mark.parametrize(("weights", "resize"), [("IMAGENET1K_V1", 256), ("IMAGENET1K_V2", 232)])
-def test_torchvision_weights_have_their_preprocessing(weights, resize):
-    found = from_weights(f"ResNet50_Weights.{weights}")
-    assert found == Preprocessing((resize,), 224, "bilinear", **IMAGENET)
 
 
 def test_reference_transforms_are_those_of_the_weights():
@@ -101,9 +95,3 @@ def test_file_that_cannot_be_served_is_refused(tmp_path, change, reason):
     path.write_text(json.dumps({**STATISTICS, **change}))
     with pytest.raises(PreprocessingError, match=reason):
         from_file(path)
-
-
-def test_numbers_in_an_option_are_separated_by_commas():
-    assert numbers("0.485,0.456,0.406") == IMAGENET["mean"]
-    with pytest.raises(PreprocessingError, match="'a,b' must be numbers"):
-        numbers("a,b")

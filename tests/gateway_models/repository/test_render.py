@@ -7,7 +7,6 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from gateway.errors import UserError
 from gateway.triton.configs import parameters
 from gateway.triton.contract import (
     DECODE_PARAMETER,
@@ -78,11 +77,6 @@ def test_numbers_that_were_not_chosen_are_not_written():
     assert not list(classifier.dynamic_batching.preferred_batch_size)
     assert not classifier.dynamic_batching.max_queue_delay_microseconds
     assert [group.count for group in preprocessor.instance_group] == [0]
-
-
-def test_gpus_are_numbers_from_0():
-    with pytest.raises(UserError, match="numbers from 0"):
-        Serving(gpus=(-1,))
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
