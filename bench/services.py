@@ -49,7 +49,6 @@ class Service:
     log: Path
     ready: str = "/health/ready"
     """The path that answers 200 while the service can classify."""
-    grpc_url: str = ""
 
     @property
     def port(self) -> int:
@@ -138,7 +137,6 @@ def started(
     *,
     environment: Mapping[str, str] | None = None,
     ready: str = "/health/ready",
-    grpc_url: str = "",
     cwd: Path | None = None,
 ) -> Iterator[Service]:
     """Run a command that serves HTTP on a port, and wait until it is ready. Raises ServiceFailed."""
@@ -148,7 +146,7 @@ def started(
             process = subprocess.Popen(
                 command, env={**os.environ, **(environment or {})}, stdout=output, stderr=output, cwd=cwd
             )
-        service = Service(f"http://{LOOPBACK}:{port}", psutil.Process(process.pid), log, ready, grpc_url)
+        service = Service(f"http://{LOOPBACK}:{port}", psutil.Process(process.pid), log, ready)
         try:
             if fault := wait_answering(process, LOOPBACK, port, ready, timeout_seconds=START_SECONDS):
                 raise ServiceFailed(f"{' '.join(command)} {fault}:\n{service.end_of_log()}")
@@ -175,12 +173,11 @@ def gateway_up(
     """
     if tree is not None:
         write_counts(repository)
-    port, triton_port = free_port(), free_port()
-    options = ["--host", LOOPBACK, "--port", str(port), "--triton-port", str(triton_port)]
+    port = free_port()
+    options = ["--host", LOOPBACK, "--port", str(port)]
     command = [*prefix, sys.executable, "-m", "gateway", "up", *options, "--model-repository", str(repository)]
     environment = environment_of({"triton_cache_bytes": 0, **(settings or {})})
-    grpc_url = f"{LOOPBACK}:{triton_port}"
-    with started(command, port, environment=environment, grpc_url=grpc_url, cwd=tree) as service:
+    with started(command, port, environment=environment, cwd=tree) as service:
         yield service
 
 

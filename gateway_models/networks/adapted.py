@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from gateway_models.networks.errors import ModelError
-from gateway_models.repository.spec import ModelSpec
+from gateway_models.repository.spec import PLAIN, ModelSpec
 
-PLAIN = "float32-nchw"
 GRAY_ADVICE = "use --grayscale, which converts images as Pillow does"
 PIXELS = 255
 LUMA = (19595.0, 38470.0, 7471.0)
@@ -30,16 +29,6 @@ class Form:
 
     input: str = PLAIN
     gray: Gray | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is the preprocessor's output format."""
-        return self.input == PLAIN and self.gray is None
-
-    @property
-    def recorded(self) -> str:
-        """The input format as Outcome has it."""
-        return "" if self.is_plain else self.input
 
 
 def known_form(spec: ModelSpec) -> Form:

@@ -15,7 +15,7 @@ from gateway_models.networks.isolation import PROGRESS, Job
 from gateway_models.networks.photographs import alike
 from gateway_models.networks.probe import Ending, Findings, activation, check_classes, probe_batches, probe_network
 from gateway_models.repository.entry import Outcome
-from gateway_models.repository.spec import Format, ImageTensor, Precision
+from gateway_models.repository.spec import PLAIN, Format, ImageTensor, Precision
 
 ALLOWED = {Precision.FP32: 1e-3, Precision.FP16: 2e-2, Precision.BF16: 1e-1}
 """The largest difference of probabilities from the original's on made-up images that rounding explains."""
@@ -72,7 +72,7 @@ def outcome_of(
     expected: list[Any],
     written: Callable[[Tensor], Any],
     embedding_size: int = 0,
-    input: str = "",  # noqa: A002
+    input: str = PLAIN,  # noqa: A002
 ) -> Outcome:
     """Compare the written network's answers with the expected ones: scores, or pairs of scores and embeddings.
 

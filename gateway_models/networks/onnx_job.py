@@ -126,4 +126,4 @@ def write_onnx(
     written: Callable[[Tensor], Any] = (
         pair_runner(path, CLASSIFIER_OUTPUT, CLASSIFIER_FEATURES) if embedding_size else runner(path)
     )
-    return outcome_of(job, Format.ONNX, findings, expected, written, embedding_size, form.recorded)
+    return outcome_of(job, Format.ONNX, findings, expected, written, embedding_size, form.input)

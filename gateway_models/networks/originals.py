@@ -11,7 +11,7 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from gateway_models.networks.adapted import PLAIN, Adapted, Form, arranged, known_form
+from gateway_models.networks.adapted import Adapted, Form, arranged, known_form
 from gateway_models.networks.after import write_step
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.file_kinds import PROGRAM, kind_of
@@ -120,7 +120,7 @@ def network_answers(version: Version) -> Answers:
         run = _function(version)
     else:
         file = _unchanged(spec)
-        form = replace(known_form(spec), input=outcome.input or PLAIN)
+        form = replace(known_form(spec), input=outcome.input)
         kind = file_kind(spec.source)
         if kind.opener:
             run = code_runner(replace(spec, input=form.input), kind.key)

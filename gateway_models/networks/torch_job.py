@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from gateway_models.networks import onnx_graph
-from gateway_models.networks.adapted import PLAIN, Adapted, Form, Normalising, known_form
+from gateway_models.networks.adapted import Adapted, Form, Normalising, known_form
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import Job
 from gateway_models.networks.job_checks import (
@@ -25,7 +25,7 @@ from gateway_models.networks.originals import original_module
 from gateway_models.networks.probe import Ending
 from gateway_models.networks.torchscript import Served, export_torchscript, load_torchscript
 from gateway_models.repository.entry import Outcome
-from gateway_models.repository.spec import Format, ImageTensor, Precision
+from gateway_models.repository.spec import PLAIN, Format, ImageTensor, Precision
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -46,13 +46,13 @@ def do_torch(job: Job) -> Outcome:
             with tempfile.TemporaryDirectory(prefix="converted-") as folder:
                 onnx_graph.write(onnx_graph.from_module(module, job.side), Path(folder) / "model.onnx")
                 outcome = serve_onnx(job, Path(folder) / "model.onnx", module, Form(""))
-                return replace(outcome, input=form.recorded)
+                return replace(outcome, input=form.input)
         served: torch.nn.Module = Served(module, activate)
         expected = [served(batch) for batch in images_of(job)]
         if spec.format is Format.ONNX:
             model = onnx_graph.from_module(served, job.side)
             ending = Ending.SIGMOID if spec.multi_label else Ending.SOFTMAX
-            return replace(write_onnx(job, findings, model, ending, expected), input=form.recorded)
+            return replace(write_onnx(job, findings, model, ending, expected), input=form.input)
         dtype = DTYPES[spec.precision]
         if dtype is not torch.float32:
             report(f"converting to {spec.precision.value}")
@@ -72,4 +72,4 @@ def do_torch(job: Job) -> Outcome:
         report(f"writing {file.name}")
         export_torchscript(served, probe_batches_of(job)[1], file, tolerance=ALLOWED[spec.precision])
         written = load_torchscript(file, trust=spec.trust)
-        return outcome_of(job, Format.TORCHSCRIPT, findings, expected, written, input=form.recorded)
+        return outcome_of(job, Format.TORCHSCRIPT, findings, expected, written, input=form.input)

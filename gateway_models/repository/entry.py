@@ -24,7 +24,7 @@ from gateway.values.safe_path import UnsafePath, safe_name
 from gateway.values.validation import first_fault
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.repository.after import own_labels
-from gateway_models.repository.spec import Format, ImageTensor, ModelSpec
+from gateway_models.repository.spec import PLAIN, Format, ImageTensor, ModelSpec
 
 RECORD = "origin.json"
 LABELS = "labels.txt"
@@ -49,8 +49,8 @@ class Outcome:
     difference: float
     format: Format
     """The format written; it differs from the requested one if that would give other answers."""
-    input: str = ""
-    """The original's input format, such as uint8-nhwc; "" is fp32 [N, 3, H, W]."""
+    input: str = PLAIN
+    """The original's input format, one of spec.INPUTS."""
     embedding_size: int = 0
     """0 where the network gives no embeddings."""
     embedding_difference: float = 0.0

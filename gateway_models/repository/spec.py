@@ -22,7 +22,9 @@ DEFAULT = "default"
 """Instead of a source: the model that comes with the project."""
 PROMPT = "a photo of a {}"
 MAX_PROMPTS = 100
-INPUTS = ("uint8-nhwc", "uint8-nchw", "float32-nchw", "float32-nhwc")
+PLAIN = "float32-nchw"
+"""The preprocessor's output format."""
+INPUTS = ("uint8-nhwc", "uint8-nchw", PLAIN, "float32-nhwc")
 """Input formats of networks: the type and the order of the dimensions."""
 MAX_BATCH, MAX_INSTANCES, MAX_QUEUE_DELAY_US = 65_536, 64, 10_000_000
 
