@@ -108,14 +108,19 @@ class Parity:
 
 
 def compare_served(
-    entry: Entry, version: int, triton: BlockingTriton, paths: Iterable[Path], decode: Decode | None = None
+    entry: Entry,
+    version: int,
+    triton: BlockingTriton,
+    paths: Iterable[Path],
+    decode: Decode | None = None,
+    original: Answers | None = None,
 ) -> Iterator[Comparison | NotCompared]:
     """Have a Triton classify each file, one at a time, and compare the answers and their stages with the original's.
 
-    Raises UserError if the original is missing, or is another model's.
+    `original` is the version's, if it is loaded already. Raises UserError if it is missing, or is another model's.
     """
     samples, resize = [Sample(path, frozenset()) for path in paths], resize_for(entry, decode)
-    original = original_answers(entry.versions[version])
+    original = original or original_answers(entry.versions[version])
     prepare, read = processor(entry.versions[version].spec), reader(resize)
     for answer in predict_each((entry.ensemble_of(version),), triton.address, samples, resize, batch=1):
         if isinstance(answer, NotCompared):

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
 
-import numpy as np
-
 from gateway.errors import UserError
 from gateway_local import cpu_network
 from gateway_local.cpu_network import CpuRuntime
@@ -18,13 +16,12 @@ from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Report
 from gateway_models.networks.originals import original_answers
 from gateway_models.proof.dataset import Sample
-from gateway_models.proof.evaluate import BATCH, CALLERS, Probabilities, predict_each
-from gateway_models.proof.image_files import parted, reader, resize_for
-from gateway_models.proof.parity import pil_image
+from gateway_models.proof.evaluate import BATCH, CALLERS, predict_each
+from gateway_models.proof.image_files import NotCompared, parted, reader, resize_for
+from gateway_models.proof.parity import Parity, compare_served
 from gateway_models.proof.serving import serving
 from gateway_models.proof.variants import Variant, variants_of
 from gateway_models.repository.entry import LABELS, Entry
-from gateway_models.repository.preprocessing import reference_transforms
 from gateway_models.repository.spec import Format, Precision, Serving
 from gateway_models.repository.summary import Report as Table
 from gateway_models.repository.writing import rewrite
@@ -87,7 +84,7 @@ class Tuner:
 
     def __enter__(self) -> "Tuner":
         with ExitStack() as stack:
-            self._expected = self._reference()
+            self._original = original_answers(self.entry.versions[self.entry.in_use])
             self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tune-")))
             self._client = stack.enter_context(serving(self._scratch, (), self.report))
             self._stack = stack.pop_all()
@@ -162,11 +159,14 @@ class Tuner:
             rewrite(entry, self._scratch)
             self._client.load(entry.name)  # Triton also loads the ensemble's steps
             try:
-                difference, same_top1 = self._differences(entry)
+                results = compare_served(entry, 1, self._client, self.files, original=self._original)
+                parity = Parity(*parted(results))
+                _check(parity.refused)
                 # The first images warm it up, and show how many are needed.
                 least = CALLERS * BATCH
                 count = max(least, int(least / self._timed(entry, least) * self.seconds / 2))
-                return Measured(variant, count, self._timed(entry, count), difference, same_top1)
+                seconds = self._timed(entry, count)
+                return Measured(variant, count, seconds, parity.largest, parity.top1_agreement)
             finally:
                 self._client.unload(entry.name, *entry.steps_after, entry.classifier, entry.preprocessor)
         except UserError as exc:
@@ -192,33 +192,19 @@ class Tuner:
             self._networks[key] = add(spec, self._scratch, lambda _: None)
         return self._networks[key]
 
-    def _reference(self) -> list[Probabilities]:
-        original = original_answers(self.entry.versions[self.entry.in_use])
-        transforms = reference_transforms(self.entry.spec.prepared)
-        images = (transforms(pil_image(path)) for path in self.files)
-        return [original(image[None])[0][0].numpy() for image in images]
-
-    def _differences(self, entry: Entry) -> tuple[float, float]:
-        """The largest difference of a probability, and the share of images with the same top-1 class."""
-        answers = self._run(entry, len(self.files), batch=1)
-        pairs = list(zip(answers, self._expected, strict=True))
-        same = sum(int(answer.argmax()) == int(expected.argmax()) for answer, expected in pairs)
-        return max(float(np.abs(answer - expected).max()) for answer, expected in pairs), same / len(pairs)
-
     def _timed(self, entry: Entry, count: int) -> float:
-        """The seconds of `count` images."""
+        """The seconds of `count` images, cycling through the files, as the gateway would send them."""
+        samples = [Sample(self.files[number % len(self.files)], frozenset()) for number in range(count)]
         started = time.perf_counter()
-        self._run(entry, count)
+        _, refused = parted(predict_each((entry.name,), self._client.address, samples, resize_for(entry)))
+        _check(refused)
         return time.perf_counter() - started
 
-    def _run(self, entry: Entry, count: int, *, batch: int = BATCH) -> list[Probabilities]:
-        """The answers to `count` images, cycling through the files, as the gateway would send them."""
-        samples = [Sample(self.files[number % len(self.files)], frozenset()) for number in range(count)]
-        results = predict_each((entry.name,), self._client.address, samples, resize_for(entry), batch=batch)
-        answers, refused = parted(results)
-        if refused:
-            raise UserError(f"{refused[0].path}: {refused[0].reason}")
-        return [answer.scores[0] for answer in answers]
+
+def _check(refused: Sequence[NotCompared]) -> None:
+    """Raise UserError for an image without an answer."""
+    for each in refused:
+        raise UserError(f"{each.path}: {each.reason}")
 
 
 def _key(variant: Variant) -> tuple[Format, Precision, CpuRuntime | None]:
