@@ -27,7 +27,7 @@ from gateway.inference.service import InferenceService
 from gateway.inference.tools import BatchLimits, Tools
 from gateway.ingest.decoder_pool import DecoderPool
 from gateway.ingest.image_formats import CPU_SECONDS, DecodeLimits
-from gateway.ingest.inspection import DecodePolicy
+from gateway.ingest.upload import UploadLimits
 from gateway.limits.admission import Admission
 from gateway.limits.pools import response_buffer, streams, upload_buffer
 from gateway.logs import configure_logs
@@ -200,6 +200,6 @@ def _service(
         decoders=decoders.count,
     )
     batches = _batches(settings.max_images_in_flight)
-    tools = Tools(backend, admission, DecodePolicy.from_settings(settings), batches, decoders)
+    tools = Tools(backend, admission, UploadLimits.from_settings(settings), batches, decoders)
     steps = image_steps(plugins.steps(), has_keys=has_keys)
     return InferenceService(tools, steps, Observers(plugins.observers(tools)))

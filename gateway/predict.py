@@ -35,8 +35,8 @@ from gateway.errors import DamagedImage, DeadlineExceeded, ImageError, InvalidPa
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request import Image, Step, within
 from gateway.inference.result import Selection
-from gateway.ingest.image_formats import Header, expected_seconds
-from gateway.ingest.inspection import bytes_needed, check_size, encoded, examine, needs_decoding
+from gateway.ingest.image_formats import Header, expected_seconds, shrunk_bytes
+from gateway.ingest.inspection import check_size, for_triton, inspect, needs_decoding
 from gateway.limits.caller import ANYONE
 from gateway.values.arguments import adapt
 
@@ -130,13 +130,15 @@ async def recognise(image: Image) -> None:
     A decoder reads the header of a file that is not passed on.
     """
     request, upload, account = image.request, image.upload, image.request.account
-    nbytes, policy = len(upload.data), request.tools.policy
+    nbytes, limits = len(upload.data), request.tools.limits
     with request.stages["prepare"]:
         account.add_image(nbytes)
         account.check()
+        if upload.error is not None:
+            raise upload.error
         began = time.thread_time()
         try:
-            found = examine(upload, policy)
+            found = inspect(upload.data, limits)
         finally:
             account.charge(time.thread_time() - began)
         if isinstance(found, Header):
@@ -146,7 +148,7 @@ async def recognise(image: Image) -> None:
             account.add_slow_codec(nbytes)
         header = request.tools.decoders.read_header(upload.data, found, account)
         image.header = await within(image.deadline, header)
-    check_size(image.header, policy.limits)
+    check_size(image.header, limits)
 
 
 async def expand(image: Image) -> bool:
@@ -159,7 +161,7 @@ async def plan(image: Image) -> None:
     """Decide whether the image is decoded here or in Triton's preprocessor, and pay the latter's processor time."""
     request, header = image.request, image.header
     assert header is not None
-    if needs_decoding(header, request.tools.policy) or request.tensor_input is not None:
+    if needs_decoding(header, request.tools.limits) or request.tensor_input is not None:
         with request.stages["wait"]:
             image.size = await image.decoded_size()
         return
@@ -176,7 +178,7 @@ async def wait_for_permit(image: Image) -> None:
         image.permit = await request.permit(len(data), image.deadline)
     else:
         assert image.header is not None
-        nbytes = bytes_needed(image.upload, image.header, image.size)
+        nbytes = max(len(data), shrunk_bytes(image.header, image.size))
         image.permit = await request.permit(nbytes, image.deadline, expected_seconds(image.header, len(data)))
 
 
@@ -187,7 +189,7 @@ async def decode_or_pass_on(image: Image) -> None:
         request.spawn(_decode_and_add, image)  # while the next upload is read
         return
     assert image.header is not None
-    image.payload = encoded(image.upload, image.header)
+    image.payload = for_triton(image.upload.data, image.header)
     await request.batcher.add(image)
 
 

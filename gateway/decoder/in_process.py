@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 from gateway.decoder.decoding import decode
 from gateway.decoder.pillow import read_header
-from gateway.ingest.image_formats import Header, ImageFormat
-from gateway.ingest.inspection import DecodePolicy, check_size, encoded, examine, needs_decoding
+from gateway.ingest.image_formats import Header
+from gateway.ingest.inspection import MAX_SIDE, check_size, for_triton, inspect, needs_decoding
 from gateway.ingest.resizing import Resize
-from gateway.ingest.upload import Upload, UploadLimits
+from gateway.ingest.upload import UploadLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,20 +19,21 @@ class Image:
     height: int
 
 
-def prepare(upload: Upload, policy: DecodePolicy, resize: Resize | None = None) -> Image:
+def prepare(data: bytes, limits: UploadLimits, resize: Resize | None = None) -> Image:
     """The image that the service would send to Triton, to a model with such a resize; raises ImageError."""
-    info = whole_header(upload.data, examine(upload, policy), policy.limits)
-    if needs_decoding(info, policy):
-        payload = decode(upload.data, info, resize or policy.max_side).to_bytes()
+    header = whole_header(data, limits)
+    if needs_decoding(header, limits):
+        payload = decode(data, header, resize or MAX_SIDE).to_bytes()
     else:
-        payload = encoded(upload, info)
-    return Image(payload, info.width, info.height)
+        payload = for_triton(data, header)
+    return Image(payload, header.width, header.height)
 
 
-def whole_header(data: bytes, found: Header | ImageFormat, limits: UploadLimits) -> Header:
-    """The header of a file that was inspected, held to the limits; raises ImageError."""
+def whole_header(data: bytes, limits: UploadLimits) -> Header:
+    """The header of any accepted file, held to the limits; raises ImageError."""
+    found = inspect(data, limits)
     if isinstance(found, Header):
         return found
-    info = read_header(data, found)
-    check_size(info, limits)
-    return info
+    header = read_header(data, found)
+    check_size(header, limits)
+    return header

@@ -29,6 +29,7 @@ from gateway.inference.request_spec import Report, RequestSpec, Stage
 from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.tools import Tasks, Tools
 from gateway.ingest.image_formats import Header, Size
+from gateway.ingest.inspection import MAX_SIDE
 from gateway.ingest.upload import Upload, Uploads
 from gateway.limits.account import Account
 from gateway.limits.bounds import Lease
@@ -143,10 +144,10 @@ class Image:
         most_seconds = self.deadline.left_seconds if request.admitted else request.tools.admission.max_wait_seconds
         await request.spec.caller.charge(most_seconds, request.stages)
 
-    async def decoded_size(self, max_side: int | None = None) -> Size:
+    async def decoded_size(self, max_side: int = MAX_SIDE) -> Size:
         """The decoder's output: the model's input if it takes tensors, or the size of its preprocessor.
 
-        If that is not known, the shorter side has at most `max_side` pixels, by default the limit of the settings.
+        If that is not known, the shorter side has at most `max_side` pixels.
         """
         tools, spec = self.request.tools, self.request.spec
         if (tensor := self.request.tensor_input) is not None:
@@ -155,7 +156,7 @@ class Image:
         resize = None
         with suppress(GatewayError):  # the call with the image reports the error
             resize = await (work if tools.backend.supports_cancellation else tools.uncancelled.run(work))
-        return resize or min(max_side or tools.policy.max_side, tools.policy.max_side)
+        return resize or max_side
 
     async def add(self, permit: Lease, make: Callable[[], Awaitable[tuple[bytes, Report]]]) -> None:
         """Queue one of several images of the upload, which has its permit; `make` returns its payload and report.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from gateway.inference.backend import Backend
-from gateway.ingest.inspection import DecodePolicy
+from gateway.ingest.upload import UploadLimits
 from gateway.limits.admission import Admission
 from gateway.limits.bounds import Lease
 
@@ -114,7 +114,7 @@ class Tools:
 
     backend: Backend
     admission: Admission
-    policy: DecodePolicy
+    limits: UploadLimits
     batches: BatchLimits
     decoders: "DecoderPool"
     uncancelled: Tasks = field(default_factory=Tasks)

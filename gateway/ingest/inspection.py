@@ -5,17 +5,12 @@ The name and the Content-Type of an upload are ignored.
 
 import re
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gateway.errors import EmptyFile, ImageTooLarge, InvalidImage, TruncatedImage, UnsupportedFormat
 from gateway.ingest.formats import jpeg, png, webp
-from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, Size, accepted_formats, shrunk_bytes
-from gateway.ingest.upload import Upload, UploadLimits
+from gateway.ingest.image_formats import FORMATS, Header, ImageFormat, accepted_formats
+from gateway.ingest.upload import UploadLimits
 from gateway.values.variables import DecodeMode, variable
-
-if TYPE_CHECKING:
-    from gateway.settings import Settings
 
 MAX_IMAGE_SIDE = 16_384
 """Width or height of one image in pixels."""
@@ -50,8 +45,8 @@ _OTHERS = {
 def inspect(data: bytes, limits: UploadLimits) -> Header | ImageFormat:
     """The header of a file with its size and ending checked, or the format of a file whose header a decoder reads.
 
-    It takes microseconds for any image size. Raises EmptyFile, UnsupportedFormat, InvalidImage,
-    TruncatedImage or ImageTooLarge.
+    It takes microseconds for any image size. Raises EmptyFile, UnsupportedFormat (also for what must be decoded here
+    and must not), InvalidImage, TruncatedImage or ImageTooLarge.
     """
     if not data:
         raise EmptyFile
@@ -65,6 +60,8 @@ def inspect(data: bytes, limits: UploadLimits) -> Header | ImageFormat:
             raise TruncatedImage(f"The {image_format.value} is cut off in its header.") from exc
         if info is not None:
             check_size(info, limits)
+            if not _passes(info):
+                require_decoders(limits)
             return info
     elif not image_format.available:
         name, package = image_format.value, image_format.traits.package.replace("_", "-")
@@ -72,6 +69,7 @@ def inspect(data: bytes, limits: UploadLimits) -> Header | ImageFormat:
             f"This service does not decode {name}: send JPEG, or ask its operator to install {package} "
             f"(the extra {name.lower()}; `make up EXTRAS={name.lower()}`)."
         )
+    require_decoders(limits)
     return image_format
 
 
@@ -120,59 +118,26 @@ def check_size(info: Header, limits: UploadLimits) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DecodePolicy:
-    """Which images the gateway decodes itself, and the limits of accepted images."""
-
-    mode: DecodeMode
-    above_pixels: int
-    max_side: int
-    limits: UploadLimits
-
-    @classmethod
-    def from_settings(cls, settings: "Settings") -> "DecodePolicy":
-        """The policy of the settings."""
-        return cls(settings.decode, ABOVE_PIXELS, MAX_SIDE, UploadLimits.from_settings(settings))
-
-
-def examine(upload: Upload, policy: DecodePolicy) -> Header | ImageFormat:
-    """The header of an upload, or its format if a decoder reads the header; raises ImageError."""
-    if upload.error is not None:
-        raise upload.error
-    info = inspect(upload.data, policy.limits)
-    if policy.mode is DecodeMode.NEVER and not _passes(info):
-        require_decoders(policy)
-    return info
-
-
-def require_decoders(policy: DecodePolicy) -> None:
+def require_decoders(limits: UploadLimits) -> None:
     """Raise UnsupportedFormat if the gateway must not decode."""
-    if policy.mode is DecodeMode.NEVER:
+    if limits.decode is DecodeMode.NEVER:
         raise UnsupportedFormat(
             f"The gateway would have to decode the image, which {variable('decode')}=never forbids: set it to auto."
         )
 
 
-def needs_decoding(info: Header, policy: DecodePolicy) -> bool:
-    """Whether the gateway decodes an examined image, in one of its `decoders`."""
-    if policy.mode is DecodeMode.AUTO:
-        return not _passes(info) or info.width * info.height > policy.above_pixels
-    return policy.mode is DecodeMode.ALWAYS
+def needs_decoding(info: Header, limits: UploadLimits) -> bool:
+    """Whether the gateway decodes an inspected image, in one of its `decoders`."""
+    if limits.decode is DecodeMode.AUTO:
+        return not _passes(info) or info.width * info.height > ABOVE_PIXELS
+    return limits.decode is DecodeMode.ALWAYS
 
 
-def encoded(upload: Upload, info: Header) -> bytes:
-    """The bytes of an examined upload that the preprocessor gets."""
-    return png.for_decoders(upload.data) if info.rewritten else upload.data
+def for_triton(data: bytes, header: Header) -> bytes:
+    """The bytes of an inspected file that the preprocessor gets."""
+    return png.for_decoders(data) if header.rewritten else data
 
 
-def bytes_needed(upload: Upload, info: Header, size: Size | None) -> int:
-    """Memory that this process needs for an image: its file or, if larger, its decoded pixels.
-
-    `size` is the decoded size, None if the image is passed on. The memory of a decoder's process is bounded there.
-    """
-    return max(len(upload.data), 0 if size is None else shrunk_bytes(info, size))
-
-
-def _passes(info: Header | ImageFormat) -> bool:
+def _passes(info: Header) -> bool:
     """Whether the preprocessor decodes it correctly and at a known cost; it would drop an alpha channel."""
-    return isinstance(info, Header) and info.format.traits.passed_on and not info.has_alpha and not info.isolated
+    return info.format.traits.passed_on and not info.has_alpha and not info.isolated

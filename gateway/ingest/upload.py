@@ -14,6 +14,7 @@ from gateway.errors import (
     TooManyFiles,
 )
 from gateway.values.quantities import size
+from gateway.values.variables import DecodeMode
 
 if TYPE_CHECKING:
     from gateway.settings import Settings
@@ -33,6 +34,7 @@ _SEPARATORS = re.compile(r"[/\\]")
 class UploadLimits:
     """The limits of one request and its files; each field is the setting of the same name."""
 
+    decode: DecodeMode
     max_files: int
     max_file_bytes: int
     max_request_bytes: int

@@ -8,9 +8,8 @@ from typing import TypeVar
 from gateway.decoder.in_process import prepare
 from gateway.environment import load_settings
 from gateway.errors import ImageError, UserError
-from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize, resize_of
-from gateway.ingest.upload import Upload, file_too_large
+from gateway.ingest.upload import UploadLimits, file_too_large
 from gateway_client.files import files_below, read_file
 from gateway_client.images import is_image_name
 from gateway_models.repository.entry import Entry
@@ -70,14 +69,14 @@ def resize_for(entry: Entry, decode: Decode | None = None) -> Resize | None:
 
 def reader(resize: Resize | None = None) -> Callable[[Path], bytes | NotCompared]:
     """A function from a file to the gateway's bytes for Triton, with this process's GATEWAY_ settings."""
-    policy = DecodePolicy.from_settings(load_settings())
+    limits = UploadLimits.from_settings(load_settings())
 
     def read(path: Path) -> bytes | NotCompared:
         try:
-            data = read_file(path, policy.limits.max_file_bytes)
-            if len(data) > policy.limits.max_file_bytes:
-                raise file_too_large(policy.limits)
-            return prepare(Upload(0, path.name, data), policy, resize).payload
+            data = read_file(path, limits.max_file_bytes)
+            if len(data) > limits.max_file_bytes:
+                raise file_too_large(limits)
+            return prepare(data, limits, resize).payload
         except ImageError as exc:
             return NotCompared(path, str(exc))
         except OSError as exc:

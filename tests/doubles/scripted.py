@@ -18,9 +18,8 @@ from gateway.inference.service import InferenceService
 from gateway.inference.tools import BatchLimits, Tasks, Tools
 from gateway.ingest.decoder_pool import Decoded
 from gateway.ingest.image_formats import Header, ImageFormat, Size
-from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.resizing import Resize
-from gateway.ingest.upload import Upload
+from gateway.ingest.upload import Upload, UploadLimits
 from gateway.limits.account import Account
 from gateway.limits.admission import Admission
 from gateway.plugins.rollouts.shadow import Shadows
@@ -239,8 +238,8 @@ def service_of(
     }
     batches = BatchLimits(max_images=batch_images, max_bytes=batch_bytes, max_calls=request_calls)
     admission.update(limits)
-    policy = DecodePolicy.from_settings(Settings(_env_file=None))
-    tools = Tools(backend, Admission(**admission), policy, batches, decoders or ScriptedDecoders())
+    limits = UploadLimits.from_settings(Settings(_env_file=None))
+    tools = Tools(backend, Admission(**admission), limits, batches, decoders or ScriptedDecoders())
     backend.rollouts = {name: Rollout({"1": 100}, versions) for name, versions in (shadow or {}).items()}
     return ScriptedService(tools, observers, steps)
 

@@ -7,8 +7,7 @@ import pytest
 
 from gateway.errors import ImageError
 from gateway.ingest.image_formats import ImageFormat
-from gateway.ingest.inspection import check_size, encoded, inspect, needs_decoding
-from gateway.ingest.upload import Upload
+from gateway.ingest.inspection import check_size, for_triton, inspect, needs_decoding
 from tests.fuzz.mutations import mutate
 from tests.gateway.decoder.pools import decoders
 from tests.gateway.ingest.reading import AUTO, limits
@@ -35,7 +34,7 @@ async def test_damaged_file_is_refused_or_has_the_size_of_its_header(count):
                 if isinstance(info, ImageFormat):
                     info = await pool.read_header(data, info, account)
                     check_size(info, LIMITS)
-                payload = encoded(Upload(0, "", data), info)
+                payload = for_triton(data, info)
                 decoded = await pool.decode(payload, info, 16_384, account)
             except ImageError:
                 if info is not None and not isinstance(info, ImageFormat) and not needs_decoding(info, AUTO):

@@ -119,7 +119,7 @@ class Frames:
 
     async def _read(self, image: Image, info: Header, file: "FileFrames") -> None:
         data, request = image.upload.data, image.request
-        require_decoders(request.tools.policy)
+        require_decoders(request.tools.limits)
         size = await image.decoded_size()
         nbytes = shrunk_bytes(info, size)
         wanted = replace(self._wanted, most=self._wanted.most - self._queued)

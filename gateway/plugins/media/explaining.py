@@ -77,7 +77,7 @@ class MaskedCopies:
     async def _explained(self, image: Image) -> Result:
         tools, header = image.request.tools, image.header
         assert header is not None
-        require_decoders(tools.policy)
+        require_decoders(tools.limits)
         size = await image.decoded_size(MAX_SIDE)
         # The masks cover the whole image, as large as a preprocessor makes it before the crop.
         whole = size.resize if isinstance(size, TensorInput) else size

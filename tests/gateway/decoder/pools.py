@@ -7,8 +7,6 @@ from typing import Any
 from gateway.decoder.in_process import whole_header
 from gateway.ingest.decoder_pool import DecoderPool
 from gateway.ingest.image_formats import DecodeLimits, Header
-from gateway.ingest.inspection import inspect
-from gateway.ingest.upload import UploadLimits
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import encode, photograph
 
@@ -26,13 +24,8 @@ def cat() -> bytes:
     return encode(photograph(), "PNG")
 
 
-def inspect_whole(data: bytes, limits: UploadLimits) -> Header:
-    """The header of any accepted file, held to the limits; raises ImageError."""
-    return whole_header(data, inspect(data, limits), limits)
-
-
 def info_of(data: bytes) -> Header:
-    return inspect_whole(data, LIMITS)
+    return whole_header(data, LIMITS)
 
 
 async def decoded(pool: DecoderPool, data: bytes, account: Any = None) -> bytes:

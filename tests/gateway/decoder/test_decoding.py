@@ -3,10 +3,10 @@ import pytest
 from PIL import Image
 
 from gateway.decoder.decoding import decode
+from gateway.decoder.in_process import whole_header
 from gateway.errors import UndecodableImage
 from gateway.ingest.image_formats import Header, ImageFormat
 from tests import encoders
-from tests.gateway.decoder.pools import inspect_whole
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import STORED_TURNED, by_pillow, encode, exif, names, photograph, sample, turned
 
@@ -22,7 +22,7 @@ def pixels(ppm):
 
 
 def decoded(data, max_side=16_384):
-    return pixels(decode(data, inspect_whole(data, LIMITS), max_side).to_bytes())
+    return pixels(decode(data, whole_header(data, LIMITS), max_side).to_bytes())
 
 
 def difference(one, other):
@@ -95,7 +95,7 @@ def test_very_long_image_keeps_at_least_one_pixel():
 def test_damaged_pixels_are_undecodable(name):
     data = bytearray(sample(name).data)
     data[1_500:2_500] = b"\xff" * 1_000
-    info = inspect_whole(bytes(data), LIMITS)
+    info = whole_header(bytes(data), LIMITS)
     with pytest.raises(UndecodableImage):
         decode(bytes(data), info, 256)
 

@@ -17,7 +17,6 @@ from PIL.PngImagePlugin import PngInfo
 from gateway.decoder.in_process import prepare
 from gateway.decoder.opencv import cv2
 from gateway.errors import UndecodableImage, UnsupportedFormat
-from gateway.ingest.upload import Upload
 from tests.encoders import png_chunk
 from tests.gateway.decoder.test_decoding import difference
 from tests.gateway.ingest.reading import ALWAYS, AUTO
@@ -78,12 +77,12 @@ def seen(image):
 @pytest.mark.parametrize("name", FORMS)
 def test_odd_form_has_the_pixels_of_pillow(name, policy):
     data = FORMS[name]()
-    assert difference(seen(prepare(Upload(0, "odd", data), policy)), by_pillow(data)) == 0
+    assert difference(seen(prepare(data, policy)), by_pillow(data)) == 0
 
 
 def test_offset_in_the_header_of_a_bitmap_is_ignored():
     """As in browsers; Pillow reads pixels out of the header."""
-    prepared = prepare(Upload(0, "odd", bmp_with_offset(40)), AUTO)
+    prepared = prepare(bmp_with_offset(40), AUTO)
     assert difference(seen(prepared), by_pillow(encode(cat(), "BMP"))) == 0
 
 
@@ -107,7 +106,7 @@ def test_tiff_that_pillow_shows_wrong_is_refused(tmp_path, form, reason):
         values = (np.dstack([gray, gray]) if "extrasamples" in form else gray).astype(np.uint16) * 257
     tifffile.imwrite(tmp_path / "a.tif", np.ascontiguousarray(values), metadata=None, **form)
     with pytest.raises(UnsupportedFormat, match=reason):
-        prepare(Upload(0, "odd", (tmp_path / "a.tif").read_bytes()), AUTO)
+        prepare((tmp_path / "a.tif").read_bytes(), AUTO)
 
 
 def xmp(orientation: int) -> bytes:
@@ -174,7 +173,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_every_kind_of_orientation_metadata_is_applied(place, orientation, policy):
     data = PLACES[place](orientation)
-    image = prepare(Upload(0, "cat", data), policy)
+    image = prepare(data, policy)
     reference = by_pillow(data)
     assert (image.height, image.width) == reference.shape[:2]
     assert difference(seen(image), reference) < 1
@@ -186,4 +185,4 @@ def test_compressed_text_is_inflated_up_to_a_limit(policy):
     for nbytes in (2**24, 2**27):
         chunk = png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(b" " * nbytes + xmp(6)))
         with nullcontext() if nbytes == 2**24 else pytest.raises(UndecodableImage):
-            assert prepare(Upload(0, "cat", data[:33] + chunk + data[33:]), policy).width == 40
+            assert prepare(data[:33] + chunk + data[33:], policy).width == 40

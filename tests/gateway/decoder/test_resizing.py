@@ -12,19 +12,16 @@ from PIL import Image
 
 from gateway.decoder import resampling
 from gateway.decoder.decoding import decode
+from gateway.decoder.in_process import prepare, whole_header
 from gateway.decoder.tensors import to_tensor
 from gateway.ingest.image_formats import peak_bytes, reduction, shrunk_bytes
-from gateway.ingest.inspection import DecodePolicy, encoded, needs_decoding
 from gateway.ingest.resizing import Resize, TensorInput, resize_of
-from gateway.ingest.upload import Upload
 from gateway_models.repository.writing import PREPROCESSOR_CODE
 from tests.asking import encode
-from tests.gateway.decoder.pools import inspect_whole
 from tests.gateway.ingest.reading import LIMITS
 from tests.native.pictures import noise
 from tests.photos import PHOTOS, photo
 from tests.samples import samples
-from tests.settings import Settings
 
 
 def photograph(height: int = 1_200, width: int = 1_600) -> bytes:
@@ -38,7 +35,7 @@ def pixels_of(image: bytes) -> np.ndarray:
 
 def test_large_image_is_decoded_in_full_and_resized_like_pillow():
     data = photograph()
-    info, resize = inspect_whole(data, LIMITS), Resize((64, 64), "bicubic")
+    info, resize = whole_header(data, LIMITS), Resize((64, 64), "bicubic")
     expected = Image.fromarray(pixels_of(data)).resize((64, 64), Image.Resampling.BICUBIC)
     assert np.array_equal(pixels_of(decode(data, info, resize).to_bytes()), np.asarray(expected))
     assert shrunk_bytes(info, resize) == 64 * 64 * 3
@@ -47,7 +44,7 @@ def test_large_image_is_decoded_in_full_and_resized_like_pillow():
 
 def test_fast_decoding_keeps_four_times_the_target_size():
     data = photograph()
-    info = inspect_whole(data, LIMITS)
+    info = whole_header(data, LIMITS)
     exact, fast = (Resize((64, 48), "bicubic", fast=fast) for fast in (False, True))
     assert [reduction(info, size) for size in (exact, fast, 300)] == [1, 4, 4]
     assert reduction(info, Resize((301,), "bicubic", fast=True)) == 1
@@ -62,7 +59,7 @@ def test_reduced_scale_has_the_colours_of_the_full_one(mode):
     with io.BytesIO() as file:
         Image.open(io.BytesIO(photograph())).convert(mode).save(file, "JPEG", quality=95)
         data = file.getvalue()
-    info = inspect_whole(data, LIMITS)
+    info = whole_header(data, LIMITS)
     full, reduced = (decode(data, info, Resize((64, 48), "bicubic", fast=fast)) for fast in (False, True))
     assert np.abs(full.pixels.astype(int) - reduced.pixels).mean() < 3
 
@@ -84,7 +81,6 @@ def test_unsupported_resize_is_left_to_the_preprocessor(changed):
     assert resize_of({}, fast=False) is None
 
 
-POLICY = DecodePolicy.from_settings(Settings(_env_file=None))
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BOTH_SIDES = TensorInput(Resize((224, 224), "bicubic"), (224, 224), (0.5,) * 3, (0.5,) * 3)
 WAYS = {
@@ -122,12 +118,7 @@ def resizing(request, monkeypatch) -> ModuleType:
 
 def by_the_ensemble(data: bytes, tensor: TensorInput, resizing: ModuleType) -> bytes:
     """The gateway passes the file on or decodes it, and the preprocessor makes the tensor."""
-    info = inspect_whole(data, LIMITS)
-    if needs_decoding(info, POLICY):
-        sent = decode(data, info, tensor.resize).to_bytes()
-    else:
-        sent = encoded(Upload(0, "", data), info)
-    pixels = pixels_of(sent)
+    pixels = pixels_of(prepare(data, LIMITS, tensor.resize).payload)
     if len(tensor.resize.size) == 1:
         pixels = resizing.without_ends(pixels)
     mode = resizing.InterpolationMode(tensor.resize.interpolation)
@@ -141,7 +132,7 @@ def by_the_ensemble(data: bytes, tensor: TensorInput, resizing: ModuleType) -> b
 
 
 def by_a_decoder(data: bytes, tensor: TensorInput) -> bytes:
-    info = inspect_whole(data, LIMITS)
+    info = whole_header(data, LIMITS)
     values = to_tensor(decode(data, info, tensor).pixels, tensor)
     assert values.shape == tensor.shape
     assert values.nbytes == tensor.nbytes

@@ -18,6 +18,7 @@ from gateway.errors import (
     TritonUnreachable,
 )
 from gateway.inference.request_spec import RequestSpec
+from gateway.ingest.inspection import MAX_SIDE
 from gateway.ingest.multipart import read_multipart
 from gateway.ingest.resizing import Resize
 from gateway.ingest.upload import Upload
@@ -106,7 +107,7 @@ def test_image_is_decoded_to_the_size_of_the_model_input(loop, resize):
     on = Scripted(loop)
     on.backend.wanted = resize
     request = on.send(GIF)
-    assert on.decoders.sizes == [resize or on.service.tools.policy.max_side]
+    assert on.decoders.sizes == [resize or MAX_SIDE]
     on.decode()
     on.answer()
     (result,) = on.results(request)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from gateway.ingest.inspection import DecodePolicy
 from gateway.ingest.upload import UploadLimits
 from gateway.settings import DecodeMode
 from tests.settings import Settings
@@ -15,7 +14,7 @@ from tests.settings import Settings
 T = TypeVar("T")
 
 LIMITS = UploadLimits.from_settings(Settings(_env_file=None))
-AUTO, ALWAYS, NEVER = (DecodePolicy(mode, above_pixels=4_000_000, max_side=1_024, limits=LIMITS) for mode in DecodeMode)
+AUTO, ALWAYS, NEVER = (replace(LIMITS, decode=mode) for mode in DecodeMode)
 BOUNDARY = "----a boundary of 1 to 70"
 CONTENT_TYPE = f'multipart/form-data; boundary="{BOUNDARY}"'
 

@@ -15,7 +15,6 @@ from gateway.ingest.formats.jpeg import MOST_SCANNED_PIXELS, MOST_SCANS
 from gateway.ingest.formats.shared import Steps
 from gateway.ingest.image_formats import decoded_bytes, memory_limit
 from gateway.ingest.inspection import inspect
-from gateway.ingest.upload import Upload
 from tests.encoders import png_chunk, png_header
 from tests.gateway.ingest.reading import AUTO, LIMITS, allocates_at_most
 from tests.samples import encode, photograph, sample
@@ -88,8 +87,8 @@ def text_chunks(count: int) -> bytes:
 
 def test_text_and_profile_chunks_of_a_png_are_removed():
     plain = encode(photograph(), "PNG")
-    payload = prepare(Upload(0, "a.png", plain[:33] + text_chunks(50) + plain[33:]), AUTO).payload
-    assert payload == prepare(Upload(0, "a.png", plain), AUTO).payload
+    payload = prepare(plain[:33] + text_chunks(50) + plain[33:], AUTO).payload
+    assert payload == prepare(plain, AUTO).payload
 
 
 def test_long_text_chunk_is_read_up_to_a_limit():

@@ -1,6 +1,7 @@
 """Which images are passed on to the preprocessor, and which are decoded before; and the names of files."""
 
 import contextlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,19 +11,14 @@ from hypothesis import strategies as st
 from gateway.decoder.in_process import prepare
 from gateway.decoder.opencv import cv2
 from gateway.errors import ImageError, TruncatedImage, UndecodableImage, UnsupportedFormat
-from gateway.ingest.inspection import DecodePolicy, examine, needs_decoding
-from gateway.ingest.upload import MAX_FILENAME_CHARACTERS, Upload, clean_filename
-from gateway.settings import DecodeMode
-from tests.gateway.decoder.pools import inspect_whole
+from gateway.ingest.image_formats import Header, ImageFormat
+from gateway.ingest.inspection import ABOVE_PIXELS, inspect, needs_decoding
+from gateway.ingest.upload import MAX_FILENAME_CHARACTERS, clean_filename
 from tests.gateway.decoder.test_decoding import difference, pixels
-from tests.gateway.ingest.reading import ALWAYS, AUTO, LIMITS, NEVER
+from tests.gateway.ingest.reading import ALWAYS, AUTO, NEVER
 from tests.samples import FIRST_IMAGE_MAY_BE_WHOLE, names, sample
 
 SIZE = (67, 45)
-
-
-def upload(data):
-    return Upload(3, "cat.jpg", data)
 
 
 def transparent(one):
@@ -40,7 +36,7 @@ def as_the_preprocessor_sees(payload):
 @pytest.mark.parametrize("name", names())
 def test_auto_passes_on_what_the_preprocessor_can_read(name):
     one = sample(name)
-    image = prepare(upload(one.data), AUTO)
+    image = prepare(one.data, AUTO)
     assert (image.height, image.width) == one.picture.shape[:2]
     if passes(one) and one.variant != "animated":
         assert image.payload is one.data
@@ -51,7 +47,7 @@ def test_auto_passes_on_what_the_preprocessor_can_read(name):
 @pytest.mark.parametrize("name", names())
 def test_always_decodes_to_the_pixels_of_the_preprocessor(name):
     one = sample(name, *SIZE)
-    image = prepare(upload(one.data), ALWAYS)
+    image = prepare(one.data, ALWAYS)
     seen = as_the_preprocessor_sees(image.payload)
     assert (seen == pixels(image.payload)).all()
     if passes(one):
@@ -62,31 +58,27 @@ def test_always_decodes_to_the_pixels_of_the_preprocessor(name):
 def test_never_refuses_what_the_preprocessor_cannot_read(name):
     one = sample(name, *SIZE)
     if passes(one):
-        assert not prepare(upload(one.data), NEVER).payload.startswith(b"P6")
+        assert not prepare(one.data, NEVER).payload.startswith(b"P6")
         return
     with pytest.raises(UnsupportedFormat, match="GATEWAY_DECODE=never"):
-        examine(upload(one.data), NEVER)
+        inspect(one.data, NEVER)
 
 
 def test_auto_decodes_images_of_many_pixels():
-    info = inspect_whole(sample("JPEG baseline").data, LIMITS)
-    count = info.width * info.height
-    at_the_limit, past_it = (
-        DecodePolicy(DecodeMode.AUTO, above_pixels=above, max_side=64, limits=LIMITS) for above in (count, count - 1)
-    )
-    assert not needs_decoding(info, at_the_limit)
-    assert needs_decoding(info, past_it)
+    header = Header(ImageFormat.JPEG, 2_000, ABOVE_PIXELS // 2_000)
+    assert not needs_decoding(header, AUTO)
+    assert needs_decoding(replace(header, height=header.height + 1), AUTO)
 
 
 def test_only_the_first_frame_of_an_animated_png_is_passed_on():
     one = sample("PNG animated")
-    payload = prepare(upload(one.data), AUTO).payload
+    payload = prepare(one.data, AUTO).payload
     assert b"fdAT" in one.data
     assert not any(kind in payload for kind in (b"acTL", b"fcTL", b"fdAT"))
     assert payload.endswith(b"IEND\xaeB`\x82")
 
 
-@pytest.mark.parametrize("policy", [AUTO, ALWAYS, NEVER], ids=lambda policy: policy.mode.value)
+@pytest.mark.parametrize("policy", [AUTO, ALWAYS, NEVER], ids=lambda policy: policy.decode.value)
 @pytest.mark.parametrize("name", names())
 def test_truncated_file_is_always_an_error(name, policy):
     one = sample(name, *SIZE)
@@ -96,10 +88,10 @@ def test_truncated_file_is_always_an_error(name, policy):
             continue
         if policy is not NEVER and name in FIRST_IMAGE_MAY_BE_WHOLE:
             with contextlib.suppress(TruncatedImage, UndecodableImage):
-                assert difference(pixels(prepare(upload(data), policy).payload), one.picture) <= one.far
+                assert difference(pixels(prepare(data, policy).payload), one.picture) <= one.far
             continue
         with pytest.raises(ImageError) as caught:
-            prepare(upload(data), policy)
+            prepare(data, policy)
         assert isinstance(caught.value, TruncatedImage | UndecodableImage | UnsupportedFormat)
 
 

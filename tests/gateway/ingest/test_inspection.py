@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.decoder.in_process import prepare
+from gateway.decoder.in_process import prepare, whole_header
 from gateway.errors import (
     ImageError,
     ImageTooLarge,
@@ -16,9 +16,7 @@ from gateway.errors import (
 )
 from gateway.ingest.image_formats import AVAILABLE, Header, ImageFormat
 from gateway.ingest.inspection import check_size, inspect, recognize
-from gateway.ingest.upload import Upload
 from tests import encoders
-from tests.gateway.decoder.pools import inspect_whole
 from tests.gateway.ingest.reading import AUTO, LIMITS, allocates_at_most, limits
 from tests.samples import encode, exif, names, photograph, sample
 
@@ -82,14 +80,14 @@ def test_media_files_are_recognised_by_their_brands(data, expected):
 
 def code(data):
     with pytest.raises(ImageError) as caught:
-        prepare(Upload(0, "cat", data), AUTO)
+        prepare(data, AUTO)
     return caught.value.code
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_form_is_recognised_by_its_bytes(name):
     one = sample(name)
-    info = inspect_whole(one.data, LIMITS)
+    info = whole_header(one.data, LIMITS)
     assert isinstance(inspect(one.data, LIMITS), Header if one.format in PASSED_ON else ImageFormat)
     height, width = one.picture.shape[:2]
     assert (info.format.value, info.width, info.height) == (one.format, width, height)
@@ -111,13 +109,13 @@ def test_file_without_its_last_bytes_is_not_decoded(name):
     data = sample(name).data
     for missing in (1, 2, 3):
         with pytest.raises((TruncatedImage, UndecodableImage)):
-            prepare(Upload(0, "cat", data[:-missing]), AUTO)
+            prepare(data[:-missing], AUTO)
 
 
 @pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy", "BMP 24 bit", "TIFF tiles"])
 def test_bytes_after_an_image_are_ignored(name):
     one = sample(name)
-    assert inspect_whole(one.data + small("PNG") + b"PK\3\4 a polyglot", LIMITS) == inspect_whole(one.data, LIMITS)
+    assert whole_header(one.data + small("PNG") + b"PK\3\4 a polyglot", LIMITS) == whole_header(one.data, LIMITS)
 
 
 @pytest.mark.parametrize("kind", OTHERS)
@@ -211,14 +209,14 @@ def test_broken_file_has_its_error(name):
 
 
 def test_unknown_orientation_is_ignored():
-    info = inspect_whole(encode(photograph(), "JPEG", exif=exif(9)), LIMITS)
+    info = whole_header(encode(photograph(), "JPEG", exif=exif(9)), LIMITS)
     assert info.orientation == 1
 
 
 @pytest.mark.parametrize("mode", ["F", "I"])
 def test_tiff_of_signed_or_float_samples_is_refused(mode):
     with pytest.raises(UnsupportedFormat, match=r"unsigned integers|bits per channel"):
-        inspect_whole(encode(photograph().convert(mode), "TIFF"), LIMITS)
+        whole_header(encode(photograph().convert(mode), "TIFF"), LIMITS)
 
 
 def test_decompression_bomb_is_refused_at_little_cost():
@@ -233,6 +231,6 @@ def test_decompression_bomb_is_refused_at_little_cost():
 @given(st.sampled_from([b"", *SIGNATURES]), st.binary(max_size=300))
 def test_any_bytes_are_an_image_or_an_image_error(signature, junk):
     with contextlib.suppress(ImageError):
-        info = inspect_whole(signature + junk, LIMITS)
+        info = whole_header(signature + junk, LIMITS)
         assert info.width > 0
         assert info.height > 0

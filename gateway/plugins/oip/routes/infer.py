@@ -54,7 +54,7 @@ def infer_routes(sequences: OpenSequences) -> APIRouter:
 async def _infer(request: Request, model_name: str, version: str | None, sequences: OpenSequences) -> Response:
     context = request_context(request)
     service = context.service
-    limits = service.tools.policy.limits
+    limits = service.tools.limits
     body = Body(request, context)
     if body.announced_bytes > limits.max_request_bytes:
         raise request_too_large(limits)
