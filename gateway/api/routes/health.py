@@ -1,6 +1,5 @@
 """Health and metrics, for probes and Prometheus."""
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal
 
@@ -12,7 +11,7 @@ from gateway import metrics
 from gateway.api.request_context import request_context
 from gateway.api.route_table import Access, traits
 from gateway.api.schemas import ErrorOut, Schema
-from gateway.inference.backend import EndpointHealth, ModelState
+from gateway.inference.backend import ModelState
 from gateway.settings import Settings
 
 router = APIRouter(tags=["service"])
@@ -89,13 +88,14 @@ async def get_ready(request: Request) -> Response:
     If API keys are required, only requests with a key get `models` and `endpoints`.
     """
     context = request_context(request)
-    health = context.service.backend.health()
     ready = context.runtime.is_ready()
-    shown = health if context.shows_details else ()
+    shown = context.service.backend.health() if context.shows_details else ()
+    models = [model for each in shown for model in each.models]
+    answering = {model.name for model in models if model.ready}
     body = Ready(
         status="ready" if ready else "draining" if context.runtime.draining.begun else "not ready",
         model=context.settings.model,
-        models=_models_out(shown),
+        models={model.name: model.name in answering for model in models},
         sizes=[_sizes(context.settings)] if shown else [],
         endpoints=[EndpointOut.model_validate(each) for each in shown],
     )
@@ -108,14 +108,6 @@ async def get_metrics() -> Response:
     """The metrics of all workers in Prometheus' text format."""
     # In a thread, since reading the shared files of several workers takes long.
     return Response(await run_in_threadpool(metrics.exposition), media_type=metrics.CONTENT_TYPE)
-
-
-def _models_out(endpoints: Iterable[EndpointHealth]) -> dict[str, bool]:
-    """Each model, and whether it responds at any Triton."""
-    ready: dict[str, bool] = {}
-    for model in (model for health in endpoints for model in health.models):
-        ready[model.name] = ready.get(model.name, False) or model.ready
-    return ready
 
 
 def _sizes(settings: Settings) -> str:

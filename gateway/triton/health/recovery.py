@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
 
 import structlog
 
@@ -84,13 +83,9 @@ class RecoveringChecker(HealthChecker):
         *,
         model_changed: Callable[[str], None] = lambda _: None,
         codecs: Codecs | None = None,
-        jitter_seconds: float = JITTER_SECONDS,
-        take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     ) -> None:
         super().__init__(endpoint, state, model_changed=model_changed, codecs=codecs)
         state.healing = "idle"
-        self._jitter_seconds = jitter_seconds
-        self._take_lock = take_lock
         self._reloads, self._loads = Backoff(state.clock), Backoff(state.clock)
         """By the names of steps; by missing model."""
 
@@ -133,8 +128,8 @@ class RecoveringChecker(HealthChecker):
         if not self._loads.is_due(model):
             return False
         # A lock for each model: a load that hangs must not delay the others.
-        with self._take_lock(f"{self.state.address} {model}") as held:
-            await self._pause()
+        with machine_lock(f"{self.state.address} {model}") as held:
+            await asyncio.sleep(random.uniform(0, JITTER_SECONDS))  # noqa: S311  # no secret
             try:
                 versions = rows_of(await self.endpoint.index()).get(model, [])
             except GatewayError:
@@ -166,8 +161,8 @@ class RecoveringChecker(HealthChecker):
         state.recovering = {model.name for model in (affected if rolling else using)}
         reloaded = False
         try:
-            with self._take_lock(state.address) as held:
-                await self._pause()
+            with machine_lock(state.address) as held:
+                await asyncio.sleep(random.uniform(0, JITTER_SECONDS))  # noqa: S311  # no secret
                 fails = held and await self._still_fails(affected)
                 ready = {model.name for model in (await self.endpoint.index()).models if model.state == READY}
                 if not held or not ready.issuperset(names):
@@ -259,9 +254,6 @@ class RecoveringChecker(HealthChecker):
         metrics.HEALINGS.labels("in vain").inc()
         log.error("healing_in_vain", triton=self.state.address, models=failing)
         self._reloads.delay(names, INEFFECTIVE_BACKOFF_SECONDS)
-
-    async def _pause(self) -> None:
-        await asyncio.sleep(random.uniform(0, self._jitter_seconds))  # noqa: S311  # no secret
 
     def _failed(self, event: str, error: GatewayError, status: str, **fields: str) -> None:
         self.state.healing = NOT_ALLOWED if isinstance(error, LoadNotAllowed) else status

@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
+from typing import Any
 
 from gateway.inference.backend import Call
 from gateway.inference.result import Selection
@@ -14,11 +15,12 @@ from gateway.triton.health.recovery import RecoveringChecker
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.opening import open_pool
 from gateway.triton.wire import Signer
-from gateway.values.files import machine_lock
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.settings import Settings
 
 MODEL = "ensemble_model"
+STEPS = ("preprocessor", "net")
+TWO = {MODEL: STEPS, "flowers": ("flowers_preprocessor", "flowers_net")}
 SIGNER = Signer(b"secret of a test")
 SCHEDULE = Schedule(0.02, 1.0, quick_seconds=0.01, orphaned_seconds=0.1)
 
@@ -51,15 +53,31 @@ async def due(checker: HealthChecker) -> None:
 def checker_of(
     triton: FakeTriton,
     *,
-    jitter_seconds: float = 0.0,
-    take_lock: Callable[[str], AbstractContextManager[bool]] = machine_lock,
     clock: Callable[[], float] = time.monotonic,
     endpoint: FakeEndpoint | None = None,
     schedule: Schedule = SCHEDULE,
 ) -> RecoveringChecker:
     endpoint = endpoint or FakeEndpoint("10.0.0.1:8001", triton)
     state = HealthState(endpoint.address, ExpectedModels(MODEL), schedule, clock)
-    return RecoveringChecker(endpoint, state, jitter_seconds=jitter_seconds, take_lock=take_lock)
+    return RecoveringChecker(endpoint, state)
+
+
+async def settled(checker: RecoveringChecker) -> None:
+    for _ in range(3):
+        await checker.probe_all()
+        await checker.reload_failing()
+
+
+async def watched(triton: FakeTriton | None = None, **options: Any) -> tuple[FakeTriton, RecoveringChecker]:
+    """A Triton and its checker, which has probed it."""
+    triton = triton or FakeTriton()
+    checker = checker_of(triton, **options)
+    await settled(checker)
+    return triton, checker
+
+
+def ready(checker: HealthChecker) -> dict[str, bool]:
+    return {model.name: model.ready for model in checker.state.summary().models}
 
 
 @asynccontextmanager

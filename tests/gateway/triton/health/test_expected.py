@@ -10,10 +10,8 @@ from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.state import NOT_LISTED, ExpectedModels, HealthState
 from gateway.values.rollout import Rollout
 from tests.doubles.triton import FakeEndpoint, FakeTriton
-from tests.gateway.triton.fleet import MODEL, SCHEDULE, call_of, checker_of, fleet_of, running, wait_until
+from tests.gateway.triton.fleet import MODEL, SCHEDULE, STEPS, TWO, call_of, checker_of, fleet_of, running, wait_until
 
-STEPS = ("preprocessor", "net")
-TWO = {MODEL: STEPS, "flowers": ("flowers_preprocessor", "flowers_net")}
 VERSIONS = {MODEL: STEPS, f"{MODEL}.v1": STEPS, f"{MODEL}.v2": STEPS}
 
 
