@@ -81,7 +81,7 @@ class Admission(FairQueue):
         the request were admitted already. With `lowest`, all other images are admitted before. An image that exceeds a
         limit by itself fits while nothing else is in flight.
         """
-        amounts = {self.images: 1, self.bytes: min(nbytes, self.bytes.most)}
+        amounts: dict[Bound, int] = {}
         if caller.images is not None:
             amounts[caller.images] = 1
         if lowest:
@@ -92,6 +92,8 @@ class Admission(FairQueue):
             amounts[self._costly_bytes] = min(nbytes, self._costly_bytes.most)
             amounts[self._costly_ms] = round(1e3 * min(decode_seconds, SECONDS_PER_DECODER))
             counted_in = (self._waiting_costly, *counted_in) if first else ()
+        amounts[self.images] = 1
+        amounts[self.bytes] = min(nbytes, self.bytes.most)
         weight = caller.weight * LOWEST_WEIGHT if lowest else caller.weight
         return Lease(self, amounts, None, (caller, lowest), weight, counted_in, on_release)
 

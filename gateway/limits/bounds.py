@@ -54,6 +54,7 @@ class Lease:
 
     queue: "FairQueue"
     amounts: dict[Bound, int]
+    """It waits for the first one that it lacks, so the ones that most others need come last."""
     request: Hashable = None
     client: Hashable = None
     weight: float = 1.0
@@ -138,7 +139,7 @@ MAX_PLACES = 1_024
 
 
 class FairQueue:
-    """A queue of leases, in which each is delayed only by the ones before it that wait for the same bounds.
+    """A queue of leases, in which each is delayed only by the ones before it that wait for a bound that it needs.
 
     Clients take turns by their weights: start-time fair queueing (Goyal, Vin and Cheng, 1996). The requests of a client
     take turns as well. So neither a request with many images nor a client with many requests delays the others.
@@ -226,11 +227,11 @@ class FairQueue:
         awaited: set[Bound] = set()
         for lease in first:
             needs = lease.amounts.items()
-            lacking = [bound for bound, amount in needs if amount > bound.free or bound in awaited]
-            if not lacking:
+            lacking = next((bound for bound, amount in needs if amount > bound.free or bound in awaited), None)
+            if lacking is None:
                 return lease, awaited
-            awaited.update(lacking)
-            if not awaited.isdisjoint(self.bounds):
+            awaited.add(lacking)
+            if lacking in self.bounds:
                 break
         return None, awaited
 

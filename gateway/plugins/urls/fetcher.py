@@ -169,7 +169,7 @@ class UrlFetcher:
             async with asyncio.timeout(self._settings.max_wait_seconds) as timeout:
                 download.timeout = timeout
                 request = download.request
-                fetches = {self._fetches: 1, request.fetches: 1}
+                fetches = {request.fetches: 1, self._fetches: 1}
                 async with Lease(self._queue, fetches, request, request.client):
                     timeout.reschedule(asyncio.get_running_loop().time() + FETCH_TIMEOUT_SECONDS)
                     began = time.perf_counter()

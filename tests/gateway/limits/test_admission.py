@@ -135,6 +135,19 @@ async def test_cheap_images_pass_costly_ones_that_wait_for_a_decoder():
     (await waiting[2]).release()
 
 
+async def test_image_that_waits_for_a_decoder_keeps_no_bytes_free():
+    gate = admission(max_images=10, max_bytes=100)
+    cheap, decoding = try_acquire(gate, 50), try_acquire(gate, 30, COSTLY)
+    (costly,) = await waits(acquire(gate, 40, COSTLY))
+    assert try_acquire(gate, 41) is None
+    passing = try_acquire(gate, 20)
+    decoding.release()
+    assert try_acquire(gate, 1) is None, "now it waits for bytes"
+    for permit in (cheap, passing):
+        permit.release()
+    (await costly).release()
+
+
 async def test_costly_images_take_half_of_the_queue():
     gate = admission(max_images=10, max_images_waiting=4)
     held = await acquire(gate, 1, COSTLY)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import Overloaded
-from gateway.limits.admission import Admission
+from gateway.limits.admission import COSTLY_SECONDS, Admission
 from gateway.limits.bounds import Bound, Lease
 from gateway.limits.caller import Caller
 from gateway.plugins.keys.tenant import BULK_WEIGHT
@@ -75,6 +75,17 @@ async def test_caller_with_one_image_at_a_time_gets_its_part():
         held.release()
     assert all(order[:20].count(name) == 10 for name in ("crowd", "single"))
     assert abs(order[:10].count("single") - 5) <= 1
+
+
+async def test_caller_at_its_bound_delays_no_other():
+    """Neither a caller of large images, nor one of images that wait for a decoder."""
+    gate, bounded, other = admission(max_images=4), caller_of(1.0, Bound("share", 1)), caller_of()
+    held = await acquire(gate, 50, caller=bounded)
+    (waiting,) = await waits(acquire(gate, 60, COSTLY_SECONDS, caller=bounded))
+    passing = [try_acquire(gate, 20, COSTLY_SECONDS, caller=other), try_acquire(gate, 20, caller=other)]
+    for permit in (*passing, held):
+        permit.release()
+    (await waiting).release()
 
 
 async def test_lowest_priority_gets_one_permit_in_a_hundred():
