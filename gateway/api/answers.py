@@ -250,7 +250,7 @@ async def respond(
     """The response of /predict and /embed: JSON lines as results arrive, or all results at once in a format.
 
     Raises InvalidParameter for lines in another format than the native one, the error of a single file if the format
-    cannot express it, and the errors of `classify` and `status_of`.
+    cannot express it, and the errors of `Collected.classify` and `status_of`.
     """
     native = shape if isinstance(shape, Native) else None
     streamed = NDJSON.encode() in body.headers.get(b"accept", b"")
@@ -258,44 +258,22 @@ async def respond(
         raise InvalidParameter(f"'format': lines ({NDJSON}) are available in the native format only.")
     if streamed and native is not None:
         return ResultLines(context, spec, body, uploads, native)
-    held = hold_response(context)
-    size = AnswerSize(held)
-    results = await classify(context, spec, body, uploads, size)
+    collected = Collected(context)
+    results = await collected.classify(spec, body, uploads)
     status = status_of(results)
     if status is not HTTPStatus.OK and not shape.shows_a_lone_error and len(results) == 1 and results[0].error:
         raise results[0].error
     before, after = shape.around(results, spec)
     if len(results) == 1:
         document = before + item_bytes(shape.item(results[0], spec)) + after
-        if len(document) <= min(PIECE_BYTES, held.held):
+        if len(document) <= min(PIECE_BYTES, collected.lease.held):
             return Response(document, status, {"content-type": shape.media_type})
-        return PiecedAnswer(deque((document,)), held, status, shape.media_type)
+        return PiecedAnswer(deque((document,)), collected.lease, status, shape.media_type)
     items = (item_bytes(shape.item(result, spec)) for result in results)
-    pieces = await pieces_of(items, shape.separator, held)
+    pieces = await pieces_of(items, shape.separator, collected.lease)
     pieces.appendleft(before)
     pieces.append(after)
-    return PiecedAnswer(pieces, held, status, shape.media_type)
-
-
-def hold_response(context: RequestContext) -> PoolLease:
-    """The lease of the response's bytes, while they are collected and sent; the request releases it."""
-    responses, reader = context.runtime.responses, context.reader
-    lease = PoolLease(responses) if reader is None else PoolLease(responses, reader, reader.evict)
-    context.leases.append(lease)
-    return lease
-
-
-async def classify(
-    context: RequestContext, spec: RequestSpec, body: Body, uploads: Uploads, size: "AnswerSize"
-) -> list[Result]:
-    """Classify all uploads; returns the results in the order of their files.
-
-    Raises AnswerTooLarge as soon as the limit is exceeded, Overloaded if the response buffer is full, and
-    ClientDisconnect if the client disconnects.
-    """
-    results = size.results
-    await context.service.run(uploads, spec, size.take, body.wait_for_disconnect)
-    return results if len(results) == 1 else sorted(results, key=attrgetter("index"))
+    return PiecedAnswer(pieces, collected.lease, status, shape.media_type)
 
 
 def status_of(results: Sequence[Result]) -> HTTPStatus:
@@ -314,20 +292,32 @@ def status_of(results: Sequence[Result]) -> HTTPStatus:
     return faults[0].status if faults else errors[0].status if len(errors) == 1 else ImageError.status
 
 
-class AnswerSize:
-    """Collects results, checks their size against MAX_PREDICTIONS, and counts their memory in `held`.
+class Collected:
+    """Collects the results of a request, and checks their number against MAX_PREDICTIONS.
+
+    `lease` holds their bytes in the response buffer, and then those of the response; the request releases it.
 
     Predictions and scores are counted separately: which of them is sent may be known only after the last image.
     """
 
-    def __init__(self, held: PoolLease) -> None:
+    def __init__(self, context: RequestContext) -> None:
+        self.lease = PoolLease(context.runtime.responses, context.reader)
+        context.leases.append(self.lease)
+        self._service = context.service
         self._most = MAX_PREDICTIONS
-        self._held = held
         self._predictions = self._scores = 0
-        self.results: list[Result] = []
+        self._results: list[Result] = []
 
-    def take(self, result: Result) -> None:
-        """Count one result; raises AnswerTooLarge, and Overloaded if the response buffer is full."""
+    async def classify(self, spec: RequestSpec, body: Body, uploads: Uploads) -> list[Result]:
+        """Classify all uploads; returns the results in the order of their files.
+
+        Raises AnswerTooLarge as soon as the limit is exceeded, Overloaded if the response buffer is full, and
+        ClientDisconnect if the client disconnects.
+        """
+        await self._service.run(uploads, spec, self._take, body.wait_for_disconnect)
+        return self._results if len(self._results) == 1 else sorted(self._results, key=attrgetter("index"))
+
+    def _take(self, result: Result) -> None:
         predictions, results = result.size
         nbytes = RESULT_BYTES * results + PREDICTION_BYTES * predictions
         for numbers in (result.row.scores, result.row.embedding):
@@ -337,8 +327,8 @@ class AnswerSize:
         self._predictions += predictions
         if self._predictions > self._most or self._scores > self._most * SCORES_PER_PREDICTION:
             raise self._too_large()
-        self._held.hold(self._held.held + nbytes)
-        self.results.append(result)
+        self.lease.grow(nbytes)
+        self._results.append(result)
 
     def add_predictions(self, count: int) -> None:
         """Count predictions with a label; raises AnswerTooLarge."""

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, PiecedAnswer, classify, hold_response
+from gateway.api.answers import Collected, PiecedAnswer
 from gateway.api.parameters import (
     ModelName,
     ModelVersion,
@@ -113,11 +113,10 @@ async def explain(request: Request) -> Response:
         strict=parameters.strict,
     )
     spec = replace(spec, expansion=await _masked_copies(context, spec, parameters), lowest_priority=True)
-    held = hold_response(context)
-    results = await classify(context, spec, body, _only_one(uploads), AnswerSize(held))
+    collected = Collected(context)
+    results = await collected.classify(spec, body, _only_one(uploads))
     document = to_json(await _document(context, spec, results[0]), exclude_none=True)
-    held.grow(len(document))
-    return PiecedAnswer(deque((document,)), held)
+    return PiecedAnswer(deque((document,)), collected.lease)
 
 
 async def _masked_copies(context: RequestContext, spec: RequestSpec, parameters: ExplainParameters) -> MaskedCopies:

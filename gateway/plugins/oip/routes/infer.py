@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from gateway.api.answers import AnswerSize, PiecedAnswer, classify, hold_response, status_of
+from gateway.api.answers import Collected, PiecedAnswer, status_of
 from gateway.api.body import Body, uploads_from
 from gateway.api.parameters import request_spec
 from gateway.api.request_context import request_context
@@ -76,25 +76,24 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
         embeddings=Embeddings.IF_ANY,
         client=str(parameters.sequence_id or ""),
     )
-    held = hold_response(context)
-    size = AnswerSize(held)
-    collected = await classify(context, spec, body, uploads_from(first, uploads), size)
-    status = status_of(collected)
+    collected = Collected(context)
+    results = await collected.classify(spec, body, uploads_from(first, uploads))
+    status = status_of(results)
     if status is not HTTPStatus.OK:
-        return _failed(collected, status)
-    scored = Scored.of(collected)
+        return _failed(results, status)
+    scored = Scored.of(results)
     if parameters.sequence_id:
         scores = [row if status == OK else None for row, status in zip(scored.scores, scored.statuses, strict=True)]
         states = await sequences.add_images(service.backend, parameters, spec, scores)
         scored = replace(scored, sequence=states)
     class_count = sum(min(output.class_count, scored.scores.shape[1]) for output in inference.outputs)
-    size.add_predictions(class_count * len(collected))
+    collected.add_predictions(class_count * len(results))
     labels = await service.backend.labels(model_name, scored.model_version) if class_count else ()
     pieces, header_bytes = await encode(inference, model_name, scored, labels)
-    held.grow(sum(map(len, pieces)))
+    collected.lease.grow(sum(map(len, pieces)))
     if header_bytes is None:
-        return PiecedAnswer(deque(pieces), held)
-    response = PiecedAnswer(deque(pieces), held, media_type="application/octet-stream")
+        return PiecedAnswer(deque(pieces), collected.lease)
+    response = PiecedAnswer(deque(pieces), collected.lease, media_type="application/octet-stream")
     response.headers[HEADER_LENGTH] = str(header_bytes)
     return response
 
