@@ -9,15 +9,13 @@ from collections.abc import Iterable
 from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanContext, TraceFlags
+from opentelemetry.trace import SpanContext
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 Headers = dict[str, str]
 
 NO_TRACE = Context()
 _W3C = TraceContextTextMapPropagator()
-_KNOWN_FLAGS = 0x03
-"""sampled and random-trace-id: an implementation propagates only the flags of its version of the protocol."""
 MAX_STATE_BYTES = 512
 """Longest tracestate that is propagated: the specification requires 512 bytes, and more would burden every call."""
 current = contexts.get_current
@@ -37,13 +35,7 @@ def received(headers: Iterable[tuple[bytes, bytes]]) -> Context:
         states = []
     if len(parents) != 1:
         return NO_TRACE
-    context = _W3C.extract({"traceparent": parents, "tracestate": states}, NO_TRACE)
-    parent = place(context)
-    if parent.trace_flags & ~_KNOWN_FLAGS:
-        flags = TraceFlags(parent.trace_flags & _KNOWN_FLAGS)
-        known = SpanContext(parent.trace_id, parent.span_id, parent.is_remote, flags, parent.trace_state)
-        return trace.set_span_in_context(trace.NonRecordingSpan(known), NO_TRACE)
-    return context
+    return _W3C.extract({"traceparent": parents, "tracestate": states}, NO_TRACE)
 
 
 def place(context: Context | None = None) -> SpanContext:

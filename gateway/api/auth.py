@@ -34,13 +34,11 @@ class KeyCheck:
         """Whether a key may load and unload models."""
 
     def check_metrics(self, access: Access) -> None:
-        """Raise UserError if nothing checks the keys that `GET /metrics` needs by the settings."""
-        if access is Access.OPEN:
-            return
-        if not self.authenticators:
-            raise UserError(f"{variable('metrics_access')}={access}, and no plug-in checks keys")
-        if access is Access.KEY and self.admin_only:
-            raise UserError(f"{variable('metrics_access')}={access}, and only the keys of admins are checked")
+        """Raise UserError if there is no key that could read `GET /metrics`, which needs one by the settings."""
+        if (access is Access.KEY and self.admin_only) or (access is Access.ADMIN and not self.has_admins):
+            raise UserError(
+                f"{variable('metrics_access')}={access}, and there are no such keys: see docs/guides/keys.md"
+            )
 
     def knows_key(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         """Whether a request with these headers has a valid key, or needs none unless its route is for admins."""

@@ -102,16 +102,13 @@ def test_max_header_bytes(impatient: Gateway, part: str, most: int):
     assert b'"limit":"max_header_bytes","value":%d' % MAX_HEADER_BYTES in refused
 
 
-@pytest.mark.parametrize(
-    ("pause_seconds", "limit"), [(50, "min_upload_bytes_per_second"), (0.1, "upload_timeout_seconds")]
-)
-def test_stalled_or_dripping_upload_is_cut_off(impatient: Gateway, pause_seconds: float, limit: str):
+def test_dripping_upload_is_cut_off(impatient: Gateway):
     started = time.monotonic()
     with impatient.connect() as client:
         client.sendall(
             b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\nContent-Type: image/png\r\n\r\n"
         )
-        client.settimeout(pause_seconds)
+        client.settimeout(0.1)
         answer = b""
         while b"upload_timeout" not in answer and time.monotonic() - started < 50:
             try:
@@ -119,4 +116,4 @@ def test_stalled_or_dripping_upload_is_cut_off(impatient: Gateway, pause_seconds
             except TimeoutError:
                 client.sendall(b"x" * 1_500)
     assert answer.startswith(b"HTTP/1.1 408")
-    assert f'"limit":"{limit}"'.encode() in answer
+    assert b'"limit":"upload_timeout_seconds"' in answer

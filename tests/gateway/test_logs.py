@@ -72,14 +72,6 @@ logging.getLogger("x").debug("unheard")
     assert "UserWarning: old" in warned["event"]
 
 
-@pytest.mark.parametrize("logger", ["log", 'logging.getLogger("uvicorn.error")'])
-def test_traceback_is_a_field_of_its_line(logger):
-    (event,) = events(write(f'try:\n    1 / 0\nexcept Exception:\n    {logger}.exception("failed")'))
-    assert (event["event"], event["level"]) == ("failed", "error")
-    assert event["exception"].startswith("Traceback")
-    assert event["exception"].endswith("ZeroDivisionError: division by zero")
-
-
 def test_server_does_not_repeat_logged_exceptions():
     code = """
 try:

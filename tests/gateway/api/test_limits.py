@@ -167,18 +167,6 @@ def test_max_image_pixels_and_side(http: Client):
         assert answer.status_code == (422 if code else 200)
 
 
-def test_max_part_header_bytes(http: Client):
-    def send(nbytes: int) -> httpx.Response:
-        head = b'Content-Disposition: form-data; name="f"; filename="x.png"\r\n'
-        # Every byte between the line of the boundary and the empty line counts.
-        head += b"X-Filler: " + b"x" * (nbytes - len(head) - len(b"X-Filler: \r\n")) + b"\r\n"
-        body = b"--b\r\n" + head + b"\r\n" + SMALL_IMAGE + b"\r\n--b--\r\n"
-        return http.post("/predict", content=body, headers=FORM)
-
-    assert send(MAX_PART_HEADER_BYTES).status_code == 200
-    assert is_problem(send(MAX_PART_HEADER_BYTES + 1), 431, "headers_too_large", "max_part_header_bytes")
-
-
 @pytest.mark.parametrize(("name", "limit"), [("top_k", "max_top_k"), ("timeout", "max_timeout_seconds")])
 def test_limits_of_parameters(http: Client, name: str, limit: str):
     def send(value: int) -> httpx.Response:

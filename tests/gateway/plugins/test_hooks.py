@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway import hooks, timing
 from gateway.api.route_table import traits
 from gateway.app import create_app
-from gateway.errors import ImageTooLarge, Unauthorized, UserError
+from gateway.errors import ImageTooLarge, Unauthorized
 from gateway.hooks import AnswerShape, Authenticator, Identity, Plugin, PluginFailed
 from gateway.inference.request import Image, Observer
 from gateway.inference.result import Result
@@ -40,25 +40,6 @@ from tests.settings import Settings
 def plugin(name: str, **hooks: Any) -> type[Plugin]:
     """A plug-in whose hooks return these values."""
     return type(name, (Plugin,), {hook: lambda _, value=value: value for hook, value in hooks.items()})
-
-
-class AdminKeys(Authenticator):
-    """Has keys of admins alone."""
-
-    admin_only = True
-
-    def identify(self, key: bytes) -> None:
-        """Know no key."""
-
-
-@pytest.mark.parametrize(
-    ("plugins", "words"),
-    [((), "no plug-in checks keys"), ((plugin("Admins", authenticators=(AdminKeys(),)),), "only the keys of admins")],
-)
-def test_service_with_metrics_for_keys_does_not_start_without_a_check_of_keys(plugins, words):
-    """Else anybody could read the metrics."""
-    with pytest.raises(UserError, match=f"GATEWAY_METRICS_ACCESS=key, and {words}"):
-        create_app(Settings(_env_file=None, metrics_access="key"), StubBackend(), plugins=plugins)
 
 
 class AddsHeader:
