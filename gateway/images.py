@@ -18,7 +18,7 @@ from gateway.api.request_context import request_context
 from gateway.api.route_table import traits
 from gateway.api.schemas import FAULTS, REQUEST_BODY
 from gateway.errors import ImageError
-from gateway.inference.request import Image
+from gateway.inference.request import Image, ImageRequest, nothing
 from gateway.inference.request_spec import RequestSpec
 from gateway.predict import charge, decode, recognise, wait_for_permit
 
@@ -56,7 +56,7 @@ async def decoded_images(request: Request, *, max_side: int) -> AsyncGenerator[D
     account = service.tools.decoders.account(client=caller)
     async with aclosing(uploads):
         async for upload in uploads:
-            with closing(service.request(spec, account=account)) as of_upload:
+            with closing(ImageRequest(service, spec, nothing, account)) as of_upload:
                 image = Image(of_upload, upload)
                 image.size = max_side
                 try:

@@ -6,10 +6,10 @@
     4  api/body.py, ingest/multipart.py           each file of the form is an upload as soon as its last byte is there
     5  inference/request.py                       takes one upload after the other through the steps
     6  `image_steps` below                        charge, recognise, plan, wait for a permit, decode or pass on
-    7  inference/batching.py                      similar images of all requests share calls; their signatures
+    7  inference/service.py                       similar images of all requests share calls; their signatures
     8  triton/backend.py, models.py               which Triton, which ensemble; retries; errors translated
     9  triton/wire.py, client.py                  padding, the gRPC call, and its answer as rows
-   10  inference/batching.py, request.py          each row becomes the result of its image, and permits are released
+   10  inference/service.py, request.py           each row becomes the result of its image, and permits are released
    11  api/answers.py                             results become the answer, in one of the `shapes`
 
 FastAPI declares the route, writes its OpenAPI document, and serves every other route. This one is called by the
@@ -93,7 +93,7 @@ def image_steps(plugin_steps: Sequence[Step] = (), *, has_keys: bool = True) -> 
     """The steps of an image, in their order, for all routes that take images.
 
     An image that waits for a plug-in, such as for its model to be loaded, has no permit yet: images of other requests
-    pass it. The last step gives it to inference/batching.py: it is signed, shares a call, and gets its result.
+    pass it. The last step gives it to inference/service.py: it is signed, shares a call, and gets its result.
     """
     return (
         *((charge,) if has_keys else ()),
@@ -190,7 +190,7 @@ async def decode_or_pass_on(image: Image) -> None:
         return
     assert image.header is not None
     image.payload = for_triton(image.upload.data, image.header)
-    await request.batcher.add(image)
+    await request.service.add(image)
 
 
 async def _decode_and_add(image: Image) -> None:
@@ -200,7 +200,7 @@ async def _decode_and_add(image: Image) -> None:
         image.permit.release()
         image.fail(error)
     else:
-        await image.request.batcher.add(image)
+        await image.request.service.add(image)
 
 
 async def decode(image: Image) -> None:

@@ -1,6 +1,6 @@
 """One request on its way: its uploads become images, and each result goes to the request's caller.
 
-gateway/predict.py describes the steps of an image; batching.py decides which images share a call.
+gateway/predict.py describes the steps of an image; service.py decides which images share a call.
 """
 
 import asyncio
@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from typing import NamedTuple, Protocol, TypeVar, cast
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 import anyio
 import structlog
@@ -40,7 +41,6 @@ from gateway.values.arguments import adapt
 log = structlog.get_logger("gateway")
 
 T = TypeVar("T")
-C = TypeVar("C", bound=Callable[..., None])
 
 NOT_SERVED = (Overloaded, ModelUnavailable, LoadFailed, TritonUnreachable)
 """Errors that end a request without a permit yet: the whole request may be sent again."""
@@ -174,17 +174,21 @@ class Image:
         request.tools.admission.decoded(permit, len(payload))
         image = copy.copy(self)
         image.payload, image.permit, image.report = payload, permit, report
-        await request.batcher.add(image)
+        await request.service.add(image)
 
 
-class Batching(Protocol):
-    """Sends the images of requests; see gateway.inference.batching."""
+class Service(Protocol):
+    """What requests need of InferenceService; see gateway.inference.service."""
 
-    async def add(self, image: "Image") -> None:
+    tools: Tools
+    observers: "Observers"
+    steps: Sequence[Step]
+
+    async def add(self, image: Image) -> None:
         """Send an image, or let it wait for a call."""
         ...
 
-    def drop(self, image: "Image") -> None:
+    def drop(self, image: Image) -> None:
         """Forget an image without a result, since its request has ended."""
         ...
 
@@ -197,19 +201,9 @@ class ImageRequest:
     `close` drops the images without a result, and releases all permits.
     """
 
-    def __init__(
-        self,
-        tools: Tools,
-        observers: "Observers",
-        steps: Sequence[Step],
-        batcher: Batching,
-        spec: RequestSpec,
-        take: Take,
-        account: Account | None = None,
-    ) -> None:
-        self.tools = tools
-        self.observers = observers
-        self.batcher = batcher
+    def __init__(self, service: Service, spec: RequestSpec, take: Take, account: Account | None = None) -> None:
+        self.service = service
+        self.tools = tools = service.tools
         self.spec = spec
         self.stages = spec.stats.stages
         self.context = copy_context()
@@ -221,9 +215,8 @@ class ImageRequest:
         self.account = account or tools.decoders.account(client=spec.caller)
         self.admitted = False
         """Whether an image has had a permit."""
-        self.keeps_files = observers.keep_files and not spec.lowest_priority
+        self.keeps_files = service.observers.keep_files and not spec.lowest_priority
         """Whether an observer needs the file of each image."""
-        self._steps = steps
         self._permits: set[Lease] = set()
         self._permit_released: asyncio.Event | None = None
         """Set by the next release of a permit, while the request has too many."""
@@ -334,7 +327,7 @@ class ImageRequest:
             _drop_tracebacks(row.error)
         self._open -= 1
         if not self.spec.lowest_priority:
-            for done in self.observers.done:
+            for done in self.service.observers.done:
                 done(image, row)
         _count(self.spec, result)
         self._take(result)
@@ -360,7 +353,7 @@ class ImageRequest:
         self.closed = True
         # Waiting ones first: a call that is abandoned frees its place, and must not be followed by one with them.
         for image in sorted(self.images, key=lambda image: image.call is not None):
-            self.batcher.drop(image)
+            self.service.drop(image)
 
     async def _read(self, uploads: Uploads) -> None:
         """Take each upload through the steps as soon as it has arrived; an error of the file becomes its result.
@@ -381,7 +374,7 @@ class ImageRequest:
                 time_slice = TimeSlice()
                 image = Image(self, upload)
                 try:
-                    for step in self._steps:
+                    for step in self.service.steps:
                         if await step(image):
                             break
                 except (ImageError, DeadlineExceeded, *NOT_SERVED) as error:
@@ -439,9 +432,6 @@ class Observer:
         """Take an image whose top-1 class differs from `best`, the top-1 class of a shadow version."""
 
 
-_PLAIN = Observer()
-
-
 class Observers:
     """All observers of a service; calls those that override a method.
 
@@ -449,31 +439,29 @@ class Observers:
     """
 
     def __init__(self, observers: Sequence[Observer] = ()) -> None:
-        self.done = _calls(observers, _PLAIN.done)
-        self.call_done = _calls(observers, _PLAIN.call_done)
-        self.disagreed = _calls(observers, _PLAIN.disagreed)
+        self.done = _calls(observers, Observer.done)
+        self.call_done = _calls(observers, Observer.call_done)
+        self.disagreed = _calls(observers, Observer.disagreed)
         self.keep_files = any(each.keeps_files for each in observers)
         self.best_classes = max((each.best_classes for each in observers), default=0)
         self.take_feedback = any(each.takes_feedback for each in observers)
 
 
-def _calls(observers: Sequence[Observer], method: C) -> list[C]:
-    """The calls of a method of the observers that override it; their exceptions are logged."""
+def _calls(observers: Sequence[Observer], method: Callable[..., None]) -> list[Callable[..., None]]:
+    """The calls of a method of the observers that override it."""
     name = method.__name__
+    return [
+        partial(_call, f"{type(each).__module__}.{type(each).__qualname__}", name, adapt(getattr(each, name), method))
+        for each in observers
+        if getattr(type(each), name) is not method
+    ]
 
-    def guarded(observer: Observer) -> C:
-        kind = type(observer)
-        see = adapt(getattr(observer, name), method)
 
-        def call(*arguments: object) -> None:
-            try:
-                see(*arguments)
-            except Exception:
-                log.exception("observer_failed", observer=f"{kind.__module__}.{kind.__qualname__}", method=name)
-
-        return cast("C", call)
-
-    return [guarded(each) for each in observers if getattr(type(each), name) is not getattr(Observer, name)]
+def _call(observer: str, method: str, see: Callable[..., None], *arguments: object) -> None:
+    try:
+        see(*arguments)
+    except Exception:
+        log.exception("observer_failed", observer=observer, method=method)
 
 
 def nothing(_: Result) -> None:

@@ -325,7 +325,7 @@ class Scripted:
     @property
     def idle(self) -> bool:
         """Whether no permit is out, no call or image is left, and no model is kept that the backend does not know."""
-        models = self.service._batcher._models.values()
+        models = self.service._models.values()
         left = any(model.limits is None or model.calls or model.counted or model.waiting for model in models)
         return (self.service.admission.images.held, self.service.admission.bytes.held, left) == (0, 0, False)
 

@@ -40,7 +40,7 @@ async def test_modules_of_a_request_are_named():
             finally:
                 sys.setprofile(None)
     assert answer.status_code == 200
-    assert {"predict.py", "api/middleware.py", "inference/batching.py"} <= passed
+    assert {"predict.py", "api/middleware.py", "inference/service.py"} <= passed
     passed.discard("server/heartbeat.py")
     core = {name for name in passed if not name.startswith("plugins/")}
     assert {name for name in core if not name.startswith(NAMED)} == set()

@@ -82,7 +82,7 @@ class Shadows(Observer):
             time_slice = TimeSlice()
             for (image, row), shadow in zip(images, shadows, strict=True):
                 if (best := _compare(row, shadow, *key)) is not None:
-                    for disagreed in image.request.observers.disagreed:
+                    for disagreed in image.request.service.observers.disagreed:
                         disagreed(image, row, version, best)
                 await time_slice.pause_if_over()
         except GatewayError as error:

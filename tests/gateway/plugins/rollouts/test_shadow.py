@@ -35,7 +35,7 @@ ANSWERED = replace(CAT, model_version="1")
 
 def images_of(*rows: Row, payload: bytes = PNG) -> Any:
     """Images of a call, with their rows."""
-    request = SimpleNamespace(observers=Observers())
+    request = SimpleNamespace(service=SimpleNamespace(observers=Observers()))
     image = SimpleNamespace(
         request=request, payload=payload, signature=b"signature", upload=Upload(0, "a.png", payload)
     )

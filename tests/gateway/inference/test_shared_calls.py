@@ -21,10 +21,10 @@ from gateway.errors import (
     UndecodableImage,
 )
 from gateway.inference.backend import CallLimits, Embeddings
-from gateway.inference.batching import CALL_SECONDS, LIMITS_SECONDS
 from gateway.inference.request import Image, Observer
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Predictions, Result, Row, Selection
+from gateway.inference.service import CALL_SECONDS, LIMITS_SECONDS
 from gateway.limits.admission import COSTLY_SECONDS
 from tests.asking import encode
 from tests.doubles.backend import GIF, VECTOR
@@ -387,7 +387,7 @@ def test_file_of_a_decoded_image_is_kept_only_for_observers_that_need_it(loop, k
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_large_image_is_signed_on_a_thread(loop, monkeypatch, over):
-    monkeypatch.setattr("gateway.inference.batching.SIGNED_INLINE_BYTES", len(image(1)) - over)
+    monkeypatch.setattr("gateway.inference.service.SIGNED_INLINE_BYTES", len(image(1)) - over)
     on, threads = service(loop), []
     on.backend.sign = lambda data: threads.append(threading.current_thread()) or b"signature of " + data
     request = on.send(image(1))
