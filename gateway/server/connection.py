@@ -17,7 +17,7 @@ from gateway import metrics
 from gateway.errors import PROBLEM_MEDIA_TYPE, GatewayError, Overloaded, problem_document
 from gateway.hooks import Runtime
 from gateway.limits.pools import IDLE_SECONDS, MIN_UPLOAD_BYTES_PER_SECOND, Pace
-from gateway.server.connections import CONNECTIONS, RESERVE_SECONDS, Connections
+from gateway.server.connections import CONNECTIONS, RESERVE_SECONDS, Connections, Wait
 from gateway.values.clients import client_of
 
 KEEP_ALIVE_SECONDS = 75.0
@@ -43,16 +43,16 @@ class SlowReaderTimeout:
     A shorter rest must have been read to its end.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self._loop = loop
+    def __init__(self, loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, seconds: float) -> None:
+        self._loop, self._transport = loop, transport
         self._seconds = seconds
         self.timer: asyncio.TimerHandle | None = None
         """None while it does not run."""
 
-    def start(self, transport: asyncio.Transport) -> None:
+    def start(self) -> None:
         """Start the timer, unless it runs already or everything was read."""
-        if self.timer is None and (nbytes := transport.get_write_buffer_size()):
-            self.timer = self._loop.call_later(self._seconds, self._expire, transport, nbytes)
+        if self.timer is None and (nbytes := self._transport.get_write_buffer_size()):
+            self.timer = self._loop.call_later(self._seconds, self._expire, nbytes)
 
     def stop(self) -> None:
         """Stop the timer: everything was read, or the connection is closed."""
@@ -60,26 +60,24 @@ class SlowReaderTimeout:
             self.timer.cancel()
             self.timer = None
 
-    def _expire(self, transport: asyncio.Transport, before_bytes: int) -> None:
+    def _expire(self, before_bytes: int) -> None:
         self.timer = None
-        left_bytes = transport.get_write_buffer_size()
-        if left_bytes and left_bytes > before_bytes - STRETCH_BYTES:
+        if self._transport.get_write_buffer_size() > max(0, before_bytes - STRETCH_BYTES):
             metrics.CONNECTIONS_CLOSED.labels("unread").inc()
-            transport.abort()
+            self._transport.abort()
         else:
-            self.start(transport)
+            self.start()
 
 
 class Phase(Enum):
-    """The event that a connection waits for. In SERVING an ASGI task runs, in every other phase a timer."""
+    """The event that a connection waits for. In SERVING an ASGI task ends it, in the others a timer."""
 
     REQUEST = "for the headers of a request, or for the rest of a body that the application did not read"
     IDLE = "for another request"
     SERVING = "for the application"
     OPEN = "for a WebSocket, whose protocol has its own timers"
     LINGERING = "for a refused client to read its response"
-    FLUSHING = "for the client to read the last bytes"
-    CLOSED = "for nothing"
+    CLOSED = "for nothing, or for the client to read the last bytes"
 
 
 class Needs(NamedTuple):
@@ -87,12 +85,10 @@ class Needs(NamedTuple):
 
     phase: Phase
     """One of REQUEST, IDLE, SERVING and OPEN."""
-    parses: bool
-    """Whether it takes more bytes."""
     reads: bool
     """Whether the socket may be read while nothing that was received waits to be parsed."""
-    awaits_client: bool
-    """Whether the client has to send the rest of a request."""
+    wait: Wait | None
+    """What the client has to send; None while the application works."""
 
 
 class Handler(Protocol):
@@ -101,10 +97,6 @@ class Handler(Protocol):
     @property
     def cheap_bytes(self) -> int:
         """How many of the next bytes are cheap to parse, such as a body of announced length."""
-
-    @property
-    def runs(self) -> bool:
-        """Whether an ASGI task runs."""
 
     @property
     def parses(self) -> bool:
@@ -145,6 +137,7 @@ class Connection(asyncio.Protocol):
     """Its address; turns to parse alternate between clients."""
     handler: Handler
     transport: asyncio.Transport
+    slow_reader: SlowReaderTimeout
     addresses: dict[str, tuple[str, int | None] | None]
     """As an ASGI scope has them."""
 
@@ -181,16 +174,16 @@ class Connection(asyncio.Protocol):
         self._piece_bytes = FIRST_PIECE_BYTES
         self._used_turn = False
         """Whether bytes were left at the end of the last turn."""
-        self._awaits = False
+        self._wait: Wait | None = None
+        self._unread_since: float | None = None
         self.lingers = False
         self._linger_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
-        self.slow_reader = SlowReaderTimeout(self.loop, self.settings.answer_timeout_seconds)
 
     @property
     def is_watched(self) -> bool:
-        """Whether a timer or an ASGI task ends the wait of the connection."""
-        return self._timer is not None or self.handler.runs
+        """Whether a timer, or the task of a request or stream, ends the phase."""
+        return self._timer is not None or self.phase in (Phase.SERVING, Phase.OPEN)
 
     @property
     def is_closing(self) -> bool:
@@ -200,6 +193,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # always of this kind
         """Take a slot, and begin to read."""
         self.transport = transport
+        self.slow_reader = SlowReaderTimeout(self.loop, transport, self.settings.answer_timeout_seconds)
         self.addresses = {
             "server": _address(transport.get_extra_info("sockname")),
             "client": _address(transport.get_extra_info("peername")),
@@ -248,14 +242,14 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client reads more slowly than the application writes."""
         self.writable.clear()
-        self.connections.stall(self)
-        self.slow_reader.start(self.transport)
+        self._unread_since = self.loop.time()
+        self.slow_reader.start()
         self.update_reading()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
         self.writable.set()
-        self.connections.read_on(self)
+        self._unread_since = None
         self.slow_reader.stop()
         self.update_reading()
 
@@ -268,11 +262,15 @@ class Connection(asyncio.Protocol):
     @property
     def is_idle(self) -> bool:
         """Whether the client has not read the application's output for IDLE_SECONDS; see PoolClient."""
-        return self.connections.unread_seconds(self) >= IDLE_SECONDS
+        return self._unread_seconds >= IDLE_SECONDS
 
     def eviction_score(self, held: int) -> float:  # noqa: ARG002  # the amount does not matter
         """For how long the client has not read."""
-        return self.connections.unread_seconds(self)
+        return self._unread_seconds
+
+    @property
+    def _unread_seconds(self) -> float:
+        return 0.0 if self._unread_since is None else self.loop.time() - self._unread_since
 
     def evict(self, error: Overloaded) -> None:  # noqa: ARG002  # the client would not read it
         """Close the connection without waiting for the client."""
@@ -325,45 +323,52 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self.lingers, self._linger_bytes = True, linger_bytes
-        self.connections.idle(self)
         self.transport.write_eof()
         self.update_reading()
 
     def close(self) -> None:
         """Close the connection once the client has read everything."""
         self.transport.close()
-        self.slow_reader.start(self.transport)
+        self.slow_reader.start()
         self.update_reading()
 
     def update_reading(self) -> None:
-        """Decide whether the socket is read, when the rest is parsed, and which timer runs."""
+        """Decide whether the socket is read, when the rest is parsed, which timer runs, and what the client must do."""
         if self.phase is Phase.CLOSED:
             return
-        needs, closing = self.handler.needs(), self.transport.is_closing()
-        lingers, unparsed = self.lingers, self._unparsed
-        if unparsed and needs.parses and not (self._parse_scheduled or lingers or closing):
+        if self.transport.is_closing():
+            if self.phase is not Phase.OPEN:
+                self._set_phase(Phase.CLOSED)
+            return
+        needs, unparsed, lingers = self.handler.needs(), self._unparsed, self.lingers
+        if unparsed and not (self._parse_scheduled or lingers) and self.handler.parses:
             self._parse_scheduled = True
             self.connections.parsing.enqueue(self, self._parse, backlog=self._used_turn)
-        if not closing:
-            reads = not self._parse_scheduled and (lingers or (not unparsed and needs.reads))
-            if reads is not self.transport.is_reading():
-                if reads:
-                    self.transport.resume_reading()
-                else:
-                    self.transport.pause_reading()
-            awaits = reads and not lingers and needs.awaits_client
-            waits = self.pace.waiting_since is not None
-            if awaits and not waits:
-                self.pace.wait()
-                self.connections.await_client(self)
-            elif self._awaits and not awaits:
-                if waits:
-                    self.pace.receive(0)
-                self.connections.serve(self)
-            self._awaits = awaits
+        reads = not self._parse_scheduled and (lingers or (not unparsed and needs.reads))
+        if reads is not self.transport.is_reading():
+            if reads:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+        pace, wait = self.pace, needs.wait
+        awaits = reads and wait is Wait.MORE and not lingers
+        begins = awaits and pace.waiting_since is None
+        if begins:
+            pace.wait()
+        elif not awaits and pace.waiting_since is not None:
+            pace.receive(0)
+        if self._unread_since is not None:
+            wait = Wait.READING
+        elif lingers:
+            wait = Wait.NEXT
+        elif not awaits and wait is Wait.MORE:
+            wait = None
+        if begins or wait is not self._wait:
+            self._wait = wait
+            self.connections.wait(self, wait)
         if self.phase is Phase.OPEN:
             return
-        phase = Phase.FLUSHING if closing else Phase.LINGERING if lingers else needs.phase
+        phase = Phase.LINGERING if lingers else needs.phase
         if phase is not self.phase or (self._timer is None and phase is not Phase.SERVING):
             self._set_phase(phase)
 
@@ -384,20 +389,14 @@ class Connection(asyncio.Protocol):
                 seconds = self.settings.upload_idle_timeout_seconds
             case Phase.LINGERING:
                 seconds = LINGER_SECONDS
-            case Phase.FLUSHING:
-                seconds = self.settings.answer_timeout_seconds
         self._timer = self.loop.call_later(seconds, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        match self.phase:
-            case Phase.LINGERING:
-                self.close()
-            case Phase.FLUSHING:
-                if not self.transport.get_write_buffer_size():  # otherwise the slow-reader timeout decides
-                    self.transport.abort()
-            case _:
-                self.handler.expire()
+        if self.phase is Phase.LINGERING:
+            self.close()
+        else:
+            self.handler.expire()
         self.update_reading()
 
     def _parse(self) -> None:
@@ -406,7 +405,7 @@ class Connection(asyncio.Protocol):
         unparsed, transport = self._unparsed, self.transport
         now = time.perf_counter()
         ends = now + TURN_SECONDS
-        while unparsed and not self.lingers and not transport.is_closing() and self.handler.parses:
+        while unparsed and not self.lingers and not transport.is_closing():
             data = unparsed.popleft()
             piece_bytes = max(self._piece_bytes, self.handler.cheap_bytes)
             if len(data) > piece_bytes:
@@ -420,6 +419,8 @@ class Connection(asyncio.Protocol):
                 self._piece_bytes += len(data) // 8
             if now > ends:
                 self._used_turn = bool(unparsed)
+                break
+            if unparsed and not self.handler.parses:
                 break
         self.update_reading()
 

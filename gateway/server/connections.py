@@ -1,11 +1,10 @@
-"""Limits the connections of a process, displaces one for another client, and schedules their work in turns."""
+"""Limits the connections of a process, displaces one for another client, and parses their bytes in turns."""
 
 import asyncio
-import math
 import resource
 import time
 from collections.abc import Callable, Hashable
-from functools import partial
+from enum import Enum, auto
 from itertools import islice
 from typing import Protocol
 
@@ -24,6 +23,8 @@ log = structlog.get_logger("gateway")
 CONNECTIONS = "connections"
 """The key of the Connections in the lifespan state."""
 
+PARSE_SECONDS = 0.0005
+"""Time of one iteration of the event loop in which connections parse."""
 BACKLOG_SHARE, BACKLOG_MOST = 4, 4
 """Work that did not end in its turn gets 1/BACKLOG_SHARE of the time, in at most BACKLOG_MOST concurrent pieces."""
 LEAST_PAUSE_SECONDS = 0.001
@@ -56,16 +57,15 @@ Queue = dict[Hashable, dict[Member, Work]]
 
 
 class Turns:
-    """Runs at most `most` pieces of work in one iteration of the event loop, and begins none after `seconds` of it.
+    """Parses in each iteration of the event loop for PARSE_SECONDS, after which no more connections begin to parse.
 
     Work that did not end in its turn is enqueued again as backlog, which gets 1/BACKLOG_SHARE of the time. So a client
     that sends a lot of costly data does not delay others, not even from its own address. Turns alternate between
     clients, and between the connections of a client.
     """
 
-    def __init__(self, *, most: float = math.inf, seconds: float = math.inf) -> None:
-        self._most, self._seconds = most, seconds
-        self._count, self._spent_seconds = 0, 0.0  # in this iteration
+    def __init__(self) -> None:
+        self._spent_seconds = 0.0  # in this iteration
         self._ticks = False
         """Whether `_next` is due in the next iteration."""
         self._new: Queue = {}
@@ -79,18 +79,20 @@ class Turns:
 
         With `has_turn` it is run in any case.
         """
-        if not has_turn and (self._new or self._count >= self._most or self._spent_seconds >= self._seconds):
+        if not has_turn and (self._new or self._spent_seconds >= PARSE_SECONDS):
             return False
-        self._count += 1
         if not self._ticks:
-            self._ticks = True
-            asyncio.get_running_loop().call_soon(self._next)
+            self._tick()
         began = time.perf_counter()
         try:
             work()
         finally:
             self._spent_seconds += time.perf_counter() - began
         return True
+
+    def spend(self, seconds: float) -> None:
+        """Take time of this iteration for work that follows the parsing in the next one."""
+        self._spent_seconds += seconds
 
     def enqueue(self, connection: Member, work: Work, *, backlog: bool = False) -> None:
         """Run some work in one of the next iterations: one piece for each connection."""
@@ -100,22 +102,6 @@ class Turns:
                 self._tick()
         elif self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LEAST_PAUSE_SECONDS, self._run_backlog)
-
-    async def wait(self, connection: Member) -> None:
-        """Wait for the turn of a connection."""
-        if self._new or self._count >= self._most or self._spent_seconds >= self._seconds:
-            entered = asyncio.get_running_loop().create_future()
-            self.enqueue(connection, partial(_wake, entered))
-            await entered
-        else:
-            self._count += 1
-            if not self._ticks:
-                self._tick()
-
-    def leave(self, connection: Member) -> None:
-        """Run the new work of a connection now, if it has any."""
-        if connection in self._new.get(connection.client, ()):
-            _take(self._new, connection.client, connection)()
 
     def refuse(self, client: Hashable) -> None:
         """Count a refusal of a client's data."""
@@ -136,51 +122,55 @@ class Turns:
 
     def _next(self) -> None:
         """Begin an iteration, with the new work that waits."""
-        self._ticks, self._count, self._spent_seconds = False, 0, 0.0
+        self._ticks, self._spent_seconds = False, 0.0
         if self._new:
             self._tick()
-        while self._new and self._count < self._most and self._spent_seconds < self._seconds:
-            self.run(_take(self._new, next(iter(self._new))), has_turn=True)
+        while self._new and self._spent_seconds < PARSE_SECONDS:
+            self.run(_take(self._new), has_turn=True)
 
     def _run_backlog(self) -> None:
         """Run a round of the backlog, and set the timer of the next one."""
         began, spent = time.perf_counter(), 0.0
         try:
             for _ in range(BACKLOG_MOST):
-                if self._backlog and spent < self._seconds:
-                    _take(self._backlog, next(iter(self._backlog)))()
+                if self._backlog and spent < PARSE_SECONDS:
+                    _take(self._backlog)()
                     spent = time.perf_counter() - began
         finally:
             pause = max(LEAST_PAUSE_SECONDS, (BACKLOG_SHARE - 1) * spent)
             self._timer = asyncio.get_running_loop().call_later(pause, self._run_backlog) if self._backlog else None
 
 
-def _take(queue: Queue, client: Hashable, connection: Member | None = None) -> Work:
-    """Remove and return the work of a connection, by default of the client's next; the client is the last one then."""
+def _take(queue: Queue) -> Work:
+    """Remove and return the next work; its client is the last one then."""
+    client = next(iter(queue))
     works = queue.pop(client)
-    work = works.pop(next(iter(works)) if connection is None else connection)
+    work = works.pop(next(iter(works)))
     if works:
         queue[client] = works
     return work
 
 
-def _wake(entered: "asyncio.Future[None]") -> None:
-    if not entered.done():
-        entered.set_result(None)
-
-
-FIRST_REQUESTS, NEXT_REQUESTS = 2, 4
-"""How many requests may begin in one iteration of the event loop: the first ones of their connections, and later ones.
-Many requests of one kind then delay neither the others nor health checks."""
-PARSE_SECONDS = 0.0005
-"""Time in one iteration of the event loop after which no more connections begin to parse."""
 RESERVED = 64
 """Connections beyond the limit: newcomers until their request is known, requests for the service's health, and refused
 clients that read why."""
 RESERVE_SECONDS = 2.0
 """How long a newcomer beyond the limit may take to send the headers of its request."""
 COMPARED = 64
-"""The slowest connection is the slowest of this many whose clients have been silent for longest."""
+"""A newcomer displaces one of this many connections, whose clients have been silent for longest."""
+
+
+class Wait(Enum):
+    """What a connection waits for its client to send or to do."""
+
+    FIRST = auto()
+    """The first request."""
+    NEXT = auto()
+    """Another request."""
+    MORE = auto()
+    """More of an upload, or a stream's next message."""
+    READING = auto()
+    """The client does not read its response as fast as it comes."""
 
 
 class Connections:
@@ -201,12 +191,9 @@ class Connections:
         """Called when there is a connection again."""
         self._members: set[Member] = set()
         self._reserve: dict[Member, None] = {}  # in the order in which they came
-        self._new: dict[Member, None] = {}  # members, in the order in which they became idle
-        self._answered: dict[Member, float] = {}  # since when they are idle, the longest first
-        self._awaiting: dict[Member, None] = {}  # members that wait for their client's bytes, the longest first
-        self._stalled: dict[Member, float] = {}  # since when their clients do not read, the longest first
-        self.parsing = Turns(seconds=PARSE_SECONDS)
-        self.first_requests, self.next_requests = Turns(most=FIRST_REQUESTS), Turns(most=NEXT_REQUESTS)
+        self._waiting: dict[Member, tuple[Wait, float]] = {}
+        """Members that wait for their clients: what for and since when, the longest first."""
+        self.parsing = Turns()
 
     def __len__(self) -> int:
         return len(self._members)
@@ -215,7 +202,6 @@ class Connections:
         """Count a new connection: as a member while there is a slot, else in the reserve, whose oldest may go."""
         if self._bound.free > 0:
             self._join(connection)
-            self._new[connection] = None
         else:
             self._enter_reserve(connection)
 
@@ -225,8 +211,6 @@ class Connections:
         The connection of a request in the reserve is closed after the response.
         """
         if connection in self._members:
-            self._new.pop(connection, None)
-            self._answered.pop(connection, None)
             return True
         if connection not in self._reserve:
             return False  # displaced meanwhile
@@ -249,29 +233,11 @@ class Connections:
         """Whether a connection is in the reserve."""
         return connection in self._reserve
 
-    def idle(self, connection: Member) -> None:
-        """Its response is complete, and it has no other request."""
-        if connection in self._members:
-            self._answered[connection] = self._clock()
-
-    def await_client(self, connection: Member) -> None:
-        """It waits for more of an upload or for a stream's next message, from now on."""
-        self._awaiting.pop(connection, None)
-        if connection in self._members:
-            self._awaiting[connection] = None
-
-    def serve(self, connection: Member) -> None:
-        """It no longer waits for its client."""
-        self._awaiting.pop(connection, None)
-
-    def stall(self, connection: Member) -> None:
-        """Its client does not read as fast as its response comes."""
-        if connection in self._members:
-            self._stalled.setdefault(connection, self._clock())
-
-    def read_on(self, connection: Member) -> None:
-        """Its client reads fast enough again."""
-        self._stalled.pop(connection, None)
+    def wait(self, connection: Member, what: Wait | None) -> None:
+        """A connection waits for its client from now on; with None it does not."""
+        self._waiting.pop(connection, None)
+        if what is not None and connection in self._members:
+            self._waiting[connection] = what, self._clock()
 
     def release(self, connection: Member) -> None:
         """Give back the slot of a connection whose client was refused and only reads the error."""
@@ -285,11 +251,6 @@ class Connections:
         if connection in self._members:
             self._leave(connection)
 
-    def unread_seconds(self, connection: Member) -> float:
-        """For how long its client has not read; 0 if it reads."""
-        since = self._stalled.get(connection)
-        return 0.0 if since is None else self._clock() - since
-
     def _join(self, connection: Member) -> None:
         self._members.add(connection)
         self._bound.add(1)
@@ -298,10 +259,7 @@ class Connections:
 
     def _leave(self, connection: Member) -> None:
         self._members.discard(connection)
-        for order in (self._new, self._answered, self._awaiting, self._stalled):
-            order.pop(connection, None)
-        for turns in (self.first_requests, self.next_requests):
-            turns.leave(connection)
+        self._waiting.pop(connection, None)
         self._bound.add(-1)
 
     def _enter_reserve(self, connection: Member) -> None:
@@ -313,29 +271,34 @@ class Connections:
         self._reserve[connection] = None
 
     def _displace(self) -> bool:
-        """End the least useful connection, if there is one."""
-        unused = next(iter(self._new), None)
-        stalled, answered = next(iter(self._stalled), None), next(iter(self._answered), None)
-        idle = answered is not None and self._clock() - self._answered[answered] > IDLE_SECONDS
-        if unused is not None:
-            self._end(unused, "idle")
-        elif answered is not None and idle:
-            self._end(answered, "idle")
-        elif stalled is not None and self.unread_seconds(stalled) >= IDLE_SECONDS:
-            metrics.CONNECTIONS_CLOSED.labels("unread").inc()
-            stalled.transport.abort()
-            self._leave(stalled)
-        elif (slowest := self._slowest()) is not None and (answered is None or slowest.pace.is_slow):
-            self._end(slowest, "slow")
-        elif answered is not None:
-            self._end(answered, "idle")
-        else:
+        """End the least useful of the connections whose clients have been silent for longest, if there is one."""
+        connection = min(islice(self._waiting, COMPARED), key=self._usefulness, default=None)
+        if connection is None:
             return False
+        what, since = self._waiting[connection]
+        if what is not Wait.READING:
+            self._end(connection, "slow" if what is Wait.MORE else "idle")
+            return True
+        if self._clock() - since < IDLE_SECONDS:
+            return False
+        metrics.CONNECTIONS_CLOSED.labels("unread").inc()
+        connection.transport.abort()
+        self._leave(connection)
         return True
 
-    def _slowest(self) -> Member | None:
-        silent = islice(self._awaiting, COMPARED)
-        return min(silent, key=lambda connection: connection.pace.bytes_per_second, default=None)
+    def _usefulness(self, connection: Member) -> tuple[int, float]:
+        """The place in the list of Connections; of two uploads, the slower one comes first."""
+        what, since = self._waiting[connection]
+        idle = self._clock() - since >= IDLE_SECONDS
+        match what:
+            case Wait.FIRST:
+                return 0, 0
+            case Wait.NEXT:
+                return 1 if idle else 4, 0
+            case Wait.READING:
+                return 2 if idle else 6, 0
+            case Wait.MORE:
+                return 3 if connection.pace.is_slow else 5, connection.pace.bytes_per_second
 
     def _end(self, connection: Member, reason: str) -> None:
         metrics.CONNECTIONS_CLOSED.labels(reason).inc()

@@ -4,7 +4,6 @@ import asyncio
 import urllib.parse
 from collections import deque
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any
 
 import httptools
@@ -20,7 +19,7 @@ from gateway.errors import (
     Overloaded,
 )
 from gateway.server.connection import Connection, Needs, Phase, ProtocolOf, head
-from gateway.server.connections import Turns
+from gateway.server.connections import Wait
 from gateway.values.quantities import size
 
 log = structlog.get_logger("gateway")
@@ -28,8 +27,7 @@ log = structlog.get_logger("gateway")
 MAX_HEADER_BYTES, MAX_HEADERS = 64 * 1024, 100
 """Limits of a request's headers, and of a JSON header under /v2."""
 MAX_BUFFERED_BYTES = 64 * 1024
-"""The socket is not read while the application has more bytes of a body to take; no more requests of a connection are
-parsed while the waiting ones have more."""
+"""The socket is not read while the application has more bytes of a body to take."""
 NO_BODY = frozenset({204, 304})
 SMALL_BYTES = 2**20
 """The rest of a body of that announced length is read after an error as well, and the connection kept."""
@@ -44,20 +42,14 @@ class HttpCycle:
         complete: Callable[["HttpCycle"], None],
         scope: dict[str, Any],
         *,
-        header_bytes: int,
         keep_alive: bool,
         expects_continue: bool,
-        start_turns: Turns | None,
     ) -> None:
         self._connection = connection
         self._transport = connection.transport
         self._complete = complete
         self._scope = scope
-        self._header_bytes = header_bytes
         self._expects_continue = expects_continue
-        self._start_turns = start_turns
-        self.task: asyncio.Task[None] | None = None
-        """Runs the application."""
         self._changed = False
         """Whether bytes of the body, or its end, have arrived since `_receive` returned."""
         self._waiting: asyncio.Event | None = None
@@ -73,16 +65,6 @@ class HttpCycle:
         """How much of the body the application has to take."""
         self.keep_alive = keep_alive
         self.response_started = self._response_complete = False
-
-    @property
-    def nbytes(self) -> int:
-        """How much memory the request takes while it waits."""
-        return self._header_bytes + self.buffered_bytes
-
-    @property
-    def runs(self) -> bool:
-        """Whether the application runs."""
-        return self.task is not None and not self.task.done()
 
     def receive_body(self, data: bytes) -> None:
         """Take a part of the body; it is discarded once the response is complete."""
@@ -109,10 +91,6 @@ class HttpCycle:
         """Run the application; only now is there a state, so that a request which waits takes little."""
         self._scope["state"] = {**self._connection.app_state, "reader": self._connection}
         try:
-            if self._start_turns is not None:
-                await self._start_turns.wait(self._connection)
-                if self._disconnected:  # meanwhile
-                    return
             await app(self._scope, self._receive, self._send)
         except Exception as exc:
             if not isinstance(exc, AlreadyLogged):
@@ -227,8 +205,8 @@ def _may_be_large(scope: dict[str, Any]) -> bool:
 def headers_too_large() -> HeadersTooLarge:
     """The error of a request beyond MAX_HEADER_BYTES."""
     return HeadersTooLarge(
-        f"The URL and the headers of a request may have {size(MAX_HEADER_BYTES)} each, and so may the sizes and "
-        f"trailers of a body in chunks.",
+        f"The URL and the headers of a request may have {size(MAX_HEADER_BYTES)}, and so may the sizes and trailers of "
+        f"a body in chunks.",
         limit="max_header_bytes",
         value=MAX_HEADER_BYTES,
     )
@@ -242,8 +220,8 @@ def too_many_headers() -> HeadersTooLarge:
 
 MAX_HANDSHAKE_HEADERS, MAX_LINE_BYTES = 100, 8_000
 """Headers and bytes of a line in the handshake of a WebSocket, within the limits of the library that parses it."""
-MAX_PIPELINED = 16
-"""Requests of a connection that may wait for a previous response; beyond it no more are parsed."""
+REQUEST_SECONDS = 0.0002
+"""Time of the turns to parse that a request takes when it begins, since it computes in the next iteration."""
 MAX_LENGTH_DIGITS = 20
 """Digits of a 64-bit number. The parser takes any number of zeros before them; Python refuses thousands of digits."""
 FRAMING_SHARE = 8
@@ -257,10 +235,10 @@ HEALTH_PATH = "/health/"
 class HttpHandler:
     """Enforces limits that llhttp lacks, and ignores upgrades to protocols other than the plug-ins' WebSockets.
 
-    It answers 431 to headers or a URL of more than `max_header_bytes`, and to as much in the sizes, extensions and
-    trailers of a chunked body; 400 to bytes that are not HTTP. The headers have to be complete within
-    `upload_idle_timeout_seconds` of the connection's opening, or of its first byte after a response. That byte may
-    belong to the next request, or to a body that the application did not read.
+    It answers 431 to a URL and headers of more than `max_header_bytes`, which are counted in pieces of up to 4 KiB, and
+    to as much in the sizes, extensions and trailers of a chunked body; 400 to bytes that are not HTTP. The headers have
+    to be complete within `upload_idle_timeout_seconds` of the connection's opening, or of its first byte after a
+    response. That byte may belong to the next request, or to a body that the application did not read.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -273,29 +251,27 @@ class HttpHandler:
         """The request whose body is parsed; its response may be complete."""
         self._begun = True  # the first request, or the next one
         self._refusal: GatewayError | None = None
-        self.parses = True
-        """See Handler. False after a refusal, and while too many requests wait or take too much memory."""
         self._stopping = self._known = False
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._header_bytes = self._header_count = self._received_bytes = 0
+        self._header_bytes = self._header_count = 0
         self._body_bytes = self._framing_bytes = self._borders = 0
         self.cheap_bytes = 0
         """See Handler: the rest of a body of announced length is one piece, however long it is."""
         self._in_headers = self._offered = self._expects_continue = False
 
     @property
-    def runs(self) -> bool:
-        """See Handler."""
-        return bool(self._cycles) and self._cycles[0].runs
+    def parses(self) -> bool:
+        """See Handler. False after a refusal, and while a request waits for the response to a previous one."""
+        return len(self._cycles) < 2 and self._refusal is None
 
     def needs(self) -> Needs:
         """See Handler. The socket is read while the unfinished body of the served request takes little memory."""
         cycles, receiving, parses = self._cycles, self._receiving, self.parses
         if not cycles:
-            return Needs(Phase.REQUEST if self._begun else Phase.IDLE, parses, parses, awaits_client=False)
+            return Needs(Phase.REQUEST if self._begun else Phase.IDLE, parses, Wait.NEXT if self._known else Wait.FIRST)
         growing = receiving is not None and cycles[0] is receiving and receiving.buffered_bytes > MAX_BUFFERED_BYTES
-        return Needs(Phase.SERVING, parses, parses and not growing, awaits_client=receiving is not None)
+        return Needs(Phase.SERVING, parses and not growing, None if receiving is None else Wait.MORE)
 
     def feed(self, piece: memoryview) -> None:
         """Parse; received bytes of incomplete headers count as well."""
@@ -309,22 +285,13 @@ class HttpHandler:
         except httptools.HttpParserError:  # a refusal comes out of the parser as such, too
             self._refuse(InvalidRequest())
         if self._in_headers:
-            self._received_bytes += len(piece)
-            if self._received_bytes > MAX_HEADER_BYTES:
+            self._header_bytes += len(piece)
+            if self._header_bytes > MAX_HEADER_BYTES:
                 self._refuse(headers_too_large())
         elif borders == self._borders:  # otherwise some of it is headers
             self._framing_bytes += len(piece) - (self._body_bytes - body_bytes)
             if self._framing_bytes > MAX_HEADER_BYTES + self._body_bytes // FRAMING_SHARE:
                 self._refuse(headers_too_large())
-        if len(self._cycles) > 1:
-            self._update_parses()
-
-    def _update_parses(self) -> None:
-        """Decide `parses` again, after requests that wait, or the refusal, have changed."""
-        cycles = self._cycles
-        waiting_bytes = sum(cycle.nbytes for cycle in islice(cycles, 1, None))
-        fits = len(cycles) <= MAX_PIPELINED and waiting_bytes <= MAX_BUFFERED_BYTES
-        self.parses = not cycles or (fits and self._refusal is None)
 
     def expire(self) -> None:
         """No request arrived in time."""
@@ -363,7 +330,7 @@ class HttpHandler:
         if self._cycles:
             self._cycles[0].disconnect()
         self._cycles.clear()
-        self._receiving, self.parses = None, True
+        self._receiving = None
 
     def complete(self, cycle: HttpCycle) -> None:
         """The response of a request is complete: serve the next one."""
@@ -373,7 +340,7 @@ class HttpHandler:
             return  # the connection is lost or given up
         self._cycles.popleft()
         if connection.transport.get_write_buffer_size():
-            connection.slow_reader.start(connection.transport)
+            connection.slow_reader.start()
         if not cycle.keep_alive:
             self._cycles.clear()
             if self._receiving is None:
@@ -381,39 +348,33 @@ class HttpHandler:
             else:
                 connection.finish(DRAIN_BYTES)
         elif self._cycles:
-            self._cycles[0].task = connection.start(self._cycles[0].run(connection.app))
+            connection.start(self._cycles[0].run(connection.app))
         elif self._refusal is not None:
             connection.refuse(self._refusal)
         else:
             self._begun = self._receiving is not None
-            connection.connections.idle(connection)
-        if not self.parses:
-            self._update_parses()
         connection.update_reading()
 
     # Called by the parser
 
     def on_message_begin(self) -> None:
         """Begin to count."""
-        self._in_headers, self._header_bytes, self._header_count, self._received_bytes = True, 0, 0, 0
+        self._in_headers, self._header_bytes, self._header_count = True, 0, 0
         self._borders += 1
         self._body_bytes = self._framing_bytes = 0
         self._url, self._headers, self._expects_continue, self.cheap_bytes = b"", [], False, 0
 
     def on_url(self, url: bytes) -> None:
-        """Count the URL, which comes in pieces."""
+        """Keep the URL, which comes in pieces; its parser counts bytes in 16 bits."""
         self._url += url
-        if len(self._url) > MAX_HEADER_BYTES:
+        if len(self._url) >= MAX_HEADER_BYTES:
             raise self._refused(headers_too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header, with its colon, space and line end."""
+        """Keep and count a header."""
         name = name.lower()
         if len(value) > MAX_LENGTH_DIGITS and name == b"content-length":
             raise self._refused(InvalidRequest())
-        self._header_bytes += len(name) + len(value) + 4
-        if self._header_bytes > MAX_HEADER_BYTES:
-            raise self._refused(headers_too_large())
         self._header_count += 1
         if self._header_count > MAX_HEADERS:
             raise self._refused(too_many_headers())
@@ -496,27 +457,25 @@ class HttpHandler:
         connections = connection.connections
         if not connections.start(connection, health=health):
             raise self._refused(connections.full())
-        first, self._known = not self._known, True
-        start_turns = connections.first_requests if first else connections.next_requests
+        self._known = True
         cycle = HttpCycle(
             connection,
             self.complete,
             scope,
-            header_bytes=self._header_bytes + len(self._url),
             keep_alive=not self._stopping
             and self._parser.get_http_version() != "1.0"
             and self._parser.should_keep_alive()
             and not (health and connections.reserves(connection)),
             expects_continue=self._expects_continue,
-            start_turns=None if first and health else start_turns,
         )
         # Later writes do not show how the last response was read.
         if connection.slow_reader.timer is not None and connection.writable.is_set():
             connection.slow_reader.stop()
+        connections.parsing.spend(REQUEST_SECONDS)
         self._receiving = cycle
         self._cycles.append(cycle)
         if len(self._cycles) == 1:
-            cycle.task = connection.start(cycle.run(connection.app))
+            connection.start(cycle.run(connection.app))
 
     def _scope(self) -> dict[str, Any]:
         connection = self._connection
@@ -555,7 +514,6 @@ class HttpHandler:
             self._cycles.remove(broken)
         if not self._cycles:
             self._connection.refuse(error)
-        self._update_parses()
 
 
 def websocket_path(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -13,6 +13,7 @@ from websockets.server import ServerProtocol
 from gateway.errors import Overloaded
 from gateway.limits.pools import PoolLease
 from gateway.server.connection import Connection, Needs, Phase, error_response
+from gateway.server.connections import Wait
 
 MAX_FRAGMENTS = 1_024
 """Frames in which one message may come; empty ones would cost memory that no size bounds."""
@@ -30,8 +31,6 @@ class StreamProtocol(WebSocketsSansIOProtocol):
     The bytes of an incomplete message, and of one that waits for the application, count among the uploads' bytes.
     """
 
-    runs = True
-    """See Handler: uvicorn's timers, or the application, end the connection's waits."""
     cheap_bytes = 0
 
     def __init__(self, connection: Connection) -> None:
@@ -56,7 +55,7 @@ class StreamProtocol(WebSocketsSansIOProtocol):
     def needs(self) -> Needs:
         """See Handler."""
         reads = not self.read_paused and self.writable.is_set()
-        return Needs(Phase.OPEN, self.parses, reads, awaits_client=self._receives and self.queue.empty())
+        return Needs(Phase.OPEN, reads, Wait.MORE if self._receives and self.queue.empty() else None)
 
     def feed(self, piece: memoryview) -> None:
         """Parse some bytes of messages."""
@@ -185,12 +184,12 @@ class StreamProtocol(WebSocketsSansIOProtocol):
                 self.transport.write(b"".join(self.conn.data_to_send()))
         self.handshake_complete = self.close_sent = self.disconnected = True
         self.transport.close()
-        self._connection.slow_reader.start(self.transport)
+        self._connection.slow_reader.start()
 
     def on_task_complete(self, task: "asyncio.Task[None]") -> None:
         """A client that does not read its last message is disconnected."""
         super().on_task_complete(task)
-        self._connection.slow_reader.start(self.transport)
+        self._connection.slow_reader.start()
 
     def shutdown(self) -> None:
         """Let the application finish the current message, and close."""

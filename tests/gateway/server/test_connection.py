@@ -1,4 +1,4 @@
-"""One connection: in every state of both protocols a timer or an ASGI task runs."""
+"""One connection: in every phase of both protocols a timer or an ASGI task runs."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from uvicorn.server import ServerState
 from gateway.limits.pools import upload_buffer
 from gateway.plugins.streams.websockets import StreamProtocol
 from gateway.server.connection import Connection, Phase, head
-from gateway.server.connections import CONNECTIONS, Connections, Turns
+from gateway.server.connections import CONNECTIONS, Connections, Wait
 from gateway.server.http import SMALL_BYTES, HttpHandler
 from tests.attack.websocket import handshake, message
 from tests.settings import Settings
@@ -125,12 +125,6 @@ async def respond(running, scope, receive, send) -> None:
     await send({"type": "http.response.body", "body": b"x"})
 
 
-async def respond_at_length(running, scope, receive, send) -> None:
-    """Respond with more than the client reads."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"connection", b"close")]})
-    await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
-
-
 async def stream(running, scope, receive, send) -> None:
     """Accept once the test continues, and close at the first message."""
     await receive()
@@ -173,15 +167,6 @@ async def request_phases() -> set[Phase]:
         return set(connection.phases) | {connection.phase}
 
 
-async def flushing_phases() -> set[Phase]:
-    async with service(respond_at_length) as running:
-        _, writer, connection = await running.connect(GET)
-        await reaches(connection, Phase.FLUSHING)
-        writer.transport.abort()
-        await reaches(connection, Phase.CLOSED)
-        return set(connection.phases)
-
-
 async def upload_phases() -> set[Phase]:
     async with service(answers(200, reads=True), max_connections=1) as running:
         _, writer, connection = await running.connect(POST + b"x")
@@ -189,7 +174,7 @@ async def upload_phases() -> set[Phase]:
         writer.transport.abort()
         await reaches(connection, Phase.CLOSED)
         reader, _, connection = await running.connect(POST + b"x")
-        await until(lambda: connection.handler.needs().awaits_client)
+        await until(lambda: connection.handler.needs().wait is Wait.MORE)
         await running.connect(GET)  # which displaces it
         await reaches(connection, Phase.LINGERING)
         assert b" 503 " in await reader.readuntil(b"\r\n\r\n")
@@ -222,7 +207,7 @@ async def broken_stream_phases() -> set[Phase]:
 async def test_every_phase_has_a_timer_or_a_task():
     """A walk through every phase of both protocols; each connection is also checked after each of its events."""
 
-    walks = (request_phases, flushing_phases, upload_phases, stream_phases, broken_stream_phases)
+    walks = (request_phases, upload_phases, stream_phases, broken_stream_phases)
     seen = set().union(*[await each() for each in walks])
     assert seen | {Phase.CLOSED} == set(Phase)
 
@@ -254,7 +239,7 @@ async def test_only_a_body_that_is_still_coming_stops_the_reading(nbytes, reads)
         _, writer, connection = await running.connect()
         writer.write(post(nbytes) + bytes(nbytes))
         await reaches(connection, Phase.SERVING)
-        await until(lambda: not (connection.handler.needs().awaits_client and connection.transport.is_reading()))
+        await until(lambda: not (connection.handler.needs().wait is Wait.MORE and connection.transport.is_reading()))
         assert connection.transport.is_reading() is reads
 
 
@@ -272,36 +257,6 @@ async def test_messages_that_wait_stop_the_reading():
         assert writer.transport.get_write_buffer_size() > len(flood)
         running.go_on.set()
         await until(connection.transport.is_reading)
-
-
-class Held(Turns):
-    """Turns that the test begins."""
-
-    def __init__(self) -> None:
-        super().__init__(most=1)
-        self.opened = asyncio.Event()
-
-    async def wait(self, connection: object) -> None:
-        await self.opened.wait()
-
-
-@pytest.mark.parametrize("request_bytes", [GET, POST], ids=["GET", "POST"])
-async def test_request_of_a_client_that_left_is_not_begun(request_bytes):
-    """The client leaves while its request waits for its turn."""
-    seen = []
-
-    async def note(running, scope, receive, send) -> None:
-        seen.append(scope["type"])
-
-    async with service(note) as running:
-        running.pool.first_requests = turns = Held()
-        _, writer, connection = await running.connect(request_bytes)
-        await until(lambda: connection.handler.runs)
-        writer.transport.abort()
-        await reaches(connection, Phase.CLOSED)
-        turns.opened.set()
-        await until(lambda: not running.state.tasks)
-    assert seen == []
 
 
 def answers(status: int, *, reads: bool = False):

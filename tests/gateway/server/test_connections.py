@@ -1,6 +1,5 @@
 """The connections of a process: which of them have a slot, and which one ends for another."""
 
-import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +8,7 @@ from prometheus_client import REGISTRY
 from gateway import metrics
 from gateway.errors import Overloaded
 from gateway.limits.pools import IDLE_SECONDS
-from gateway.server.connections import FIRST_REQUESTS, Connections
+from gateway.server.connections import Connections, Wait
 from tests.doubles.clock import Clock
 
 MOST, RESERVED = 3, 2
@@ -53,25 +52,27 @@ def closed(reason: str) -> float:
 def new(connections: Connections) -> Connection:
     connection = Connection()
     connections.add(connection)
+    connections.wait(connection, Wait.FIRST)
     return connection
 
 
 def busy(connections: Connections) -> Connection:
     connection = new(connections)
     assert connections.start(connection)
+    connections.wait(connection, None)
     return connection
 
 
 def answered(connections: Connections) -> Connection:
     connection = busy(connections)
-    connections.idle(connection)
+    connections.wait(connection, Wait.NEXT)
     return connection
 
 
 def uploading(connections: Connections, bytes_per_second: float) -> Connection:
     connection = busy(connections)
     connection.bytes_per_second = bytes_per_second
-    connections.await_client(connection)
+    connections.wait(connection, Wait.MORE)
     return connection
 
 
@@ -109,8 +110,8 @@ def test_idle_without_a_request_goes_first(connections):
 
 def test_longest_idle_goes_next(connections):
     older, newer = answered(connections), answered(connections)
-    connections.start(older)
-    connections.idle(older)  # it has had another request meanwhile
+    connections.wait(older, None)
+    connections.wait(older, Wait.NEXT)  # it has had another request meanwhile
     busy(connections)
     busy(connections)
     assert (older.displaced, newer.displaced is None) == (None, False)
@@ -130,7 +131,7 @@ def test_connection_with_a_recent_response_is_kept(connections, clock):
 
 def test_stalled_reader_goes_before_an_upload(connections, clock):
     upload, reader = uploading(connections, 0.0), busy(connections)
-    connections.stall(reader)
+    connections.wait(reader, Wait.READING)
     busy(connections)
     clock.seconds += IDLE_SECONDS + 0.01
     busy(connections)
@@ -144,18 +145,7 @@ def test_slowest_upload_goes(connections):
     assert closed("slow") == before + 1
     assert [bool(each.displaced) for each in uploads] == [False, True, False]
     assert uploads[1].displaced.details == {"limit": "max_connections", "value": MOST}
-    connections.serve(uploads[2])  # its body is complete
+    connections.wait(uploads[2], None)  # its body is complete
     busy(connections)
     assert [bool(each.displaced) for each in uploads] == [True, True, False]
     assert newcomer.displaced is None
-
-
-async def test_connection_that_is_lost_does_not_wait_to_begin(connections):
-    turns, lost = connections.first_requests, new(connections)
-    before = [Connection() for _ in range(FIRST_REQUESTS)]
-    waits = [asyncio.create_task(turns.wait(each)) for each in (*before, lost)]
-    await asyncio.sleep(0)
-    assert not waits[-1].done()
-    connections.remove(lost)
-    await waits[-1]
-    await asyncio.gather(*waits)

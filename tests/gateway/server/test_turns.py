@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from gateway.server import connections as module
-from gateway.server.connections import Turns
+from gateway.server.connections import PARSE_SECONDS, Turns
 
 
 class Participant:
@@ -17,28 +17,26 @@ async def iterate(times: int = 1) -> None:
         await asyncio.sleep(0)
 
 
-async def test_no_more_than_most_run_in_an_iteration():
-    turns, done = Turns(most=2), []
-    assert [turns.run(lambda: done.append("run")) for _ in range(3)] == [True, True, False]
-    for number in range(5):
-        turns.enqueue(Participant(), lambda number=number: done.append(number))
-    assert not turns.run(lambda: done.append("before those that wait"))
-    await iterate()
-    assert done == ["run", "run", 0, 1]
-    await iterate(2)
-    assert done[2:] == [0, 1, 2, 3, 4]
+async def test_work_of_an_iteration_ends_with_its_time_and_alternates_between_clients():
+    turns, done = Turns(), []
 
+    def work(client: str) -> None:
+        done.append(client)
+        time.sleep(PARSE_SECONDS)
 
-async def test_turns_alternate_between_clients():
-    turns, done = Turns(most=1), []
+    assert turns.run(lambda: work("-"))
+    assert not turns.run(lambda: work("more than fits"))
     for client in ("a", "a", "a", "b", "b", "c"):
-        turns.enqueue(Participant(client), lambda client=client: done.append(client))
-    await iterate(6)
-    assert "".join(done) == "abcaba"
+        turns.enqueue(Participant(client), lambda client=client: work(client))
+    assert not turns.run(lambda: work("before the ones that wait"))
+    await iterate()
+    assert "".join(done) == "-a"
+    await iterate(5)
+    assert "".join(done) == "-abcaba"
 
 
 async def test_backlog_takes_its_share_of_the_time_and_new_work_does_not_wait():
-    turns, participant = Turns(seconds=0.001), Participant("flood")
+    turns, participant = Turns(), Participant("flood")
     spent = [0]
 
     def work() -> None:
