@@ -27,11 +27,11 @@ class SequenceStep:
     model_name: str
     sequence_id: int
     scores: NDArray[np.float32]
-    start: bool
-    end: bool
     parameters: Parameters
     deadline: Deadline
     request_id: str
+    start: bool = False
+    end: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from gateway.inference.backend import Call, CallLimits, EndpointHealth, Sequence
 from gateway.inference.result import Row
 from gateway.ingest.resizing import Resize
 from gateway.triton.client import NOT_LOADED, SequenceLost, StubDied
-from gateway.triton.pool import Replica, TritonPool, rendezvous_order
+from gateway.triton.pool import Replica, TritonPool, least_loaded, rendezvous_order
 from gateway.triton.wire import Signer
 from gateway.values.rollout import Rollout
 
@@ -126,7 +126,7 @@ class TritonBackend:
         if call.best_effort:
             if not (ready := self._ready((), call)):
                 raise ModelUnavailable
-            return await self._pool.least_loaded(ready).models.infer(call)
+            return await least_loaded(ready).models.infer(call)
         if self._hold_seconds:
             await self._hold(call)
         replica = self._pool.choose(call.model_name, call.model_version)
@@ -144,7 +144,7 @@ class TritonBackend:
             metrics.RETRIES.inc()
             if isinstance(error, StubDied):
                 return [await self._infer_alone(call.of([number]), tried) for number in range(len(call.images))]
-        return await self._infer_at(self._pool.least_loaded(self._ready(tried, call) or [replica]), call)
+        return await self._infer_at(least_loaded(self._ready(tried, call) or [replica]), call)
 
     async def _hold(self, call: Call) -> None:
         """Hold a call while no Triton is ready, for example after scaling to zero; at most until its deadline."""
@@ -167,7 +167,7 @@ class TritonBackend:
             try:
                 if not (ready := self._ready(tried, call)):
                     raise ModelUnavailable
-                replica = self._pool.least_loaded(ready)
+                replica = least_loaded(ready)
                 async with asyncio.timeout(call.deadline.left_seconds):
                     if await replica.checker.fails(replica.health.serving(call.model_name, call.model_version)):
                         raise ModelUnavailable

@@ -36,7 +36,7 @@ class Replica:
     task: asyncio.Task[None] | None = None
 
 
-def power_of_two_choice(replicas: Sequence[Replica], generator: random.Random) -> Replica:
+def least_loaded(replicas: Sequence[Replica]) -> Replica:
     """The one of two random replicas with fewer images in flight.
 
     Two choices are nearly as good as comparing all replicas, and independent gateways do not all choose the same one
@@ -44,7 +44,7 @@ def power_of_two_choice(replicas: Sequence[Replica], generator: random.Random) -
     """
     if len(replicas) == 1:
         return replicas[0]
-    first, second = generator.sample(replicas, 2)
+    first, second = random.sample(replicas, 2)
     return first if first.images <= second.images else second
 
 
@@ -89,7 +89,6 @@ class TritonPool:
         """The Triton servers in use, by address."""
         self.rollouts: dict[str, Rollout] = {}
         """Which versions of a model answer; the last change where the Triton servers do not agree yet."""
-        self._generator = random.Random()  # noqa: S311  # no secret
         self._resolving: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
 
@@ -116,7 +115,7 @@ class TritonPool:
         """A replica that is ready for a model; if there is none, any, whose error is reported."""
         if len(self.in_use) == 1:
             return next(iter(self.in_use.values()))
-        return self.least_loaded(self.ready(model_name, model_version) or self.serving(model_name, model_version))
+        return least_loaded(self.ready(model_name, model_version) or self.serving(model_name, model_version))
 
     def candidates(self, model_name: str, model_version: str = "") -> list[Replica]:
         """The replicas that may keep the state of a model's sequences.
@@ -126,10 +125,6 @@ class TritonPool:
         """
         known = self.ready(model_name, model_version) or self.serving(model_name, model_version)
         return [replica for replica in self.replicas if replica in known or not replica.health.probed]
-
-    def least_loaded(self, replicas: Sequence[Replica]) -> Replica:
-        """One of some replicas, by power of two choices."""
-        return power_of_two_choice(replicas, self._generator)
 
     def ready(self, model_name: str, model_version: str, excluded: Collection[str] = ()) -> list[Replica]:
         """The replicas that are ready for a model, except the addresses in `excluded`."""
@@ -167,11 +162,6 @@ class TritonPool:
             or (health.serving(model_name, model_version) and not health.answers(model_name, model_version))
             for health in others
         )
-
-    def forget(self, address: str, models: Collection[str]) -> None:
-        """Stop probing models that were unloaded on purpose."""
-        if address in self.in_use:
-            self.in_use[address].health.forget(models)
 
     async def resolve(self) -> None:
         """Resolve the addresses, and add and remove replicas accordingly."""

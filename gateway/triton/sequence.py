@@ -4,6 +4,7 @@ import contextlib
 import random
 import secrets
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from gateway.errors import DeadlineExceeded, GatewayError, InferenceFailed, Mode
 from gateway.inference.backend import Parameters, SequenceScores, SequenceStep
 from gateway.timing import Deadline
 from gateway.triton.client import SequenceLost, StubDied
-from gateway.triton.pool import Replica, power_of_two_choice
+from gateway.triton.pool import Replica
 
 END_SECONDS = 2.0
 """How long Triton may take to end a sequence."""
@@ -34,11 +35,9 @@ class TritonSequence:
         model_name: str,
         ready: Callable[[Collection[str]], list[Replica]],
         candidates: Callable[[], list[Replica]],
-        generator: random.Random | None = None,
     ) -> None:
         self.model_name = model_name
         self._ready, self._candidates = ready, candidates
-        self._generator = generator or random.Random()  # noqa: S311  # no secret
         self._replica: Replica | None = None
         self._id = 0
         self._begun = False
@@ -62,7 +61,7 @@ class TritonSequence:
         for attempt in range(MAX_ATTEMPTS):
             replica = self._replica or self._enter(self._choose(tried))
             start, self._size = not self._begun, len(scores)
-            step = SequenceStep(self.model_name, self._id, scores, start, False, parameters, deadline, request_id)  # noqa: FBT003
+            step = SequenceStep(self.model_name, self._id, scores, parameters, deadline, request_id, start=start)
             self._begun = False  # unless it is answered
             try:
                 scores_so_far = await replica.endpoint.infer_sequence(step)
@@ -77,7 +76,11 @@ class TritonSequence:
                     raise
             else:
                 self._begun = True
-                return self._counted(scores_so_far, start=start)
+                self._frames += 1
+                restarted = start and self._frames > 1
+                if restarted:
+                    metrics.SEQUENCES_RESTARTED.inc()
+                return replace(scores_so_far, restarted=restarted)
             if deadline.passed:
                 raise DeadlineExceeded
         raise InferenceFailed from ValueError(f"{self.model_name!r} forgets sequences as soon as they have begun")
@@ -89,15 +92,14 @@ class TritonSequence:
             return
         scores = np.zeros(self._size, np.float32)
         deadline = Deadline.after(END_SECONDS)
-        step = SequenceStep(self.model_name, self._id, scores, False, True, {}, deadline, "end")  # noqa: FBT003
+        step = SequenceStep(self.model_name, self._id, scores, {}, deadline, "end", end=True)
         with contextlib.suppress(GatewayError):  # otherwise Triton's idle timeout ends it
             await replica.endpoint.infer_sequence(step)
 
     def _choose(self, tried: Collection[str]) -> Replica:
-        replicas = self._ready(tried) or self._candidates()
         # Streams are long and idle between frames, so they are balanced by their number.
-        fewest = min(each.sequences for each in replicas)
-        return power_of_two_choice([each for each in replicas if each.sequences == fewest], self._generator)
+        replicas = self._ready(tried) or self._candidates()
+        return min(replicas, key=lambda each: (each.sequences, random.random()))  # noqa: S311  # no secret
 
     def _enter(self, replica: Replica) -> Replica:
         self._replica, self._id, self._begun = replica, secrets.randbits(ID_BITS) | 1, False
@@ -109,10 +111,3 @@ class TritonSequence:
         if replica is not None:
             replica.sequences -= 1
         return replica
-
-    def _counted(self, scores_so_far: SequenceScores, *, start: bool) -> SequenceScores:
-        restarted = start and self._frames > 0
-        if restarted:
-            metrics.SEQUENCES_RESTARTED.inc()
-        self._frames += 1
-        return SequenceScores(scores_so_far.scores, scores_so_far.frames, restarted=restarted)

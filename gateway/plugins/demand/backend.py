@@ -124,7 +124,7 @@ class DemandBackend(TritonBackend):
         if not holders and name not in await self.loader.not_fixed():
             raise ModelNotFound(f"There is no model {name!r} in Triton's repository.")
         for replica in holders:
-            self._tritons.forget(replica.address, await replica.models.unload(name))
+            replica.health.forget(await replica.models.unload(name))
 
     async def _load(self, model_name: str, seconds: float = 0.0) -> None:
         deadline = Deadline.after(seconds or self.loader.load_seconds)

@@ -136,7 +136,7 @@ class DemandLoader:
         for replica in self._pool.holders(unit):
             if unit in replica.health.recovering or unit in in_state(await replica.endpoint.index(), READY):
                 return False
-            self._pool.forget(replica.address, self.models.versions(unit))
+            replica.health.forget(self.models.versions(unit))
         series(metrics.MODEL_LOOKUPS, "unloaded_meanwhile").inc()
         await self._wait(unit, deadline)
         return True
@@ -246,7 +246,7 @@ class DemandLoader:
                 await replica.models.load(unit)
             await self._probe(replica, unit, ours=ours)
         except GatewayError:
-            self._pool.forget(replica.address, self.models.versions(unit))  # recovery would try to load it for ever
+            replica.health.forget(self.models.versions(unit))  # recovery would try to load it for ever
             if ours:
                 with suppress(GatewayError):
                     await self._unload_steps(replica, unit)
@@ -321,14 +321,14 @@ class DemandLoader:
     async def _unload(self, replica: Replica, unit: str, needed_by: str) -> None:
         """Unload a model once its images in flight are done; raises NoRoom if they take too long."""
         # First, so that it gets no new call; if it stays, the next decision or probe finds it.
-        self._pool.forget(replica.address, self.models.versions(unit))
+        replica.health.forget(self.models.versions(unit))
         until = time.monotonic() + DRAIN_SECONDS
         while self.models.in_flight(unit):
             if time.monotonic() >= until:
                 raise NoRoom(f"The model {needed_by!r} waits for images of {unit!r} in flight; try again later.")
             await asyncio.sleep(POLL_SECONDS)
         log.info("demand_unloaded", triton=replica.address, model=unit)
-        self._pool.forget(replica.address, await replica.models.unload(unit))
+        replica.health.forget(await replica.models.unload(unit))
         metrics.MODEL_EVICTIONS.inc()
 
     async def _unload_steps(self, replica: Replica, unit: str) -> None:

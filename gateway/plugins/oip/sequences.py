@@ -77,7 +77,7 @@ class OpenSequences:
         start = sequence.sequence_start
 
         async def step(values: NDArray[np.float32], *, end: bool = False) -> SequenceScores:
-            request = SequenceStep("", identity, values, start, end, {}, deadline, spec.request_id)
+            request = SequenceStep("", identity, values, {}, deadline, spec.request_id, start=start, end=end)
             return await backend.add_to_sequence(spec.model_name, spec.model_version, request)
 
         states: list[SequenceScores | None] = []

@@ -190,7 +190,7 @@ async def test_call_is_not_held_beyond_its_deadline():
 
 
 def sequence_step(sequence_id: int, *, start: bool = False, end: bool = False) -> SequenceStep:
-    return SequenceStep("", sequence_id, np.zeros(2, np.float32), start, end, {}, Deadline.after(60), "id")
+    return SequenceStep("", sequence_id, np.zeros(2, np.float32), {}, Deadline.after(60), "id", start, end)
 
 
 async def test_id_selects_the_triton_of_a_clients_sequence():

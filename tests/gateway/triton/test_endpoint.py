@@ -73,7 +73,7 @@ def call(*images: bytes, model: str = MODEL, version: str = "", seconds: float =
 
 def step(sequence_id: int, *, start: bool = False, end: bool = False) -> SequenceStep:
     scores = np.array([0.25, 0.75], np.float32)
-    return SequenceStep("sequence_model", sequence_id, scores, start, end, {}, Deadline.after(30), "test")
+    return SequenceStep("sequence_model", sequence_id, scores, {}, Deadline.after(30), "test", start, end)
 
 
 async def settled_state(endpoint: TritonEndpoint, model: str) -> RepositoryIndexResponse.ModelIndex:

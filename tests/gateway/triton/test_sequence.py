@@ -1,7 +1,6 @@
 """A stream's sequence stays on one Triton, restarts when its state is lost, and mixes with no other."""
 
 import asyncio
-import random
 from types import SimpleNamespace
 
 import numpy as np
@@ -29,8 +28,7 @@ class FakeReplica:
         return self.endpoint.triton
 
     def sequence(self) -> TritonSequence:
-        # The same numbers in every process, as with a generator that was copied by a fork.
-        return TritonSequence("sequence_model", lambda _: [self], lambda: [self], random.Random(0))
+        return TritonSequence("sequence_model", lambda _: [self], lambda: [self])
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def sequence(replicas) -> TritonSequence:
     def ready(tried):
         return [replica for replica in replicas if replica.address not in tried and not replica.triton.away]
 
-    return TritonSequence("sequence_model", ready, lambda: replicas, random.Random(0))
+    return TritonSequence("sequence_model", ready, lambda: replicas)
 
 
 async def add(sequence: TritonSequence, times: int = 1) -> list[tuple[int, bool]]:
@@ -62,7 +60,7 @@ async def test_sequence_stays_on_one_triton(replicas, sequence):
 
 async def test_streams_are_balanced_by_their_number(replicas):
     async def begun() -> TritonSequence:
-        sequence = TritonSequence("sequence_model", lambda _: replicas, lambda: replicas, random.Random(0))
+        sequence = TritonSequence("sequence_model", lambda _: replicas, lambda: replicas)
         await add(sequence)
         return sequence
 
