@@ -156,13 +156,10 @@ def footprint(
             own = max(weights, recorded.peak_bytes - PROCESS_MEMORY[recorded.runtime].loaded_bytes)
         on_one = max(on_gpus.values()) * versions * own
         return Footprint(name, runtime, count, known.loaded_bytes, known.peak_bytes, gpu_bytes=on_one)
-    if folder is None and recorded is not None:
-        runtime = recorded.runtime
-    elif runtime in {NetworkRuntime.TORCH_CPU, NetworkRuntime.TORCH_CUDA} and runs_in_onnxruntime(folder):
-        runtime = NetworkRuntime.ONNX
-    known, lone = PROCESS_MEMORY[runtime], weights + LONE_BYTES if has_threads(folder) else 0
-    if recorded is not None and recorded.runtime is runtime:
-        return Footprint(name, runtime, count, recorded.loaded_bytes + lone, recorded.peak_bytes + lone, measured=True)
+    lone = weights + LONE_BYTES if has_threads(folder) else 0
+    if recorded is not None:
+        loaded, peak = recorded.loaded_bytes + lone, recorded.peak_bytes + lone
+        return Footprint(name, recorded.runtime, count, loaded, peak, measured=True)
     return Footprint(name, runtime, count, known.loaded_bytes + weights + lone, known.peak_bytes + weights + lone)
 
 
@@ -175,16 +172,6 @@ def _largest_file(folder: Path | None) -> int:
 def _glob(folder: Path | None, pattern: str) -> list[Path]:
     """The paths in a model's folder, which may be absent."""
     return [] if folder is None else list(folder.glob(pattern))
-
-
-def runs_in_onnxruntime(folder: Path | None) -> bool:
-    """Whether ONNX Runtime runs every version of a TorchScript network on a CPU, by the records in its folders."""
-    networks = _glob(folder, "[0-9]*/model.pt")
-    try:
-        records = [json.loads(path.with_name("cpu.json").read_bytes()) for path in networks]
-        return bool(records) and all(record["runtime"] == "onnxruntime" for record in records)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def has_threads(folder: Path | None) -> bool:

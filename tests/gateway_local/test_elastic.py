@@ -5,12 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.machine.capacity import NetworkRuntime
 from gateway.triton.configs import read_model_configs
 from gateway.triton.footprint import LONE_BYTES, footprint
-from gateway_local import cpu_network, elastic
+from gateway_local import elastic
 from gateway_local.cpu_features import cpu_name, has_bf16
-from gateway_local.cpu_network import NETWORK, CpuNetwork, CpuRuntime
 from gateway_local.elastic import Threads, candidates, choose, recorded, update, write
 from gateway_local.elastic_timing import LEAST_RUNS, MOST_RUNS, timed
 
@@ -140,21 +138,3 @@ def test_processor_features_are_detected(tmp_path):
         path.write_text(text)
         assert (has_bf16(path), cpu_name(path)) == (bf16, name)
     assert not has_bf16(tmp_path / "absent")
-
-
-def test_memory_is_estimated_for_the_runtime_that_is_chosen(added_head, tmp_path):
-    repository, entry = added_head
-    folder = Path(shutil.copytree(repository, tmp_path / "models")) / entry.classifier
-    config = read_model_configs(folder.parent)[folder.name]
-    config.platform = "pytorch_libtorch"
-
-    def runtime(gpus: int = 0) -> NetworkRuntime:
-        return footprint(folder.name, config, folder, gpus=gpus).runtime
-
-    for name in ("model.pt", NETWORK):
-        (folder / "1" / name).write_bytes(name.encode())
-    cpu_network.write(CpuNetwork(CpuRuntime.ONNXRUNTIME, "both agree"), folder / "1" / "model.pt")
-    assert runtime() is NetworkRuntime.ONNX
-    assert runtime(gpus=1) is not NetworkRuntime.ONNX
-    (folder / "1" / "cpu.json").write_text("[]")
-    assert runtime() is not NetworkRuntime.ONNX

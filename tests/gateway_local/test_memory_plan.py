@@ -67,8 +67,8 @@ def test_settings_that_are_set_win(repository, nbytes, fields):
     assert not fields.keys() & plan.changed.keys()
 
 
-def test_one_gibibyte_runs_one_process_for_each_step(repository):
-    plan, said = planned(repository, GIB)
+def test_little_memory_runs_one_process_for_each_step(repository):
+    plan, said = planned(repository, 650 * MIB)
     assert counts(repository, plan) == {"classifier": [1], "preprocessor": [1]}
     assert LEAST.items() <= plan.changed.items()
     assert plan.settings.max_bytes_waiting == LEAST["max_bytes_waiting"]

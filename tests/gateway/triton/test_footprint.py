@@ -110,15 +110,8 @@ def test_record_is_of_the_network_before_a_step_after_it(tmp_path):
     assert not found["after"].measured
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        # Such as of PyTorch without CUDA, on a machine with a CUDA build.
-        MemoryRecord(NetworkRuntime.OPENVINO, 100 * MIB, 120 * MIB).text,
-        *("", "{", "[]", "{}", '{"runtime": "?", "loaded_bytes": 1}'),
-    ],
-)
-def test_record_that_is_damaged_or_of_another_runtime_is_not_used(tmp_path, text):
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"runtime": "?", "loaded_bytes": 1}'])
+def test_damaged_record_is_not_used(tmp_path, text):
     recorded(tmp_path, text)
     (found,) = need(tmp_path, read_model_configs(tmp_path)).footprints
     assert (found.measured, found.least_bytes) == (False, PROCESS_MEMORY[NetworkRuntime.ONNX].loaded_bytes + 10 * MIB)
