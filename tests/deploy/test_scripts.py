@@ -1,15 +1,11 @@
 """The scripts that the chart mounts into pods, run as the pods run them."""
 
 import contextlib
-import hashlib
-import io
 import json
 import struct
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -46,19 +42,6 @@ def serving(answers: dict[str, tuple[int, bytes]]) -> Iterator[Server]:
     with http_server(server.reply) as port:
         server.url = f"http://127.0.0.1:{port}"
         yield server
-
-
-def archive(**files: str) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        for name, text in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text.encode()))
-    return buffer.getvalue()
-
-
-MODELS = archive(**{"flowers/config.pbtxt": "name: 'flowers'", "flowers/1/model.pt": "weights"})
 
 
 ENSEMBLE = {
@@ -181,66 +164,6 @@ def test_probe_sends_the_inputs_of_an_ensemble_and_of_a_network(light_triton, mo
     before = inferences(light_triton, model)
     assert run("alive.py", model, "60", light_triton.http_url).stderr == ""
     wait_for(lambda: inferences(light_triton, model) > before)
-
-
-def fetch(
-    folder: Path, url: str, content: bytes = MODELS, *, code: int = 0, **more: str
-) -> subprocess.CompletedProcess[str]:
-    variables = {"MODELS_URL": url, "MODELS_SHA256": hashlib.sha256(content).hexdigest().upper(), **more}
-    return run("fetch.py", str(folder), code=code, **variables)
-
-
-def test_models_are_fetched_checked_and_unpacked(tmp_path):
-    with serving({"/m.tar.gz": (200, MODELS)}) as bucket:
-        done = fetch(tmp_path, f"{bucket.url}/m.tar.gz", MODELS_AUTHORIZATION="Bearer secret")
-        # A container that is started again finds what the first one left.
-        fetch(tmp_path, f"{bucket.url}/m.tar.gz")
-    assert done.stderr == ""
-    assert (tmp_path / "repository/flowers/1/model.pt").read_text() == "weights"
-    assert {path.name for path in tmp_path.iterdir()} == {"repository"}
-    assert bucket.asked[0].headers["authorization"] == "Bearer secret"
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_authorization_of_models_stays_on_its_origin(tmp_path, status):
-    """Stores redirect to signed addresses on other hosts; urllib would send them the header."""
-    with serving({}) as bucket, serving({"/m": (200, MODELS)}) as storage:
-        bucket.answers = {"/m": (status, b"/n"), "/n": (status, storage.url.encode() + b"/back")}
-        storage.answers["/back"] = (status, f"{bucket.url}/end".encode())
-        bucket.answers["/end"] = (status, f"{storage.url}/m".encode())
-        done = fetch(tmp_path, f"{bucket.url}/m", MODELS_AUTHORIZATION="Bearer secret")
-    assert done.stderr == ""
-    assert [each.headers.get("authorization") for each in bucket.asked] == ["Bearer secret", "Bearer secret", None]
-    assert [each.headers.get("authorization") for each in storage.asked] == [None, None]
-
-
-@pytest.mark.parametrize(("name", "code"), [("../outside", 1), ("/outside", 0)])
-def test_archive_writes_nothing_outside_of_its_folder(tmp_path, name, code):
-    evil = archive(**{"flowers/config.pbtxt": "", name: "evil"})
-    with serving({"*": (200, evil)}) as bucket:
-        (tmp_path / "in").mkdir()
-        fetch(tmp_path / "in", f"{bucket.url}/m", content=evil, code=code)
-    assert not (tmp_path / "outside").exists()
-    assert not Path("/outside").exists()
-
-
-@pytest.mark.parametrize(
-    ("answer", "wanted", "said"),
-    [
-        ((403, b""), None, "answers 403"),
-        ((200, b"no archive"), None, "cannot be unpacked"),
-        ((200, archive(README="")), None, "no model repository"),
-        ((200, MODELS), b"another archive", hashlib.sha256(MODELS).hexdigest()),
-    ],
-    ids=["refused", "no archive", "no repository", "another archive"],
-)
-def test_error_of_an_archive_does_not_show_its_url(tmp_path, answer, wanted, said):
-    with serving({"*": answer}) as bucket:
-        done = fetch(tmp_path, f"{bucket.url}/m?signature=s3cr3t", content=wanted or answer[1], code=1)
-    assert said in done.stderr
-    assert "s3cr3t" not in done.stderr
-    assert not (tmp_path / "repository").exists()
-    assert wanted is None or not [*tmp_path.iterdir()]
 
 
 def test_helm_test_sends_a_key_and_reads_the_result():

@@ -92,7 +92,6 @@ VALUES = [
     ("envoy-in-front-of-tritons", "ConfigMap gateway", "data GATEWAY_HEAL", "false"),
     ("envoy-in-front-of-tritons", "ConfigMap gateway", "data GATEWAY_LOAD_MODELS", None),
     ("envoy-in-front-of-tritons", "NetworkPolicy triton", "spec ingress 0 from 1 podSelector matchLabels app", "envoy"),
-    ("gateway-api", "Deployment triton", f"{POD} initContainers 0 env MODELS_SHA256 value", "0123456789abcdef" * 4),
     ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 ports", [{"port": 8080}, {"port": 8081}]),
     ("gateway-api", "NetworkPolicy gateway", "spec ingress 0 from 3", None),
     (

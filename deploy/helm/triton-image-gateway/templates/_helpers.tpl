@@ -316,13 +316,6 @@ scaleDown:
 {{- end -}}
 {{- end -}}
 
-{{/* "true" if the models are a repository in a bucket, not an archive. */}}
-{{- define "tig.inBucket" -}}
-{{- with .Values.triton.models -}}
-{{- if and (eq .source "bucket") (regexMatch "^(s3|gs|as)://" .bucket.url) -}}true{{- end -}}
-{{- end -}}
-{{- end -}}
-
 {{/* A container that copies a bucket's model repository. Give: (list . name options) */}}
 {{- define "tig.pull" -}}
 {{- $top := index . 0 -}}{{- $bucket := $top.Values.triton.models.bucket -}}
@@ -355,14 +348,10 @@ scaleDown:
 {{- fail "triton.models.pvc.claimName: name the claim, since triton.models.source is pvc" -}}
 {{- end -}}
 {{- if eq .models.source "bucket" -}}
-{{- if include "tig.inBucket" $ -}}
+{{- if not .models.bucket.url -}}{{- fail "triton.models.bucket.url: name the bucket, since triton.models.source is bucket" -}}{{- end -}}
 {{- if and .models.bucket.native (eq $.Values.profile "cpu") -}}
 {{- fail "triton.models.bucket.native: the Triton of the profile cpu cannot read buckets; leave it false, and a container copies the models" -}}
 {{- end -}}
-{{- else if .models.bucket.native -}}
-{{- fail "triton.models.bucket.native: needs a triton.models.bucket.url of s3://, gs:// or as://" -}}
-{{- else if not .models.bucket.sha256 -}}{{- fail "triton.models.bucket.sha256: say the archive's checksum, since triton.models.source is bucket" -}}{{- end -}}
-{{- if not (or .models.bucket.url .models.bucket.secretName) -}}{{- fail "triton.models.bucket.url: say where the archive is, or in which Secret that stands (triton.models.bucket.secretName)" -}}{{- end -}}
 {{- end -}}
 {{- if and (eq (toString .strategy.maxSurge) "0") (eq (toString .strategy.maxUnavailable) "0") -}}
 {{- fail "triton.strategy: maxSurge and maxUnavailable must not both be 0; without a spare GPU set maxSurge to 0 and maxUnavailable to 1" -}}
