@@ -108,7 +108,7 @@ class Body:
         if raw:
             parts = read_raw(self, limits, self.hold)
         elif reader is not None:
-            parts = reader.read(self, limits, names, self.hold, urls=bool(self._fetchers))
+            parts = reader(self, limits, names, self.hold, urls=bool(self._fetchers))
         else:
             parts = read_multipart(self, self._content_type, limits, self.hold, announced_bytes)
         parameters: Form = {}

@@ -1,10 +1,9 @@
 """The parts of a body: files and parameters, as they were sent; their limits; readers of more media types."""
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gateway.errors import (
     FileTooLarge,
@@ -86,11 +85,10 @@ Form = dict[str, list[str]]
 """The values of each parameter in a body."""
 
 
-class BodyReader(ABC):
-    """Reads bodies of one more media type, for all routes that take images."""
+class BodyReader(Protocol):
+    """A function that reads bodies of one more media type, for all routes that take images."""
 
-    @abstractmethod
-    def read(
+    def __call__(
         self, chunks: AsyncIterable[bytes], limits: UploadLimits, names: Sequence[str], hold: Hold, *, urls: bool
     ) -> AsyncIterator[Upload | UploadReference | Parameter]:
         """Yield the parameters, which are among `names`, then each image as soon as it is complete.

@@ -1,18 +1,12 @@
 """Files that several processes use: locked, and replaced as a whole."""
 
-import errno
 import fcntl
 import hashlib
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-
-UNWRITABLE = frozenset({errno.EACCES, errno.EROFS})
-"""Values of errno for a path that cannot be written, such as in a container with a read-only file system."""
 
 
 @contextmanager
@@ -39,19 +33,6 @@ def locked(path: Path, *, busy: Callable[[], bool] = lambda: True) -> Iterator[b
 
 
 @contextmanager
-def locked_where_writable(path: Path, *, busy: Callable[[], bool] = lambda: True) -> Iterator[bool]:
-    """Like `locked`, but yields True without a lock if the path is read-only: other processes cannot write either."""
-    with ExitStack() as stack:
-        try:
-            held = stack.enter_context(locked(path, busy=busy))
-        except OSError as exc:
-            if exc.errno not in UNWRITABLE:
-                raise
-            held = True
-        yield held
-
-
-@contextmanager
 def whole_file(target: Path, *, mode: int | None = None, sync: bool = False) -> Iterator[Path]:
     """Yield an empty file that replaces `target` if the block ends without an error, and is deleted otherwise.
 
@@ -70,18 +51,6 @@ def whole_file(target: Path, *, mode: int | None = None, sync: bool = False) -> 
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
-
-
-@contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
-    """Yield an empty folder that replaces `target` if the block ends without an error, and is deleted otherwise."""
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
-        draft = Path(scratch) / target.name
-        draft.mkdir()
-        yield draft
-        if target.exists():
-            shutil.rmtree(target)
-        draft.rename(target)
 
 
 def lock_folder(environment: Mapping[str, str] = os.environ) -> Path:

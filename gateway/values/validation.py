@@ -39,21 +39,6 @@ _EXPECTED: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
     "string_type": _TEXT,
 }
 """Message by pydantic's error type; the received value is appended."""
-_SIZES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "string_too_long": lambda context: f"must have at most {context['max_length']:,} characters",
-    "string_too_short": lambda context: (
-        "must not be empty"
-        if context["min_length"] == 1
-        else f"must have at least {context['min_length']:,} characters"
-    ),
-    "too_long": lambda context: (
-        f"must have at most {context['max_length']:,} entries, not {context['actual_length']:,}"
-    ),
-    "too_short": lambda context: (
-        f"must have at least {context['min_length']:,} entries, not {context['actual_length']:,}"
-    ),
-}
-"""Messages to which the received value is not appended: it would not help, or is too long."""
 
 
 def fault(error: ErrorDetails | Mapping[str, Any]) -> str:
@@ -63,12 +48,10 @@ def fault(error: ErrorDetails | Mapping[str, Any]) -> str:
         expected = _EXPECTED[kind]
         words = expected if isinstance(expected, str) else expected(context)
         return f"{words}, not {shown(error['input'])}" if "input" in error else words
-    if kind in _SIZES:
-        return _SIZES[kind](context)
     if kind == "missing":
         return "is missing"
-    # Errors of this project's validators, and error types that no model here produces today.
-    words = str(error["msg"]).removeprefix("Value error, ")
+    # Lengths, and errors of this project's validators: the received value would not help, or is too long.
+    words = str(error["msg"]).removeprefix("Value error, ").replace(" after validation", "")
     return re.sub(r"^(Input|Value|String|List) should (be|have)", r"must \2", words)
 
 

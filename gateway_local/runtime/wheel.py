@@ -6,16 +6,19 @@ Only the wheel's binaries are used: not its Python API, nor its dependencies, wh
     CACHE/backends-cp311-1a2b3c4d5e6f/  a backend directory for one Python version and one set of ../backends
 """
 
+import errno
 import hashlib
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gateway.machine.child_environment import PIP, child_environment
-from gateway.values.files import locked_where_writable, whole_folder
+from gateway.values.files import locked
 from gateway_local.paths import DEFAULT_BACKENDS
 from gateway_local.runtime.base import (
     RuntimeFetchFailed,
@@ -182,3 +185,27 @@ def _ensure_backends(cache_dir: Path, wheel: Path, own: Path, libpython: Path) -
         for bundled in (wheel / "nvidia_pytriton.libs").glob(f"libpython3-*.{sys.version_info.minor}.so.1.0"):
             (draft / "lib" / bundled.name).symlink_to(libpython)
     return target
+
+
+@contextmanager
+def locked_where_writable(path: Path, *, busy: Callable[[], bool]) -> Iterator[None]:
+    """Like `locked`, but without a lock if the path is read-only: other processes cannot write either."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path, busy=busy))
+        except OSError as exc:
+            if exc.errno not in (errno.EACCES, errno.EROFS):
+                raise
+        yield
+
+
+@contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty folder that replaces `target` if the block ends without an error, and is deleted otherwise."""
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
+        draft = Path(scratch) / target.name
+        draft.mkdir()
+        yield draft
+        if target.exists():
+            shutil.rmtree(target)
+        draft.rename(target)

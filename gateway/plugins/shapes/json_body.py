@@ -13,7 +13,6 @@ from typing import Any
 from gateway.errors import InvalidParameter, NoFiles, UnknownField
 from gateway.ingest.json_text import invalid, read_base64, read_json, short_text
 from gateway.ingest.upload import (
-    BodyReader,
     Hold,
     Parameter,
     Upload,
@@ -53,38 +52,37 @@ SCHEMA: dict[str, Any] = {
 """The schema of a body in the OpenAPI document."""
 
 
-class JsonBody(BodyReader):
-    """Reads JSON as a whole, and decodes one image after the other."""
+async def read_images(
+    chunks: AsyncIterable[bytes], limits: UploadLimits, names: Sequence[str], hold: Hold, *, urls: bool
+) -> AsyncIterator[Upload | UploadReference | Parameter]:
+    """Read JSON as a whole, and decode one image after the other: see BodyReader.
 
-    async def read(
-        self, chunks: AsyncIterable[bytes], limits: UploadLimits, names: Sequence[str], hold: Hold, *, urls: bool
-    ) -> AsyncIterator[Upload | UploadReference | Parameter]:
-        """See BodyReader. Bad base64 and an image beyond `max_file_bytes` are that image's error.
+    Bad base64 and an image beyond `max_file_bytes` are that image's error.
 
-        Raises InvalidBody, UnknownField, InvalidParameter, NoFiles, TooManyFiles or RequestTooLarge.
-        """
-        body = await read_json(chunks, limits, hold)
-        if not isinstance(body, dict):
-            raise invalid(f"it must be an object, such as {EXAMPLE}")
-        if body.keys() & {"inputs", "parameters"} and {"top_k", "format"} <= set(names):
-            for parameter in _hugging_face(body):
-                yield parameter
-            images: list[Any] = [{"b64": body.pop("inputs")}]
-        else:
-            images = _images(body, names)
-        if len(images) > limits.max_files:
-            raise too_many_files(limits)
-        left = sum(len(each["b64"]) for each in images if isinstance(each, dict) and isinstance(each.get("b64"), str))
-        images.reverse()
-        for index in range(len(images)):
-            image = _checked(images.pop(), index, urls=urls)
-            filename = clean_filename(short_text(image.get("filename") or "", "a file name"))
-            if "url" in image:
-                yield UploadReference(index, filename, short_text(image["url"], "a URL"))
-                continue
-            left -= len(image["b64"])
-            yield Upload(index, filename, *await read_base64(image.pop("b64"), limits, hold, left))
-            hold(left)
+    Raises InvalidBody, UnknownField, InvalidParameter, NoFiles, TooManyFiles or RequestTooLarge.
+    """
+    body = await read_json(chunks, limits, hold)
+    if not isinstance(body, dict):
+        raise invalid(f"it must be an object, such as {EXAMPLE}")
+    if body.keys() & {"inputs", "parameters"} and {"top_k", "format"} <= set(names):
+        for parameter in _hugging_face(body):
+            yield parameter
+        images: list[Any] = [{"b64": body.pop("inputs")}]
+    else:
+        images = _images(body, names)
+    if len(images) > limits.max_files:
+        raise too_many_files(limits)
+    left = sum(len(each["b64"]) for each in images if isinstance(each, dict) and isinstance(each.get("b64"), str))
+    images.reverse()
+    for index in range(len(images)):
+        image = _checked(images.pop(), index, urls=urls)
+        filename = clean_filename(short_text(image.get("filename") or "", "a file name"))
+        if "url" in image:
+            yield UploadReference(index, filename, short_text(image["url"], "a URL"))
+            continue
+        left -= len(image["b64"])
+        yield Upload(index, filename, *await read_base64(image.pop("b64"), limits, hold, left))
+        hold(left)
 
 
 def _images(body: dict[str, Any], names: Sequence[str]) -> list[Any]:

@@ -21,9 +21,9 @@ class Shapes(Plugin):
 
     def body_readers(self) -> "Mapping[str, BodyReader]":
         """See Plugin.body_readers."""
-        from gateway.plugins.shapes.json_body import JsonBody
+        from gateway.plugins.shapes.json_body import read_images
 
-        return {"application/json": JsonBody()}
+        return {"application/json": read_images}
 
     def document(self, schema: dict[str, Any]) -> None:
         """Declare JSON wherever a raw image may be sent."""

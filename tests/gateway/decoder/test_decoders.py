@@ -213,25 +213,6 @@ async def standing_still(account):
     yield
 
 
-async def test_cancelled_wait_for_memory_does_not_block_later_images():
-    data = cat()
-    large = png_bomb(1_000, 1_000)
-    room = peak_bytes(info_of(large), MAX_SIDE) + peak_bytes(info_of(data), MAX_SIDE)
-    async with decoders(3, memory_bytes=room) as pool:
-        pool._any_process = standing_still
-        first, waits, behind = (asyncio.ensure_future(decoded(pool, picture)) for picture in (large, large, data))
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert pool._slots.bounds[0].free == 2
-        waits.cancel()
-        await asyncio.gather(waits, return_exceptions=True)
-        assert pool._slots.bounds[0].free == 1
-        for task in (first, behind):
-            task.cancel()
-        await asyncio.gather(first, behind, return_exceptions=True)
-        assert (pool._slots.bounds[0].free, pool._slots.bounds[1].free) == (3, room)
-
-
 def test_decoder_that_cannot_be_started_keeps_no_files(monkeypatch):
     """As without a free process: each attempt would keep a file of shared memory and a socket."""
 

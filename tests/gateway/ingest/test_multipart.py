@@ -194,14 +194,10 @@ def test_part_headers_past_the_limit_are_refused(header, size):
 
 
 def test_part_has_at_most_32_headers():
-    def part(count):
-        others = b"".join(b"X-%d: x\r\n" % number for number in range(count - 1))
-        return others + disposition('form-data; name="f"; filename="a"')
-
-    assert len(read(form(part(MAX_PART_HEADERS)))) == 1
-    _, error = refusal(form(part(MAX_PART_HEADERS + 1)))
-    assert isinstance(error, HeadersTooLarge)
-    assert str(MAX_PART_HEADERS) in error.message
+    headers = [b"X-%d: x\r\n" % number for number in range(MAX_PART_HEADERS)]
+    part = disposition('form-data; name="f"; filename="a"')
+    assert len(read(form(b"".join(headers[1:]) + part))) == 1
+    assert isinstance(refusal(form(b"".join(headers) + part))[1], HeadersTooLarge)
 
 
 @pytest.mark.parametrize("chunk", [b"x" * 65_536, b"X: " + b"x" * 995 + b"\r\n"])
@@ -234,83 +230,54 @@ def test_more_than_100_fields_are_refused(part):
 
 
 @pytest.mark.parametrize(
-    ("content_types", "message"),
+    "content_type",
     [
-        (
-            ("", "text/plain; boundary=x", "multipart/mixed; boundary=x"),
-            "The Content-Type of the request is not multipart/form-data.",
-        ),
-        (
-            (
-                "multipart/form-data",
-                "multipart/form-data; boundary=",
-                'multipart/form-data; boundary=""',
-                'multipart/form-data; boundary="x',
-                f"multipart/form-data; boundary={'x' * 71}",
-                "multipart/form-data; boundary=é",
-                'multipart/form-data; boundary="a\r\nb"',
-            ),
-            "The Content-Type has no valid boundary parameter of 1 to 70 characters.",
-        ),
+        *("", "text/plain; boundary=x", "multipart/mixed; boundary=x", "multipart/form-data"),
+        *(f"multipart/form-data; boundary={given}" for given in ("", '""', '"x', "x" * 71, "é", '"a\r\nb"')),
     ],
 )
-def test_content_type_without_a_boundary_is_refused(content_types, message):
-    body = form(CAT, boundary="x")
-    assert messages(*[refusal(body, content_type) for content_type in content_types]) == {message}
+def test_content_type_without_a_boundary_is_refused(content_type):
+    _, error = refusal(form(CAT, boundary="x"), content_type)
+    assert isinstance(error, InvalidMultipart)
+    assert "Content-Type" in error.message
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("part", "words"),
     [
-        (
-            (b"Content-Type: image/jpeg\r\n\r\nx", b"\r\nx", disposition('attachment; filename="a.jpg"')),
-            "A part has no Content-Disposition: form-data header.",
-        ),
-        (
-            (disposition("form-data"), disposition('form-data; name="a')),
-            "A part has neither a name nor a filename.",
-        ),
-        (
-            (disposition('form-data; name="a"\r\nContent-Disposition: form-data; name="b"'),),
-            "A part has more than one Content-Disposition header.",
-        ),
-        (
-            (disposition('form-data; name="a"\r\nContent-Type: multipart/mixed; boundary=y'),),
-            "Nested multipart bodies are not accepted: send each file as a separate part.",
-        ),
-        (
-            (
-                disposition('form-data; name="a"; filename="a"\r\nContent-Transfer-Encoding: base64'),
-                disposition('form-data; name="a"\r\nContent-Transfer-Encoding: quoted-printable'),
-            ),
-            "Content-Transfer-Encoding is not accepted (RFC 7578 section 4.7): send the bytes.",
-        ),
-        (
-            (
-                b"Content-Disposition form-data\r\n\r\nx",
-                # Folded: RFC 9112 deprecates it, and to join the lines takes quadratic time.
-                b'Content-Disposition: form-data;\r\n name="a"\r\n\r\nx',
-                disposition('form-data; name="a"\r\nContent-Length: 5'),
-            ),
-            "The multipart body is malformed: a boundary or a part's header is damaged.",
-        ),
+        (b"Content-Type: image/jpeg\r\n\r\nx", "no Content-Disposition"),
+        (b"\r\nx", "no Content-Disposition"),
+        (disposition('attachment; filename="a.jpg"'), "no Content-Disposition"),
+        (disposition("form-data"), "neither a name nor a filename"),
+        (disposition('form-data; name="a'), "neither a name nor a filename"),
+        (disposition('form-data; name="a"\r\nContent-Disposition: form-data; name="b"'), "more than one"),
+        (disposition('form-data; name="a"\r\nContent-Type: multipart/mixed; boundary=y'), "Nested multipart"),
+        (disposition('form-data; name="a"; filename="a"\r\nContent-Transfer-Encoding: base64'), "send the bytes"),
+        (disposition('form-data; name="a"\r\nContent-Transfer-Encoding: quoted-printable'), "send the bytes"),
+        (b"Content-Disposition form-data\r\n\r\nx", "is malformed"),
+        # Folded: RFC 9112 deprecates it, and to join the lines takes quadratic time.
+        (b'Content-Disposition: form-data;\r\n name="a"\r\n\r\nx', "is malformed"),
+        (disposition('form-data; name="a"\r\nContent-Length: 5'), "is malformed"),
     ],
 )
-def test_malformed_part_is_refused_with_a_message(parts, message):
-    assert messages(*[refusal(form(part)) for part in parts]) == {message}
+def test_malformed_part_is_refused_with_a_message(part, words):
+    _, error = refusal(form(part))
+    assert isinstance(error, InvalidMultipart)
+    assert words in error.message
 
 
 def test_bytes_after_the_closing_boundary_are_ignored():
     assert len(read(form(CAT) + b"an epilogue\r\n" * 10_000)) == 1
 
 
-def test_large_file_is_copied_at_most_twice():
+@pytest.mark.parametrize(("most_bytes", "memory_bytes"), [(2**25, 46 * 2**20), (2**20, 4 * 2**20)])
+def test_large_file_is_copied_at_most_twice_and_an_oversized_one_is_not_buffered(most_bytes, memory_bytes):
+    """The growing buffer and the bytes made of it; a buffer grows by an eighth."""
     size = 20 * 2**20
     body = form(Part("files", b"x" * size, "large.jpg"))
-    with allocates_at_most(2.3 * size):
-        (upload,) = read(body)
-    assert len(upload.data) == size
-    # The growing buffer and the bytes made of it; a buffer grows by an eighth.
+    with allocates_at_most(memory_bytes):
+        (upload,) = read(body, limits=limits(max_file_bytes=most_bytes))
+    assert len(upload.data) == (size if size <= most_bytes else 0)
 
 
 @pytest.mark.parametrize("in_form", [False, True])

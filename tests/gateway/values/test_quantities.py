@@ -65,10 +65,8 @@ def faults(kind: Any, value: object) -> list[str]:
         (Annotated[int, Field(ge=1)], 0, "must be at least 1, not 0"),
         (Annotated[float, Field(le=1)], 1.5, "must be at most 1, not 1.5"),
         (Annotated[float, Field(gt=0)], 0, "must be above 0, not 0"),
-        (Annotated[str, Field(min_length=1)], "", "must not be empty"),
         (Annotated[str, Field(min_length=3)], "ab", "must have at least 3 characters"),
-        (Annotated[str, Field(max_length=2)], "abc", "must have at most 2 characters"),
-        (Annotated[list[int], Field(max_length=1)], [1, 2], "must have at most 1 entries, not 2"),
+        (Annotated[list[int], Field(max_length=1)], [1, 2], "must have at most 1 item, not 2"),
         (list[int], 3, "must be a list, not 3"),
         (dict[str, int], 3, "must be an object, not 3"),
         (Colour, "green", "must be 'red' or 'blue', not 'green'"),
@@ -80,11 +78,6 @@ def faults(kind: Any, value: object) -> list[str]:
 )
 def test_message_names_expected_and_given_values(kind, value, words):
     assert faults(kind, value) == [words]
-
-
-def test_long_value_is_cut_in_the_message():
-    (words,) = faults(int, "x" * 1000)
-    assert words == f"must be a whole number, not '{'x' * 39}…"
 
 
 @pytest.mark.parametrize("parameters", [PredictParameters, EmbeddingParameters, StreamParameters])

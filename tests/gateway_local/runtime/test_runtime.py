@@ -1,4 +1,5 @@
 import errno
+import os
 import re
 import subprocess
 import sys
@@ -73,14 +74,14 @@ def test_wheel_is_fetched_once_by_hash_without_dependencies(pip, tmp_path):
 
 def test_complete_cache_on_a_read_only_file_system_is_used(pip, tmp_path, monkeypatch):
     first = ensure_runtime(tmp_path, print)
-    writable_open = Path.open
+    writable_open = os.open
 
-    def read_only_open(path, mode="r", *arguments, **options):
-        if "r" not in mode:
+    def read_only_open(path, flags, *arguments, **options):
+        if flags & os.O_CREAT:
             raise OSError(errno.EROFS, "Read-only file system", str(path))
-        return writable_open(path, mode, *arguments, **options)
+        return writable_open(path, flags, *arguments, **options)
 
-    monkeypatch.setattr(Path, "open", read_only_open)
+    monkeypatch.setattr(os, "open", read_only_open)  # root can write everywhere
     assert ensure_runtime(tmp_path, print) == first
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InvalidBody, RequestError, RequestTooLarge, UnknownField
 from gateway.ingest.upload import Upload, clean_filename, uncounted
-from gateway.plugins.shapes.json_body import JsonBody
+from gateway.plugins.shapes.json_body import read_images
 from tests.gateway.ingest.reading import LIMITS, collect, collect_until_error, in_chunks
 
 
@@ -16,7 +16,7 @@ def b64(data):
 
 
 def parts(chunks, limits=LIMITS, hold=uncounted):
-    return JsonBody().read(chunks, limits, (), hold, urls=False)
+    return read_images(chunks, limits, (), hold, urls=False)
 
 
 def read(body, limits=LIMITS, sizes=(65_536,)):
