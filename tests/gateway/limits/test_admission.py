@@ -28,7 +28,7 @@ async def acquire(gate: Admission, *image: Any, **kind: Any) -> Lease:
 
 
 async def waits(*acquisitions: Coroutine[Any, Any, Lease]) -> list[asyncio.Task[Lease]]:
-    """Images that have begun to wait for their permits."""
+    """Images that have later to wait for their permits."""
     tasks = [asyncio.ensure_future(each) for each in acquisitions]
     await asyncio.sleep(0)
     return tasks
@@ -85,33 +85,21 @@ async def test_permit_can_be_reduced_to_what_is_still_needed():
     assert gate.bytes.held == 0
 
 
-async def test_image_of_a_begun_request_waits_in_a_full_queue():
-    gate = admission(max_images=1, max_images_waiting=1)
-    held = await acquire(gate, 1)
-    waiting = await waits(acquire(gate, 1), acquire(gate, 1, first=False))
-    with pytest.raises(Overloaded):
-        await acquire(gate, 1)
-    for each in waiting:
-        held.release()
-        held = await each
-    held.release()
-
-
 COSTLY = 2.4
 """Seconds of decoding, of which each decoder has two in flight."""
 
 
-async def test_images_of_begun_requests_do_not_fill_the_queue():
+async def test_later_images_of_requests_do_not_fill_the_queue():
     gate = admission(max_images=10, max_images_waiting=4)
     held = await acquire(gate, 1, COSTLY)
-    begun = await waits(*(acquire(gate, 1, COSTLY, first=False) for _ in range(4)))
+    later = await waits(*(acquire(gate, 1, COSTLY, first=False) for _ in range(4)))
     gate.check()
     crowd = await waits(*(acquire(gate, 1, COSTLY) for _ in range(3)))
     assert [task.done() for task in crowd] == [False, False, True]  # half of the queue
     assert isinstance(crowd[2].exception(), Overloaded)
     gate.check()
     held.release()
-    for task in (*begun, *crowd[:2]):
+    for task in (*later, *crowd[:2]):
         (await task).release()
     assert len(gate) == 0
 

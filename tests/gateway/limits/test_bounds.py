@@ -1,7 +1,4 @@
-"""Leases: what they return and when, and that waiting requests are notified.
-
-At the end, leases that alternate between clients, and between the requests of each, and leases given up for others.
-"""
+"""Bounds, and leases of them that take turns between clients, and between the requests of each."""
 
 import asyncio
 
@@ -67,16 +64,3 @@ async def test_lease_waits_only_for_what_it_needs():
     for lease in (held, narrow, free):
         lease.release()
     assert (common.held, scarce.held, len(queue)) == (0, 0, 0)
-
-
-async def test_pinned_lease_is_given_back_after_the_work():
-    queue = FairQueue(bound := Bound("slots", 1))
-    lease = queue.lease(1)
-    await lease.acquire()
-    lease.pin()
-    lease.release()
-    assert bound.held == 1
-    lease.unpin()
-    assert bound.held == 0
-    lease.release()
-    assert bound.held == 0

@@ -47,7 +47,7 @@ async def order_of(gate: Admission, *crowds: dict[str, tuple[Caller, int]]) -> l
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, 10), (0.5, 5), (2.0, 20), (BULK_WEIGHT, 1)])
-async def test_shares_alternate_by_their_weights(weight, expected):
+async def test_callers_alternate_by_their_weights(weight, expected):
     """While both wait, a share gets permits in proportion to its weight."""
     crowd = {"flood": (caller_of(weight), 90), "other": (caller_of(1.0), 90)}
     order = await order_of(admission(max_images_waiting=200), crowd)
@@ -118,7 +118,7 @@ async def test_lowest_priority_gives_way_when_the_queue_is_full():
     (await other).release()
 
 
-async def test_full_queue_evicts_the_newest_of_the_most_crowded_share():
+async def test_full_queue_evicts_the_newest_of_the_most_crowded_caller():
     gate, flood, other = admission(max_images_waiting=4), caller_of(), caller_of()
     held = await acquire(gate, 1)
     waiting = await waits(*(acquire(gate, 1, caller=flood) for _ in range(4)))
@@ -137,7 +137,7 @@ async def test_full_queue_evicts_the_newest_of_the_most_crowded_share():
         (await each).release()
 
 
-async def test_full_queue_evicts_no_image_of_a_begun_request():
+async def test_full_queue_evicts_no_later_image_of_a_request():
     gate, flood, other = admission(max_images_waiting=3), caller_of(), caller_of()
     held = await acquire(gate, 1)
     waiting = await waits(*(acquire(gate, 1, caller=flood, first=number != 3) for number in range(4)))
@@ -147,21 +147,6 @@ async def test_full_queue_evicts_no_image_of_a_begun_request():
     held.release()
     for each in (waiting[0], waiting[3], waiting[1], waiting[2]):
         (await each).release()
-
-
-async def test_evicted_images_do_not_push_their_share_back():
-    """A flood that is refused has its place in the queue afterwards, as if it had not come."""
-    gate, flood, other = admission(max_images_waiting=4), caller_of(), caller_of()
-    held = await acquire(gate, 1)
-    for _ in range(50):
-        refused = await waits(*(acquire(gate, 1, caller=flood) for _ in range(4)))
-        for each in refused:
-            each.cancel()
-        await asyncio.gather(*refused, return_exceptions=True)
-    held.release()
-    order = await order_of(gate, {"flood": (flood, 2), "other": (other, 2)})
-    assert order.index("flood") < 2
-    assert len(gate) == 0
 
 
 @given(
