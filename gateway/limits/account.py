@@ -1,4 +1,4 @@
-"""The processor time that decoding may take for one request."""
+"""The processor time that decoding may take for one request or stream."""
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable
@@ -21,51 +21,59 @@ class Account:
     It begins with `seconds`, and grows with each image. The time of a decode is reserved before it is spent. What has
     been charged never exceeds what was allowed by more than `most_seconds`, the most that one image may take. Decoders
     alternate between the accounts of different clients.
+
+    The account of a stream does not grow with its frames, and regains time instead, up to `seconds`.
     """
 
-    def __init__(self, seconds: float, most_seconds: float, *, client: Hashable = None) -> None:
+    def __init__(
+        self, seconds: float, most_seconds: float, *, client: Hashable = None, is_stream: bool = False
+    ) -> None:
         self.client = client
+        self._is_stream = is_stream
         self._seconds = seconds
         self._most_seconds = most_seconds
         self._allowed = seconds
         self._open = 0
-        self._spent = self._reserved = self._lent = 0.0
+        self.spent_seconds = 0.0
+        """Seconds charged so far, minus the regained ones of a stream."""
+        self._reserved = self._lent = 0.0
         self._given_back = asyncio.Event()
         """Set when a decode has ended, while others wait for its time."""
 
-    @property
-    def spent_seconds(self) -> float:
-        """Seconds charged so far."""
-        return self._spent
-
     def add_image(self, nbytes: int = 0) -> None:
         """Allow the time of one more file of `nbytes`, or of one more frame."""
-        self._allowed += SECONDS_PER_IMAGE + nbytes / 1e6 * SECONDS_PER_MEGABYTE
+        if not self._is_stream:
+            self._allowed += SECONDS_PER_IMAGE + nbytes / 1e6 * SECONDS_PER_MEGABYTE
 
     def add_slow_codec(self, nbytes: int) -> None:
         """Allow the additional time that a file in a slow codec needs."""
-        self._allowed += nbytes / 1e6 * (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS - SECONDS_PER_MEGABYTE)
+        if not self._is_stream:
+            self._allowed += nbytes / 1e6 * (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS - SECONDS_PER_MEGABYTE)
+
+    def regain(self, stream_seconds: float) -> None:
+        """Give back time that was charged, as a part of the stream has lasted `stream_seconds`."""
+        self.spent_seconds = max(self.spent_seconds - stream_seconds * STREAM_SECONDS_PER_SECOND, 0.0)
 
     def check(self) -> None:
         """Raise TooCostly if everything is spent."""
-        if self._spent >= self._allowed:
+        if self.spent_seconds >= self._allowed:
             raise self._overdrawn()
 
     def charge(self, seconds: float) -> None:
         """Charge time that is spent already."""
-        self._spent += seconds
+        self.spent_seconds += seconds
 
     def try_pay(self, seconds: float) -> bool:
         """Charge time that will be spent elsewhere, if it is free now."""
-        if seconds > self._allowed - self._spent - self._reserved:
+        if seconds > self._allowed - self.spent_seconds - self._reserved:
             return False
-        self._spent += seconds
+        self.spent_seconds += seconds
         return True
 
     async def pay(self, seconds: float) -> None:
         """Charge time that will be spent elsewhere, once decodes have given back enough; raises TooCostly."""
         await self._affordable(seconds)
-        self._spent += seconds
+        self.spent_seconds += seconds
 
     @asynccontextmanager
     async def reserve(self, seconds: float, most_seconds: float) -> AsyncIterator[float]:
@@ -105,10 +113,15 @@ class Account:
         return self._most_seconds - max(beyond, 0.0)
 
     def _overdrawn(self) -> TooCostly:
-        return TooCostly(
-            f"The request's images up to this one have taken the {self._allowed:.2f} s of processor time that they "
-            f"may take: {self._seconds:g} s (request_cpu_seconds), and more with each image and each byte. Send fewer "
-            "images in a request, or smaller ones.",
-            limit="request_cpu_seconds",
-            value=self._seconds,
-        )
+        if self._is_stream:
+            message = (
+                f"The stream's frames cost too much: {STREAM_SECONDS_PER_SECOND:g} s of processor time a second is "
+                f"allowed, and {self._seconds:g} s (request_cpu_seconds) at once. Send fewer frames or smaller ones."
+            )
+        else:
+            message = (
+                f"The request's images up to this one have taken the {self._allowed:.2f} s of processor time that they "
+                f"may take: {self._seconds:g} s (request_cpu_seconds), and more with each image and each byte. Send "
+                "fewer images in a request, or smaller ones."
+            )
+        return TooCostly(message, limit="request_cpu_seconds", value=self._seconds)

@@ -18,12 +18,12 @@ from gateway.inference.tools import Tasks
 from gateway.ingest import json_text
 from gateway.ingest.json_text import JsonError
 from gateway.ingest.upload import Upload
+from gateway.limits.account import Account
 from gateway.limits.pools import IDLE_SECONDS, PoolLease
 from gateway.metrics import STREAMS_STOPPED
 from gateway.plugins.streams import metrics
 from gateway.plugins.streams.messages import HeldLabel, frame_message, predictions_of, sequence_member
 from gateway.plugins.streams.options import Drop, Smoothing, StreamParameters
-from gateway.plugins.streams.stream_account import StreamAccount
 from gateway.settings import STREAM_IDLE_SECONDS, Settings
 from gateway.timing import Deadline, TimeSlice
 
@@ -97,9 +97,11 @@ class StreamSession:
         self._held = HeldLabel()
         self._labels: dict[str, TextSequence[str]] = {}
         limits = service.tools.decoders.limits
-        self._account = StreamAccount(limits.request_cpu_seconds, limits.cpu_seconds, client=spec.caller)
+        self._account = Account(limits.request_cpu_seconds, limits.cpu_seconds, client=spec.caller, is_stream=True)
         self.stats = StreamStats()
         self._loop = asyncio.get_running_loop()
+        self._regained_at = self._loop.time()
+        """Time up to which the account has regained processor time."""
         self._tasks = Tasks()
         self._waiting: deque[StreamFrame] = deque()
         self._pending_bytes = 0
@@ -292,6 +294,8 @@ class StreamSession:
                 self._pending_bytes -= len(data)
                 self._count_bytes()
 
+        since, self._regained_at = self._regained_at, self._loop.time()
+        self._account.regain(self._regained_at - since)
         spec = replace(self._spec, stats=RequestStats())
         outcome: Result | Exception
         results: list[Result] = []

@@ -58,6 +58,18 @@ async def test_account_pays_up_to_its_limit():
     assert request.try_pay(SECONDS_PER_IMAGE / 2)
 
 
+async def test_account_of_a_stream_refills_to_its_initial_balance():
+    stream = Account(BASE, MOST, is_stream=True)
+    stream.add_image(10**7)
+    assert stream.try_pay(BASE)
+    with pytest.raises(TooCostly, match="1 s of processor time a second"):
+        await stream.pay(0.1)
+    for seconds, regained in ((0.5, 0.5), (3_600, BASE)):
+        stream.regain(seconds)
+        assert stream.try_pay(regained)
+        assert not stream.try_pay(0.01)
+
+
 async def test_decode_cancelled_while_it_waits_is_not_charged():
     request = account()
     async with request.reserve(3.0, MOST):

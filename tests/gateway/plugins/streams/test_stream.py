@@ -356,7 +356,7 @@ def test_event_of_a_stream_has_the_trace_of_its_client():
 
 def test_costly_frames_fail_and_the_stream_goes_on(backend, monkeypatch):
     """Each takes half a second in the preprocessor by its scans, and this stream regains next to nothing meanwhile."""
-    monkeypatch.setattr("gateway.plugins.streams.stream_account.STREAM_SECONDS_PER_SECOND", 1e-6)
+    monkeypatch.setattr("gateway.limits.account.STREAM_SECONDS_PER_SECOND", 1e-6)
     costly = progressive_jpeg_of_many_scans(2_000, 249)
     with stream_service(backend, request_cpu_seconds=0.6) as (address, _), opened(address, "?drop=never") as client:
         answers = [ask(client, costly) for _ in range(4)]
