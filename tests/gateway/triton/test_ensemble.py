@@ -18,36 +18,21 @@ def ensemble(*steps: tuple[int, int, float | None], round_trip_seconds: float = 
 
 
 @pytest.mark.parametrize(
-    ("found", "calls"),
+    ("found", "max_images", "limits"),
     [
-        (ensemble((2, 8, 0.0021), (2, 8, 0.0032)), 3),  # 2 in the slower step, 1.3 in the other one
-        (ensemble((2, 8, 0.003), (2, 8, 0.025)), 3),  # one waits for an instance of the slower step
-        (ensemble((2, 8, None), (2, 8, 0.0032)), 5),  # without measurements: one for each instance, and one that waits
-        (ensemble((14, 8, 0.0022), (2, 8, 0.0001)), 15),
-        (ensemble((2, 8, 0.002), (1, 32, 0.0001)), 3),
-        (ensemble((14, 8, 0.0022), (2, 32, 0.0003)), 22),  # four calls fill one of the network's batches
-        (ensemble((1, 1, 0.003)), 2),
-        (ensemble((2, 8, 0.0021), (2, 8, 0.0032), round_trip_seconds=0.02), 5),  # far away
-        (ensemble(), 1),
+        (ensemble((2, 8, 0.0021), (2, 8, 0.0032)), 8, CallLimits(3, 8)),  # 2 in the slower step, 1.3 in the other one
+        (ensemble((2, 8, 0.0021), (2, 8, 0.0032)), 32, CallLimits(3, 18)),
+        (ensemble((2, 8, 0.003), (2, 8, 0.025)), 8, CallLimits(3, 3)),  # one waits for an instance of the slower step
+        (ensemble((2, 8, 0.003), (2, 8, 0.25)), 8, CallLimits(3, 2)),
+        (ensemble((2, 8, None), (2, 8, 0.0032)), 8, CallLimits(5, 8)),  # one for each instance, and one that waits
+        (ensemble((14, 8, 0.0022), (2, 8, 0.0001)), 8, CallLimits(15, 8)),
+        (ensemble((14, 8, 0.0022), (2, 32, 0.0003)), 8, CallLimits(22, 8)),  # four calls fill a batch of the network
+        (ensemble((2, 8, 0.0021), (2, 8, 0.0032), round_trip_seconds=0.02), 8, CallLimits(5, 8)),  # far away
+        (ensemble(), 8, CallLimits(1, 8)),
     ],
 )
-def test_calls_follow_from_instances_and_measured_times(found, calls):
-    assert found.limits(8).calls == calls
-
-
-@pytest.mark.parametrize(
-    ("found", "max_images", "images"),
-    [
-        (ensemble((2, 8, 0.0021), (2, 8, 0.0032)), 8, 8),
-        (ensemble((2, 8, 0.0021), (2, 8, 0.0032)), 32, 18),
-        (ensemble((2, 8, 0.003), (2, 8, 0.025)), 8, 3),
-        (ensemble((2, 8, 0.003), (2, 8, 0.25)), 8, 2),
-        (ensemble((2, 8, 0.003), (2, 8, 0.25)), 1, 1),
-        (ensemble((2, 8, None), (2, 8, None)), 8, 8),
-    ],
-)
-def test_calls_of_a_slow_model_have_fewer_images(found, max_images, images):
-    assert found.limits(max_images).images == images
+def test_limits_follow_from_instances_and_measured_times(found, max_images, limits):
+    assert found.limits(max_images) == limits
 
 
 def statistics(*batches: tuple[int, int, float], success: int = 0, misses: int = 0) -> ModelStatisticsResponse:

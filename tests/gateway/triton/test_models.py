@@ -73,8 +73,7 @@ async def test_failure_of_a_model_that_breaks_the_contract_has_that_code(triton)
     [(DataType.TYPE_FP32, "fp32"), (DataType.TYPE_UINT8, "uint8"), (DataType.TYPE_FP16, None)],
 )
 async def test_model_reports_its_input_tensor(data_type, tensor):
-    models = models_of(FakeTriton({"good": ("preprocessor", "net")}, image_type=data_type))
-    (good,) = await models.all()
+    (good,) = await models_of(FakeTriton({"good": ("preprocessor", "net")}, image_type=data_type)).all()
     assert (good.tensor, good.input_height, good.input_width) == (tensor, 224, 224)
 
 
@@ -90,17 +89,13 @@ async def test_embeddings_are_requested_when_wanted_and_available(size, wanted, 
     assert info.embedding_size == size
 
 
-@pytest.mark.parametrize("text", ["", 'Cats, and "dogs".'])
-async def test_description_is_that_of_the_record(text):
-    (info,) = await models_of(FakeTriton(description=text)).all()
-    assert info.description == (text or None)
-
-
-@pytest.mark.parametrize("text", ["", '{"images": 500}'])
-async def test_answers_have_the_reference_of_their_version(text):
-    """The gateway does not read it: the prediction log does."""
-    (row,) = await models_of(FakeTriton(drift_reference=text)).infer(call(Embeddings.NONE))
-    assert row.drift_reference == text
+@pytest.mark.parametrize(("description", "reference"), [("", ""), ('Cats, and "dogs".', '{"images": 500}')])
+async def test_description_and_reference_are_those_of_the_record(description, reference):
+    """The gateway does not read the reference: the prediction log does."""
+    models = models_of(FakeTriton(description=description, drift_reference=reference))
+    (info,) = await models.all()
+    (row,) = await models.infer(call(Embeddings.NONE))
+    assert (info.description, row.drift_reference) == (description or None, reference)
 
 
 async def test_model_without_embeddings_raises_an_error_with_the_command():
@@ -118,7 +113,6 @@ async def test_version_that_has_not_answered_has_the_limits_of_its_model():
     assert models.call_limits("ensemble_model", "", 8) is None
     await models.infer(call(Embeddings.NONE))
     limits = models.call_limits("ensemble_model", "", 8)
-    assert limits is not None
     for version in ("1", "7"):
         with suppress(ModelNotFound, NoFeatures):
             await models.infer(replace(call(Embeddings.NEEDED), model_version=version))

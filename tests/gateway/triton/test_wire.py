@@ -67,15 +67,6 @@ async def test_malformed_class_is_an_inference_error(text):
         await read([text])
 
 
-async def test_requested_embeddings_are_read():
-    response = answer_of([b"0.7:1:cat"], [b"0.6:0:dog"])
-    response.outputs.add(name=FEATURES, datatype="FP32", shape=[2, 3])
-    response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
-    rows = await CONTRACT.read(response, rows=2, class_count=5, embeddings=True)
-    assert [row.embedding.tolist() for row in rows] == [[0, 1, 2], [3, 4, 5]]
-    assert [row.embedding for row in await CONTRACT.read(response, rows=2, class_count=5)] == [None, None]
-
-
 @pytest.mark.parametrize(("datatype", "shape"), [("FP16", [1, 3]), ("FP32", [3]), ("FP32", [2, 3]), ("", [])])
 async def test_response_without_requested_embeddings_is_an_error(datatype, shape):
     response = answer_of([b"0.7:1:cat"])
@@ -155,15 +146,6 @@ def test_ensemble_with_images_alone_gets_padded_rows(signed):
     assert [tensor.name for tensor in request.outputs] == ["SCORES"]
     first, second = codes if signed else (b"", b"")
     assert request.raw_input_contents == [b"one" + bytes(4) + first + b"another" + second]
-
-
-async def test_answer_without_statuses_has_every_row():
-    response = ModelInferResponse(model_name="flowers", model_version="1")
-    response.outputs.add(name="SCORES", datatype="FP32", shape=[2, 3])
-    response.raw_output_contents.append(np.arange(6, dtype=np.float32).tobytes())
-    codec = ImageCodec("SCORES", has_lengths=False, reports_images=False)
-    rows = await codec.read(response, rows=2, class_count=None)
-    assert [(row.error is None, row.scores.tolist()) for row in rows] == [(True, [0, 1, 2]), (True, [3, 4, 5])]
 
 
 def test_other_outputs_have_another_cache_key():
