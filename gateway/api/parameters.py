@@ -35,6 +35,9 @@ FRAMES_PATTERN = r"^(all|[1-9][0-9]{0,5})$"
 NATIVE = "native"
 """The name of this service's own response format."""
 
+CLIENT_HEADER = "X-Client-ID"
+"""The header whose value ties a client to one version of a model; without it the version is random."""
+
 MAX_REPORTED = 10
 """Invalid parameters that one response reports."""
 
@@ -238,7 +241,7 @@ def request_spec(
 ) -> RequestSpec:
     """Create the specification of a request; without a version, the model's rollout may choose one.
 
-    `client` identifies the client, which always gets the same one.
+    A client always gets the same one; it is identified by CLIENT_HEADER, or else by `client`.
 
     Raises InvalidParameter if the timeout exceeds its limit, and Forbidden if the API key may not use the model.
     """
@@ -246,13 +249,16 @@ def request_spec(
     seconds = default = settings.default_timeout_seconds
     if timeout_seconds is not None:
         seconds = timeout_within(timeout_seconds, default=default, most=settings.max_timeout_seconds)
-    model_version, split = context.version_of(model_name, version, request.headers, client)
+    rollout = None if version is not None else context.service.backend.rollout(model_name)
+    split = rollout is not None and len(rollout.shares) > 1
+    if rollout is not None and split:
+        version = rollout.choose(model_name, request.headers.get(CLIENT_HEADER, "") or client)
     context.log_fields["model"] = model_name
     if context.caller is not ANYONE:
         context.check_model(model_name)
     return RequestSpec(
         model_name=model_name,
-        model_version=model_version,
+        model_version=version or "",
         selection=selection,
         embeddings=embeddings,
         timeout_seconds=seconds,

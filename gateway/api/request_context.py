@@ -1,12 +1,11 @@
 """The context of one HTTP request or WebSocket."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from starlette.requests import HTTPConnection
-from starlette.types import Scope
 
 from gateway import metrics
 from gateway.api.route_table import KnownRoute
@@ -25,8 +24,6 @@ KEY = "request_context"
 """The key of the request's context in its state."""
 CLIENT_GONE = 499
 """The status if no response was sent, as in nginx."""
-CLIENT_HEADER = "X-Client-ID"
-"""The header whose value ties a client to one version of a model; without it the version is random."""
 
 
 @dataclass(slots=True)
@@ -58,21 +55,6 @@ class RequestContext:
     leases: list[PoolLease] = field(default_factory=list)
     """Released after the response."""
 
-    def version_of(
-        self, model_name: str, version: str | None, headers: Mapping[str, str], client: str = ""
-    ) -> tuple[str, bool]:
-        """The version that answers ("" for the one in use), and whether the model's rollout has chosen it.
-
-        `version` is the one that the client requests, if any. A client always gets the same version; it is identified
-        by CLIENT_HEADER, or else by `client`.
-        """
-        if version is not None:
-            return version, False
-        rollout = self.service.backend.rollout(model_name)
-        if rollout is None or len(rollout.shares) == 1:
-            return "", False
-        return rollout.choose(model_name, headers.get(CLIENT_HEADER, "") or client), True
-
     def check_model(self, name: str) -> None:
         """Raise Forbidden if the API key may not use a model."""
         self.caller.check_model(name)
@@ -89,11 +71,6 @@ class RequestContext:
         self.log_fields["client_gone"] = True
 
 
-def request_context_of(scope: Scope) -> RequestContext:
-    """The context of a request, by its scope; valid inside gateway.api.middleware."""
-    return cast("RequestContext", scope["state"][KEY])
-
-
 def request_context(connection: HTTPConnection) -> RequestContext:
-    """The context of a request or WebSocket."""
-    return request_context_of(connection.scope)
+    """The context of a request or WebSocket; valid inside gateway.api.middleware."""
+    return cast("RequestContext", connection.scope["state"][KEY])
