@@ -56,22 +56,6 @@ def test_links_lead_somewhere(file: Path):
             assert fragment in anchors(target), f"{path} has no heading #{fragment}"
 
 
-def cells(row: str) -> int:
-    return len(re.findall(r"(?<!\\)\|", row))
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda path: str(path.relative_to(PROJECT)))
-def test_rows_of_a_table_have_the_cells_of_its_header(file: Path):
-    """GitHub and the site drop additional cells."""
-    for table in re.findall(r"^\|.*\n\|[-| :]+\n(?:\|.*\n?)*", CODE_BLOCK.sub("", file.read_text()), re.MULTILINE):
-        header, _, *rows = table.splitlines()
-        assert [row for row in rows if cells(row) != cells(header)] == []
-
-
-def test_readme_names_the_commands_that_run_and_test_all():
-    assert {"up", "test"} <= named(r"(?m)^make ([a-z-]+)\b", PROJECT / "README.md")
-
-
 def test_list_of_decisions_is_complete():
     folder = PROJECT / "docs" / "adr"
     listed = LINK.findall((folder / "README.md").read_text())

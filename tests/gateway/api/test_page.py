@@ -125,22 +125,6 @@ def test_python_client_snippet_compiles(evaluate):
     assert 'top_k=5, model="12", version=2' in code
 
 
-@pytest.mark.parametrize(
-    ("size", "resize", "crop", "part"),
-    [
-        ((400, 200), [224, 224], [224], (0, 0, 1, 1)),
-        ((400, 200), [256], [256], (0.25, 0, 0.5, 1)),
-        ((400, 400), [256], [224, 224], (1 / 16, 1 / 16, 7 / 8, 7 / 8)),
-        ((300, 600), [64], [32, 64], (0, 0.375, 1, 0.25)),
-        ((4, 4), [], [], None),
-    ],
-)
-def test_model_view_is_the_crop_of_the_resized_image(evaluate, size, resize, crop, part):
-    facts = json.dumps({"resize_size": resize, "crop_size": crop})
-    found = evaluate(f"seen({{ width: {size[0]}, height: {size[1]} }}, {facts})", "filters.js")
-    assert (found and tuple(found[name] for name in ("left", "top", "width", "height"))) == pytest.approx(part)
-
-
 IMAGENET = ("tabby", "espresso", "missile", *(f"class {number}" for number in range(997)))
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tritonclient.http import InferRequestedOutput
 
-from gateway import __version__
 from gateway.errors import InferenceFailed, InternalError, ModelNotFound, TritonUnreachable
 from gateway.inference.backend import Embeddings
 from gateway.plugins.oip.routes.models import MAX_INDEX_BYTES
@@ -225,14 +224,6 @@ def test_embeddings_are_a_tensor_with_nan_for_failed_images():
 MODEL = "/v2/models/ensemble_model"
 
 
-def test_server_metadata(client):
-    assert client.get("/v2").json() == {
-        "name": "triton-image-gateway",
-        "version": __version__,
-        "extensions": ["binary_tensor_data", "classification", "sequence", "model_configuration", "statistics"],
-    }
-
-
 @pytest.mark.parametrize("path", [MODEL, f"{MODEL}/versions/1"])
 def test_model_metadata_lists_inputs_and_outputs(client, path):
     assert client.get(path).json() == {
@@ -362,12 +353,6 @@ def test_invalid_parameters_are_refused(client, backend, parameters, member):
     assert status == 422
     assert sentence.startswith(f"'{member}': ")
     assert not backend.steps
-
-
-@pytest.mark.parametrize("sequence_id", [2**64 - 1, "x" * 128])
-def test_longest_ids_are_taken(client, sequence_id):
-    parameters = {"sequence_id": sequence_id, "sequence_start": True}
-    assert client.post(INFER, json=in_json(PNG, parameters=parameters)).status_code == 200
 
 
 def start(client, sequence_id: int, headers: dict[str, str] | None = None):

@@ -25,9 +25,8 @@ from gateway import hooks, timing
 from gateway.api.route_table import traits
 from gateway.app import create_app
 from gateway.errors import ImageTooLarge, Unauthorized
-from gateway.hooks import AnswerShape, Authenticator, Identity, Plugin, PluginFailed
+from gateway.hooks import Authenticator, Identity, Plugin, PluginFailed
 from gateway.inference.request import Image, Observer
-from gateway.inference.result import Result
 from gateway.plugin_loading import installed
 from gateway.plugins.keys.plugin import ApiKeys
 from tests.asking import encode
@@ -258,34 +257,6 @@ def test_document_has_routes_that_answer_no_json_and_lacks_hidden_ones():
         paths = client.get("/openapi.json").json()["paths"]
     assert "/draw" in paths
     assert "/hidden" not in paths
-
-
-class Csv(AnswerShape):
-    """A line for each file."""
-
-    media_type = "text/csv"
-    separator = b""
-
-    def item(self, result: Result) -> bytes:  # type: ignore[override]
-        label = result.error.code if result.error else result.predictions[0].label
-        return f"{result.index},{label}\n".encode()
-
-    def around(self) -> tuple[bytes, bytes]:  # type: ignore[override]
-        return b"index,label\n", b""
-
-
-CsvAnswers = plugin("CsvAnswers", shapes={"csv": Csv()})
-
-
-def test_answer_may_be_text():
-    app = create_app(Settings(_env_file=None), StubBackend(), [CsvAnswers])
-    with client_of_app(app) as client:
-        answer = client.post("/predict?format=csv", files=[("f", ("a.png", PNG)), ("f", ("b", b"?"))])
-        lone = client.post("/predict?format=csv", files={"f": ("a.png", PNG)})
-        document = client.get("/openapi.json").json()["paths"]["/predict"]["post"]["responses"]["200"]["content"]
-    assert (answer.text, lone.text) == ("index,label\n0,cat\n1,unsupported_format\n", "index,label\n0,cat\n")
-    assert {each.headers["content-type"] for each in (answer, lone)} == {"text/csv"}
-    assert document["text/csv"]
 
 
 async def fail(image: Image) -> None:
