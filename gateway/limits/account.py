@@ -16,7 +16,7 @@ STREAM_SECONDS_PER_SECOND = 1.0
 
 
 class Account:
-    """The processor time that the images of one request may take together.
+    """The processor time that the images of one request may take together, so that none can keep the decoders busy.
 
     It begins with `seconds`, and grows with each image. The time of a decode is reserved before it is spent. What has
     been charged never exceeds what was allowed by more than `most_seconds`, the most that one image may take. Decoders

@@ -20,7 +20,7 @@ _LEAST_SECONDS = 0.1
 
 
 class Pace:
-    """The speed of one upload. Only the time in which the gateway waits for the client counts.
+    """The speed of one upload, which ends if it is too slow. Only the time in which the gateway waits counts.
 
     A client has `grace_seconds` to spare. Waiting uses them up, and each byte restores 1 / `min_bytes_per_second`
     seconds: a client may pause, but not be slower for long. `now` is a clock in seconds.
@@ -34,11 +34,6 @@ class Pace:
         """Since when the gateway waits for the client; None if it does not."""
         self._recent_bytes = 0.0  # weighted: the newest by 1, older ones by less
         self._waited_seconds = 0.0
-
-    @property
-    def spare_seconds(self) -> float:
-        """How long the gateway may wait for the next byte before the client is too slow."""
-        return self._spare_seconds - self._waiting_seconds
 
     @property
     def is_idle(self) -> bool:
@@ -63,7 +58,7 @@ class Pace:
         return held / max(self.bytes_per_second, 1.0)
 
     def wait(self) -> float:
-        """Begin to wait for the client; returns `spare_seconds`."""
+        """Begin to wait for the client; returns for how long, before it is too slow."""
         self.waiting_since = self._now()
         return self._spare_seconds
 
@@ -156,7 +151,10 @@ class PoolLease:
 
 
 class Pool:
-    """At most `bound.most` of something, of which clients hold leases.
+    """At most `bound.most` of something, of which clients hold leases; at the limit, slow clients lose theirs first.
+
+    The idle client with the highest eviction score is evicted. If the client that needs space has a higher score still,
+    its request is refused instead.
 
     With `one_may_exceed`, a client may hold more than that while no other client holds anything.
     """
