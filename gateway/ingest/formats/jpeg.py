@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass
 
 from gateway.errors import ImageError, InvalidImage, TooCostly, TruncatedImage, UnsupportedFormat
-from gateway.ingest.formats.shared import Steps, exif_orientation, too_many_parts, xmp_orientation
+from gateway.ingest.formats.orientation import exif_orientation, xmp_orientation
 from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 MOST_SCANNED_PIXELS = 1_000_000_000
@@ -83,7 +83,7 @@ def read(data: bytes) -> Header:
             break
         position = end
     else:
-        raise too_many_parts("JPEG")
+        raise _too_many_segments()
     if frame is None:
         raise InvalidImage("The JPEG has no frame header.")
     # Entropy-coded data never contains this marker. Phones append videos and second images after it; thumbnails are
@@ -93,8 +93,7 @@ def read(data: bytes) -> Header:
     several = frame.marker in _PROGRESSIVE or data[position + 2] != len(frame.sampling)
     scans = 1
     if several:
-        steps = Steps("JPEG", _MAX_SEGMENTS - segments)
-        scans = _check_scans(data, position, frame.width * frame.height, steps)
+        scans = _check_scans(data, position, frame.width * frame.height, _MAX_SEGMENTS - segments)
     orientation = by_exif or by_xmp or 1
     return Header(
         ImageFormat.JPEG,
@@ -134,21 +133,25 @@ def _read_frame(marker: int, frame: bytes) -> _Frame:
     return _Frame(marker, width, height, frame[7 : 6 + 3 * components : 3])
 
 
-def _check_scans(data: bytes, position: int, pixels: int, steps: Steps) -> int:
+def _check_scans(data: bytes, position: int, pixels: int, segments: int) -> int:
     """An upper bound of the scans from the one at `position` on; raises TooCostly if they are too many."""
     most = min(MOST_SCANNED_PIXELS // max(pixels, 1), MOST_SCANS)
     # There may be more of these markers than scans, in comments or after the image, but never fewer.
     if (pairs := data.count(_SOS, position - 2)) <= most:
         return pairs
     scans, marker, end = 0, _START_OF_SCAN, position
-    while True:
+    for _ in range(segments):
         scans += marker == _START_OF_SCAN
         if scans > most:
             raise TooCostly(f"The JPEG has more than {most} scans, too many for {pixels:,} pixels.")
         match = _MARKER_AFTER_SCAN.search(data, _segment_end(data, end) if marker not in _STANDALONE else end)
         if match is None:
             return scans
-        steps.take()
         marker, end = data[match.start() + 1], match.end()
         if marker == _END_OF_IMAGE:
             return scans
+    raise _too_many_segments()
+
+
+def _too_many_segments() -> InvalidImage:
+    return InvalidImage("The JPEG has too many segments.")

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterator
 
 from gateway.errors import InvalidImage, TruncatedImage, UnsupportedFormat
-from gateway.ingest.formats.shared import Steps, exif_orientation, xmp_orientation
+from gateway.ingest.formats.orientation import exif_orientation, xmp_orientation
 from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -98,10 +98,8 @@ def for_decoders(data: bytes, *, whole: bool = False) -> bytes:
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
     """The type of each chunk, its start and its end, up to the end chunk."""
-    steps = Steps("PNG", min(_MAX_CHUNKS + len(data) // _LEAST_CHUNK_BYTES, _MOST_CHUNKS))
-    kind, end = b"", len(SIGNATURE)
-    while kind != b"IEND":
-        steps.take()
+    end = len(SIGNATURE)
+    for _ in range(min(_MAX_CHUNKS + len(data) // _LEAST_CHUNK_BYTES, _MOST_CHUNKS)):
         if end + 8 > len(data):
             raise TruncatedImage("The PNG is cut off: it has no end chunk.")
         length, kind = _CHUNK.unpack_from(data, end)
@@ -110,6 +108,9 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         if end > len(data):
             raise TruncatedImage("The PNG is cut off in the middle of a chunk.")
         yield kind, start, end
+        if kind == b"IEND":
+            return
+    raise InvalidImage("The PNG has too many chunks.")
 
 
 def _may_turn(data: bytes, kind: bytes, start: int, end: int) -> bool:

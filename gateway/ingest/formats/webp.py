@@ -3,7 +3,7 @@
 import struct
 
 from gateway.errors import InvalidImage, TruncatedImage
-from gateway.ingest.formats.shared import Steps, exif_orientation, xmp_orientation
+from gateway.ingest.formats.orientation import exif_orientation, xmp_orientation
 from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 _CHUNK = struct.Struct("<4sI")
@@ -42,16 +42,17 @@ def read(data: bytes) -> Header:
 
 def _orientation(data: bytes, position: int, end: int) -> int:
     """The orientation in the first chunk of EXIF, else of XMP."""
-    steps, found = Steps("WebP", _MAX_CHUNKS), {b"EXIF": b"", b"XMP ": b""}
-    while position + 8 <= end:
-        steps.take()
+    found = {b"EXIF": b"", b"XMP ": b""}
+    for _ in range(_MAX_CHUNKS):
+        if position + 8 > end:
+            return exif_orientation(found[b"EXIF"]) or xmp_orientation(found[b"XMP "]) or 1
         kind, length = _CHUNK.unpack_from(data, position)
         start, position = position + 8, position + 8 + length + length % 2
         if start + length > end:
             raise InvalidImage("The WebP has a chunk that is longer than the file.")
         if found.get(kind) == b"":
             found[kind] = data[start : start + length]
-    return exif_orientation(found[b"EXIF"]) or xmp_orientation(found[b"XMP "]) or 1
+    raise InvalidImage("The WebP has too many chunks.")
 
 
 def _lossy_size(data: bytes, start: int) -> tuple[int, int]:

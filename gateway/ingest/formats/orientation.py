@@ -1,13 +1,8 @@
-"""Shared by several readers of headers: the orientation in metadata, and a limit of the work, in steps.
-
-The orientation is in EXIF (CIPA DC-008, section 4.6) and in XMP (Adobe's XMP specification, part 2).
-"""
+"""The orientation in metadata: in EXIF (CIPA DC-008, section 4.6) and in XMP (Adobe's XMP specification, part 2)."""
 
 import re
 import struct
 import sys
-
-from gateway.errors import InvalidImage
 
 ORIENTATION_TAG = 0x0112
 _MAX_ENTRIES = 1_000
@@ -21,8 +16,8 @@ def exif_orientation(tiff: bytes) -> int | None:
 
     Like OpenCV's reader it accepts a wrong byte order mark or type, so that both rotate an image alike.
     """
-    while tiff.startswith(_PREFIX):  # of a JPEG's segment, which some writers of other formats copy
-        tiff = tiff[len(_PREFIX) :]
+    # Some writers of other formats copy the prefix of a JPEG's segment.
+    tiff = tiff.removeprefix(_PREFIX).removeprefix(_PREFIX)
     order = "<" if tiff.startswith(b"II") else ">"
     if len(tiff) < 8:
         return None
@@ -43,24 +38,3 @@ def xmp_orientation(data: bytes, start: int = 0, end: int = sys.maxsize) -> int 
     if match is None:
         return None
     return int(match[1]) if b"1" <= match[1] <= b"8" else 1
-
-
-class Steps:
-    """The steps that are left for one file: one for each segment or chunk that is read."""
-
-    __slots__ = ("_left", "_name")
-
-    def __init__(self, name: str, most: int) -> None:
-        self._name = name
-        self._left = most
-
-    def take(self, count: int = 1) -> None:
-        """Count steps; raises InvalidImage if there are too many."""
-        self._left -= count
-        if self._left < 0:
-            raise too_many_parts(self._name)
-
-
-def too_many_parts(name: str) -> InvalidImage:
-    """The error of a file with more parts than are read."""
-    return InvalidImage(f"The {name}'s header has too many parts.")
