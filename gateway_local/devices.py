@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gateway.machine.capacity import pinned_pool_bytes
-from gateway.machine.gpus import Gpus, find_gpus
+from gateway.machine.gpus import Gpus
 from gateway.triton.configs import DataType, ModelConfig, instances_on_gpus
 from gateway_local.runtime.base import TritonRuntimeError
 
@@ -43,29 +43,26 @@ class Devices:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def choose_devices(
-    configs: Configs, say: Say, *, images_in_flight: int, gpus: Callable[[], Gpus] = find_gpus
-) -> Devices:
+def choose_devices(configs: Configs, say: Say, *, images_in_flight: int, gpus: Gpus) -> Devices:
     """Options for running models on this machine's GPUs; `say` gets messages for the operator.
 
     GPUs that torch cannot use are hidden from Triton, which would put KIND_AUTO models on them and not start. If a
     Python step leaves tensors on a GPU, their pool is sized for `images_in_flight`; so is the pool of pinned memory.
     Raises CacheOnGpu.
     """
-    found = gpus()
-    if not found.count:
-        if found.fault:
-            say(f"models run on the CPU: {found.fault}")
+    if not gpus.count:
+        if gpus.fault:
+            say(f"models run on the CPU: {gpus.fault}")
         return Devices(NO_GPU)
-    if not found.usable:
-        say(f"models run on the CPU, and the GPU is hidden from Triton: {found.why_not}")
+    if not gpus.usable:
+        say(f"models run on the CPU, and the GPU is hidden from Triton: {gpus.why_not}")
         return Devices(NO_GPU, dict(HIDE))
-    if models := uncacheable(configs, found.usable):
+    if models := uncacheable(configs, gpus.usable):
         raise CacheOnGpu(
             f"{', '.join(models)}: Triton's response cache reads inputs in host memory only, and these come from a "
             "preprocessor on a GPU; put the preprocessor on the CPU (KIND_CPU), or set response_cache { enable: false }"
         )
-    options = arguments(pool_bytes(configs, found.usable, images_in_flight))
+    options = arguments(pool_bytes(configs, gpus.usable, images_in_flight))
     if options:
         say(f"a preprocessor leaves its images on the GPU, so Triton gets {' '.join(options)}")
     return Devices((*options, f"{PINNED_OPTION}={pinned_pool_bytes(images_in_flight)}"))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gateway.machine.capacity import MIB, SHARED_BYTES, Costs, Plan, fitting_plan, pinned_pool_bytes
 from gateway.machine.cores import usable_cores
-from gateway.machine.gpus import gpu_count, gpu_fault
+from gateway.machine.gpus import DRIVER, Gpus, reported_gpus
 from gateway.machine.memory import memory_limit
 from gateway_local.sizing import ARGUMENT, SizedRepository
 
@@ -41,17 +41,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     use_devices(os.environ)
     on_cpu = os.environ.get(DEVICES_VARIABLE, "").strip().lower() == NO_DEVICES
-    gpus = 0 if on_cpu else gpu_count()
-    if options.require_gpu and not gpus and not on_cpu:
+    found = Gpus(0) if on_cpu else reported_gpus()
+    if options.require_gpu and not found.count and not on_cpu:
+        fault = found.fault or f"there is no NVIDIA driver here ({DRIVER} cannot be loaded)"
         sys.exit(
-            f"sized | no GPU can be seen, and this image runs networks on GPUs: {gpu_fault()}. Give it a GPU "
+            f"sized | no GPU can be seen, and this image runs networks on GPUs: {fault}. Give it a GPU "
             f"(docker run --gpus all; nvidia.com/gpu in Kubernetes), check the driver with nvidia-smi, or set "
             f"{DEVICES_VARIABLE}={NO_DEVICES} to run networks on the CPU"
         )
     repository = value_of(options.command, REPOSITORY)
     if repository is None:
         sys.exit(f"sized | tritonserver's {REPOSITORY} is missing")
-    chosen = container_plan(os.environ, gpus, memory_limit())
+    chosen = container_plan(os.environ, found.count, memory_limit())
     for line in chosen.explained():
         say(line)
     sized = SizedRepository(Path(repository), chosen, linked=True)
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if warning := short_of_shared_memory(shared.f_blocks * shared.f_frsize, chosen):
         say(warning)
     numbers = {THREADS: chosen.grpc_threads, LOAD_THREADS: chosen.load_threads}
-    if gpus:
+    if chosen.gpus:
         numbers[PINNED] = pinned_pool_bytes(chosen.all_images_in_flight)
     command += [f"{option}={number}" for option, number in numbers.items() if value_of(command, option) is None]
     server = os.getpid()

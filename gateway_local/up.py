@@ -164,7 +164,7 @@ def _triton(
     plan = plan_start(settings, model_repository, display.say, gpus=gpus.usable, with_gateway=not alone)
     in_flight = plan.settings.workers * plan.settings.max_images_in_flight
     configs = sized_configs(model_repository, plan.sizes)
-    devices = choose_devices(configs, display.say, images_in_flight=in_flight, gpus=lambda: gpus)
+    devices = choose_devices(configs, display.say, images_in_flight=in_flight, gpus=gpus)
 
     grpc_port, http_port, metrics_port = ports
     triton = {

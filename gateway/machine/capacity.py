@@ -127,11 +127,14 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Counts and limits for one machine, and the expected throughput."""
+    """Counts and limits for one machine, and the expected rate."""
 
     cores: float
     gpus: int
     costs: Costs
+    images_per_second: float
+    """The expected rate, for which there are enough processes of each stage."""
+    limited_by: str
     workers: int
     preprocessors: int
     networks: int
@@ -149,30 +152,6 @@ class Plan:
     def load_threads(self) -> int:
         """Triton's threads that load models: a core is left to calls where there are more than two."""
         return min(DEFAULT_LOAD_THREADS, max(MIN_LOAD_THREADS, int(self.cores) - 1))
-
-    @property
-    def core_ms(self) -> float:
-        """Processor time of an image in all stages that run on these cores."""
-        return _milliseconds(self.gpus, self.costs, triton_alone=self.triton_alone)
-
-    @property
-    def ceilings(self) -> dict[str, float]:
-        """Images per second of all cores together, and of each stage by itself, unless it was not measured."""
-        costs = self.costs
-        found = {"all cores together": self.cores * 1_000 / self.core_ms}
-        if not self.triton_alone:
-            found["gateway"] = self.workers * 1_000 / costs.gateway_ms
-        found["preprocessor"] = self.preprocessors * 1_000 / costs.preprocessor_ms
-        if not self.gpus:
-            found["network"] = self.networks * 1_000 / costs.network_ms
-        elif costs.gpu_network_ms is not None:
-            found["network"] = self.gpus * 1_000 / costs.gpu_network_ms
-        return found
-
-    @property
-    def images_per_second(self) -> float:
-        """The throughput of the slowest part."""
-        return min(self.ceilings.values())
 
     @property
     def preferred(self) -> tuple[int, ...]:
@@ -215,27 +194,15 @@ class Plan:
         }
 
     def explained(self) -> list[str]:
-        """The choice and its reasons: a line for the machine, and one for each stage."""
-        costs = self.costs
-        stages = {
-            **({} if self.triton_alone else {"gateway": (self.workers, costs.gateway_ms)}),
-            "preprocessor": (self.preprocessors, costs.preprocessor_ms),
-            **({} if self.gpus else {"network": (self.networks, costs.network_ms)}),
-        }
-        slowest, rate = min(self.ceilings.items(), key=lambda part: part[1])
-        lines = [f"sized for {self.machine}: about {rate:,.0f} images/s, limited by {slowest}"]
-        lines += [
-            f"{name}: {count} × {milliseconds:g} ms of a core for an image, up to {self.ceilings[name]:,.0f} images/s"
-            for name, (count, milliseconds) in stages.items()
+        """The machine with its rate, the processes of each stage, and what was not measured."""
+        workers = "" if self.triton_alone else f"{self.workers} of the gateway, "
+        on_gpus = " on each GPU" if self.gpus else ""
+        lines = [
+            f"sized for {self.machine}: about {self.images_per_second:,.0f} images/s, limited by {self.limited_by}",
+            f"processes: {workers}{self.preprocessors} of the preprocessor, {self.networks} of the network{on_gpus}",
         ]
-        if self.gpus:
-            on = f"network: {self.networks} on each GPU"
-            measured = costs.gpu_network_ms is not None
-            lines.append(
-                f"{on}, {costs.gpu_network_ms:g} ms of it for an image, up to {self.ceilings['network']:,.0f} images/s"
-                if measured
-                else f"{on}, whose time was not measured: gateway doctor --run"
-            )
+        if self.gpus and self.costs.gpu_network_ms is None:
+            lines.append("the network's time on a GPU was not measured: gateway doctor --run")
         return lines
 
 
@@ -247,10 +214,20 @@ def plan(cores: float, gpus: int, costs: Costs | None = None, *, triton_alone: b
     costs = costs or Costs()
     if cores <= 0 or gpus < 0:
         raise ValueError("a plan needs more than 0 cores, and no fewer than 0 GPUs")
-    core_ms = _milliseconds(gpus, costs, triton_alone=triton_alone)
-    rate = cores * 1_000 / core_ms
+    # A GPU takes over only the network.
+    stages = [
+        costs.preprocessor_ms,
+        *([] if triton_alone else [costs.gateway_ms]),
+        *([] if gpus else [costs.network_ms]),
+    ]
+    core_ms = costs.triton_ms + sum(stages)
+    rates = {
+        "all cores together": cores * 1_000 / core_ms,
+        f"{MAX_INSTANCES} processes of a stage": MAX_INSTANCES * 1_000 / max(stages),
+    }
     if gpus and costs.gpu_network_ms is not None:
-        rate = min(rate, gpus * 1_000 / costs.gpu_network_ms)
+        rates["the GPUs"] = gpus * 1_000 / costs.gpu_network_ms
+    limited_by, rate = min(rates.items(), key=lambda item: item[1])
     workers = _processes(rate, costs.gateway_ms, MAX_WORKERS)
     spare = min(SPARE_INSTANCES, int(cores))
     in_flight = IN_FLIGHT_PER_CORE * rate * core_ms / 1_000
@@ -262,6 +239,8 @@ def plan(cores: float, gpus: int, costs: Costs | None = None, *, triton_alone: b
         cores=cores,
         gpus=gpus,
         costs=costs,
+        images_per_second=rate,
+        limited_by=limited_by,
         workers=workers,
         preprocessors=max(spare, _processes(rate, costs.preprocessor_ms, MAX_INSTANCES)),
         networks=GPU_INSTANCES if gpus else max(spare, _processes(rate, costs.network_ms, MAX_INSTANCES)),
@@ -285,12 +264,6 @@ def fitting_plan(
 def pinned_pool_bytes(images_in_flight: int) -> int:
     """The size of Triton's pool of pinned host memory on a machine with GPUs."""
     return max(DEFAULT_PINNED_POOL_BYTES, PINNED_BYTES * images_in_flight)
-
-
-def _milliseconds(gpus: int, costs: Costs, *, triton_alone: bool) -> float:
-    """Processor time of an image in all stages on these cores; a GPU takes over only the network."""
-    gateway_ms = 0 if triton_alone else costs.gateway_ms
-    return gateway_ms + costs.triton_ms + costs.preprocessor_ms + (0 if gpus else costs.network_ms)
 
 
 def _processes(rate: float, milliseconds: float, most: int) -> int:

@@ -3,7 +3,7 @@
 import ctypes
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.machine.child_environment import NETWORKS, child_environment
 
@@ -39,46 +39,29 @@ class Gpus:
 
 def find_gpus() -> Gpus:
     """The GPUs of this machine; takes seconds if there are any, because a child process imports torch."""
-    count = gpu_count()
-    if not count:
-        return Gpus(0, fault=gpu_fault() if _driver() is not None else "")
-    return Gpus(count, _torch_sees_them())
+    found = reported_gpus()
+    return replace(found, torch_sees_them=_torch_sees_them()) if found.count else found
 
 
 def gpu_count() -> int:
     """The number of GPUs that the CUDA driver reports; 0 without a driver."""
-    return _counted_gpus()[0]
+    return reported_gpus().count
 
 
-def gpu_fault() -> str:
-    """Why the CUDA driver reports no GPU, with CUDA's error number; "" if it reports one."""
-    count, error = _counted_gpus()
-    if count:
-        return ""
-    cuda = _driver()
-    if cuda is None or error is None:
-        return f"there is no NVIDIA driver here ({DRIVER} cannot be loaded)"
+def reported_gpus() -> Gpus:
+    """The GPUs that the CUDA driver reports, and whose use by torch was not checked; without a driver none."""
+    try:
+        cuda = ctypes.CDLL(DRIVER)
+    except OSError:
+        return Gpus(0)
+    count = ctypes.c_int(0)
+    error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+    if count.value and not error:
+        return Gpus(count.value)
     # A driver can report success and no device, where a variable hides all of them.
     number, text = error or NO_DEVICE, ctypes.c_char_p()
     cuda.cuGetErrorString(number, ctypes.byref(text))
-    return f"CUDA error {number}: {(text.value or b'unknown').decode()} (docs/guides/gpu.md)"
-
-
-def _counted_gpus() -> tuple[int, int | None]:
-    """The number of GPUs, and CUDA's error number; None without a driver."""
-    cuda = _driver()
-    if cuda is None:
-        return 0, None
-    count = ctypes.c_int(0)
-    error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
-    return (0 if error else count.value), error
-
-
-def _driver() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL(DRIVER)
-    except OSError:
-        return None
+    return Gpus(0, fault=f"CUDA error {number}: {(text.value or b'unknown').decode()} (docs/guides/gpu.md)")
 
 
 def _torch_sees_them() -> bool:

@@ -34,7 +34,7 @@ def measured_triton(
 ) -> EmbeddedTriton:
     """A Triton of this machine with `models` and no cache."""
     configs = sized_configs(repository, sizes)
-    devices = choose_devices(configs, report, images_in_flight=sizes.all_images_in_flight, gpus=lambda: gpus)
+    devices = choose_devices(configs, report, images_in_flight=sizes.all_images_in_flight, gpus=gpus)
     return EmbeddedTriton(
         runtime,
         repository,

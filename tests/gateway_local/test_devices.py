@@ -23,7 +23,7 @@ from tests.shipped import copy_models
 def choose(repository, gpus, said=None):
     say = (lambda line: None) if said is None else said.append
     configs = sized_configs(repository, plan(2, gpus.usable))
-    return choose_devices(configs, say, images_in_flight=256, gpus=lambda: gpus)
+    return choose_devices(configs, say, images_in_flight=256, gpus=gpus)
 
 
 def on_gpu(repository, model, **changes):

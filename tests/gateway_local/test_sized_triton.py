@@ -157,8 +157,8 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_gpus_of_the_driver_are_counted(run, gpus):
-    code = "from gateway.machine.gpus import gpu_count, gpu_fault; print(gpu_count(), repr(gpu_fault()))"
-    assert run("-c", code, PLAYED_GPUS=gpus).stdout == f"{gpus} ''\n"
+    code = "from gateway.machine.gpus import reported_gpus; print(reported_gpus())"
+    assert f"count={gpus}, torch_sees_them=True, fault=''" in run("-c", code, PLAYED_GPUS=gpus).stdout
 
 
 @pytest.mark.parametrize("played", [{"PLAYED_ERROR": 100}, {"PLAYED_GPUS": 0}])
@@ -177,7 +177,7 @@ def test_container_with_gpus_gets_networks_on_them(run, repository, tmp_path):
     played = {"PLAYED_GPUS": 8, "TMPDIR": tmp_path, "GATEWAY_TRITON_ALONE": "true", "GATEWAY_CORES": 1}
     done = run(*program, **played, GATEWAY_COSTS="gpu_network_ms=500")
     # 2 images/s on each GPU: one preprocessor would do, and the smallest number is started.
-    assert "about 16 images/s, limited by network" in done.stderr
+    assert "about 16 images/s, limited by the GPUs" in done.stderr
     path, *options = done.stdout.split()
     sized = Path(path.partition("=")[2]) / "classifier" / "configs" / "sized.pbtxt"
     (group,) = read_model_config(sized).instance_group
