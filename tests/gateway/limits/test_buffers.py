@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.limits.buffers import HELD, LEAST, fitted, needed
+from gateway.limits.buffers import HELD, fitted, needed
 from gateway.machine.capacity import WORKER_BYTES
 from gateway.settings import MIB
 from gateway_models.predictions.settings import FILE_BYTES, PACKAGES_BYTES, QUEUE_BYTES
@@ -43,17 +43,6 @@ def test_lowered_sizes_fit_the_budget():
     found = DEFAULTS.model_copy(update=fitted(DEFAULTS, budget, with_triton=False))
     assert needed(found) + found.decode_memory_bytes <= budget
     assert found.max_bytes_waiting < DEFAULTS.max_bytes_waiting
-
-
-def test_no_size_goes_below_its_least():
-    assert fitted(DEFAULTS, 0, with_triton=True) == LEAST
-
-
-def test_explicit_settings_are_respected():
-    chosen = settings(max_bytes_waiting=400 * MIB)
-    found = fitted(chosen, FULL, with_triton=False)
-    assert "max_bytes_waiting" not in found
-    assert found["max_bytes_unread"] < chosen.max_bytes_unread
 
 
 def test_lowered_settings_do_not_contradict_others():

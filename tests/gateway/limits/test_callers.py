@@ -25,55 +25,38 @@ def admission(**limits: float) -> Admission:
     return Admission(**{"max_images": 1, "max_bytes": 100, "max_images_waiting": 100, "max_wait_seconds": 1, **limits})
 
 
-async def order_of(gate: Admission, *crowds: dict[str, tuple[Caller, int]]) -> list[str]:
-    """The order in which images get the only permit; each crowd begins to wait for it behind the previous one."""
+async def order_of(gate: Admission, **senders: tuple[Caller, int, int]) -> list[str]:
+    """The order in which images get the only permit: of callers, each with some tasks that send some images each."""
     order: list[str] = []
 
-    async def wait(name: str, caller: Caller) -> None:
-        permit = await acquire(gate, 1, caller=caller, lowest=name == "lowest")
-        order.append(name)
-        permit.release()
+    async def send(name: str, caller: Caller, images: int) -> None:
+        for _ in range(images):
+            permit = await acquire(gate, 1, caller=caller, lowest=name == "lowest")
+            order.append(name)
+            permit.release()
 
     held = await acquire(gate, 1)
-    tasks = []
-    for crowd in crowds:
-        tasks += [
-            asyncio.ensure_future(wait(name, share)) for name, (share, count) in crowd.items() for _ in range(count)
-        ]
+    async with asyncio.TaskGroup() as group:
+        for name, (caller, tasks, images) in senders.items():
+            for _ in range(tasks):
+                group.create_task(send(name, caller, images))
         await asyncio.sleep(0)
-    held.release()
-    await asyncio.gather(*tasks)
+        held.release()
     return order
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, 10), (0.5, 5), (2.0, 20), (BULK_WEIGHT, 1)])
 async def test_callers_alternate_by_their_weights(weight, expected):
-    """While both wait, a share gets permits in proportion to its weight."""
-    crowd = {"flood": (caller_of(weight), 90), "other": (caller_of(1.0), 90)}
-    order = await order_of(admission(max_images_waiting=200), crowd)
+    """While both wait, a caller gets permits in proportion to its weight."""
+    gate = admission(max_images_waiting=200)
+    order = await order_of(gate, flood=(caller_of(weight), 90, 1), other=(caller_of(1.0), 90, 1))
     at_tenth = [number for number, name in enumerate(order) if name == "other"][9]
     assert abs(order[:at_tenth].count("flood") - expected) <= 1
 
 
 async def test_caller_with_one_image_at_a_time_gets_its_part():
-    """And no more: the images of a crowd do not wait for all that it sends meanwhile."""
-    gate, crowd, single = admission(), caller_of(), caller_of()
-    order: list[str] = []
-
-    async def send(name: str, caller: Caller, images: int) -> None:
-        for _ in range(images):
-            permit = await acquire(gate, 1, caller=caller)
-            order.append(name)
-            permit.release()
-
-    held = await acquire(gate, 1)
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(10):
-            tasks.create_task(send("crowd", crowd, 1))
-        tasks.create_task(send("single", single, 10))
-        await asyncio.sleep(0)
-        held.release()
-    assert all(order[:20].count(name) == 10 for name in ("crowd", "single"))
+    """And no more: the images of a crowd do not wait for all that it sends."""
+    order = await order_of(admission(), crowd=(caller_of(), 10, 1), single=(caller_of(), 1, 10))
     assert abs(order[:10].count("single") - 5) <= 1
 
 
@@ -90,7 +73,7 @@ async def test_caller_at_its_bound_delays_no_other():
 
 async def test_lowest_priority_gets_one_permit_in_a_hundred():
     gate, caller = admission(max_images_waiting=400), caller_of()
-    order = await order_of(gate, {"lowest": (caller, 20), "others": (caller, 300)})
+    order = await order_of(gate, lowest=(caller, 20, 1), others=(caller, 300, 1))
     assert Counter(order[:210])["lowest"] in range(1, 4)
 
 
