@@ -216,6 +216,6 @@ async def decode(image: Image) -> None:
         image.payload, image.damaged = await within(image.deadline, pixels)
         if image.damaged and request.spec.strict:
             raise DamagedImage
-    if not request.keeps_files:
+    if request.spec.lowest_priority or not request.service.observers.keep_files:
         image.upload = replace(upload, data=b"")
     request.tools.admission.decoded(image.permit, len(image.payload) + len(image.upload.data))

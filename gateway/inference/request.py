@@ -215,8 +215,6 @@ class ImageRequest:
         self.account = account or tools.decoders.account(client=spec.caller)
         self.admitted = False
         """Whether an image has had a permit."""
-        self.keeps_files = service.observers.keep_files and not spec.lowest_priority
-        """Whether an observer needs the file of each image."""
         self._permits: set[Lease] = set()
         self._permit_released: asyncio.Event | None = None
         """Set by the next release of a permit, while the request has too many."""
@@ -335,16 +333,15 @@ class ImageRequest:
             self._interrupt()
 
     def fail(self, error: Exception) -> None:
-        """Drop every image, and end the request with an error."""
+        """Drop every image, and end the request with its first error."""
         if not self.closed:
             self._drop_images()
-            self._fail(error)
+            self._failure = error
+            self._interrupt()
 
     def close(self) -> None:
         """Drop every image: those in calls with other requests' images are computed, but have no result."""
-        if self.images:
-            self._drop_images()
-        self.closed = True
+        self._drop_images()
         self._take = nothing  # an observer may keep an image, but not the uploads of its request
         for permit in tuple(self._permits):
             permit.release()
@@ -394,12 +391,7 @@ class ImageRequest:
         try:
             await work(*arguments)
         except Exception as failure:  # raised by run
-            self._fail(failure)
-
-    def _fail(self, failure: Exception) -> None:
-        """End the request with an error."""
-        self._failure = self._failure or failure
-        self._interrupt()
+            self.fail(failure)
 
     def _interrupt(self) -> None:
         """Interrupt `run` if it waits."""
