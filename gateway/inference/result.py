@@ -163,19 +163,17 @@ class Selection:
     """The best `top_k` of the classes in `labels` ((): all) whose score is at least `threshold`.
 
     By default a multi-label model returns every class from MULTI_LABEL_THRESHOLD on, and any other its `default_top_k`
-    best. `max_top_k` bounds all of it. Raises InvalidParameter for a `top_k` beyond that.
+    best. MAX_TOP_K bounds all of it. Raises InvalidParameter for a `top_k` beyond that.
     """
 
     top_k: int | None = None
     threshold: float | None = None
     labels: tuple[str, ...] = ()
     default_top_k: int = 5
-    max_top_k: int = MAX_TOP_K
 
     def __post_init__(self) -> None:
-        if self.top_k is not None and self.top_k > self.max_top_k:
-            most = self.max_top_k
-            raise InvalidParameter(f"'top_k': must be at most {most:,}.", limit="max_top_k", value=most)
+        if self.top_k is not None and self.top_k > MAX_TOP_K:
+            raise InvalidParameter(f"'top_k': must be at most {MAX_TOP_K:,}.", limit="max_top_k", value=MAX_TOP_K)
 
     @staticmethod
     def of(top_k: int | None, threshold: float | None, labels: Sequence[str], default_top_k: int) -> "Selection":
@@ -190,7 +188,7 @@ class Selection:
             return None
         if self.top_k is not None:
             return self.top_k
-        return self.max_top_k if multi_label or self.threshold is not None else self.default_top_k
+        return MAX_TOP_K if multi_label or self.threshold is not None else self.default_top_k
 
     def apply(self, predictions: Sequence[Prediction], *, multi_label: bool) -> Predictions:
         """Select from `class_count` predictions by falling score; raises InvalidParameter for unknown labels."""
@@ -198,7 +196,7 @@ class Selection:
         if threshold is None and multi_label and self.top_k is None and not self.labels:
             threshold = MULTI_LABEL_THRESHOLD
         known = Predictions.of(predictions)
-        most = self.top_k or self.max_top_k
+        most = self.top_k or MAX_TOP_K
         if threshold is None and not self.labels:
             return known[:most]
         positions: Sequence[int] = range(len(known))

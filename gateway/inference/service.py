@@ -36,7 +36,7 @@ from gateway.inference.request import (
     Take,
 )
 from gateway.inference.request_spec import RequestSpec
-from gateway.inference.result import Predictions, Row
+from gateway.inference.result import Row
 from gateway.inference.tools import CLOSING_SECONDS, BatchLimits, Tools
 from gateway.ingest.upload import Uploads
 from gateway.limits.account import Account
@@ -297,7 +297,7 @@ class InferenceService:
             self._report_rows(task, images)
 
     def _report_rows(self, task: CallTask, images: Sequence[Image]) -> None:
-        observed, best_classes = self.observers.call_done, self.observers.best_classes
+        observed = self.observers.call_done
         answered: dict[ImageRequest, list[tuple[Image, Row]]] = {}
         for image, row in zip(images, task.result(), strict=True):
             if image.call is not task:
@@ -305,8 +305,6 @@ class InferenceService:
             row.damaged = row.damaged or image.damaged
             if row.damaged and row.error is None and image.request.spec.strict:
                 row = Row(error=DamagedImage(), damaged=True)
-            elif best_classes and not len(row.best):
-                row.best = Predictions.of(row.predictions)[:best_classes]
             self._finish(image, row)
             if observed:
                 answered.setdefault(image.request, []).append((image, row))

@@ -63,11 +63,6 @@ class Tasks:
         await asyncio.wait({task})  # unlike await task, its cancellation does not cancel the task
         return task.result()
 
-    async def idle(self) -> None:
-        """Wait until nothing runs."""
-        while self.running:
-            await asyncio.wait(self.running)
-
     async def close(self, grace_seconds: float = 0.0) -> None:
         """Wait up to `grace_seconds` for the tasks, then cancel them until all have ended.
 

@@ -111,7 +111,10 @@ class StubBackend:
                 await asyncio.sleep(self.seconds)
             if self.fault is not None:
                 raise self.fault
-            return await self._result(call)
+            rows = await self._result(call)
+            for row in rows:
+                row.best = row.best or Predictions.of(row.predictions)[: call.least_classes]
+            return rows
         finally:
             self.in_flight -= len(call.images)
 

@@ -14,7 +14,7 @@ PREDICTIONS = [
 
 def told(*, multi_label: bool = False, **wishes) -> list[str]:
     """The returned labels, of a server with the six classes above."""
-    selection = Selection(**{"default_top_k": 2, "max_top_k": 5, **wishes})
+    selection = Selection(**{"default_top_k": 2, **wishes})
     known = PREDICTIONS[: selection.class_count(multi_label=multi_label)]
     return [each.label for each in selection.apply(known, multi_label=multi_label)]
 
@@ -41,7 +41,8 @@ def told(*, multi_label: bool = False, **wishes) -> list[str]:
     ],
     ids=str,
 )
-def test_classes_are_selected(wishes, expected):
+def test_classes_are_selected(monkeypatch, wishes, expected):
+    monkeypatch.setattr("gateway.inference.result.MAX_TOP_K", 5)
     assert told(**wishes) == expected
 
 
