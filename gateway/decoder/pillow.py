@@ -57,10 +57,7 @@ def read_header(data: bytes, image_format: ImageFormat) -> Header:
         if image_format is ImageFormat.TIFF:
             _check_tiff(image.tag_v2, image.mode)
         is_gif = image_format is ImageFormat.GIF
-        # EXIF, or XMP; Pillow writes an AVIF's boxes irot and imir into EXIF. A PNG's own method would decode it.
-        exif = {} if image_format in _TURNED_BY_PILLOW else Image.Image.getexif(image)
-        orientation = exif.get(ExifTags.Base.Orientation, 1)
-        orientation = orientation if orientation in range(1, 9) else 1
+        orientation = 1 if image_format in _TURNED_BY_PILLOW else _orientation(image)
         return Header(
             image_format,
             *upright(image.width, image.height, orientation),
@@ -71,6 +68,20 @@ def read_header(data: bytes, image_format: ImageFormat) -> Header:
             # To count the frames of a GIF takes long.
             animated=is_gif or (image_format is not ImageFormat.TIFF and getattr(image, "n_frames", 1) > 1),
         )
+
+
+def _orientation(image: Image.Image) -> int:
+    """EXIF's orientation or else XMP's; 1 if that is damaged, which browsers ignore.
+
+    Pillow writes an AVIF's boxes irot and imir into EXIF.
+    """
+    try:
+        found = Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)  # a PNG's own method would decode the PNG
+    except MemoryError:
+        raise
+    except Exception:  # Pillow raises many types for damaged EXIF
+        return 1
+    return found if found in range(1, 9) else 1
 
 
 def read(data: bytes, info: Header) -> NDArray[np.uint8]:

@@ -179,6 +179,20 @@ def test_every_kind_of_orientation_metadata_is_applied(place, orientation, polic
     assert difference(seen(image), reference) < 1
 
 
+@EITHER_POLICY
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(encode(cat(), each, exif=b"Exif\0\0no metadata") for each in ("JPEG", "PNG", "WEBP")),
+        png_with(PngInfo.add_text, "Raw profile type exif", raw_profile(6).replace("4", "no hexadecimal digit")),
+    ],
+    ids=["JPEG", "PNG", "WebP", "PNG, raw profile"],
+)
+def test_damaged_metadata_is_ignored_as_in_browsers(data, policy):
+    image = prepare(data, policy)
+    assert (image.height, image.width) == (cat().height, cat().width)
+
+
 @pytest.mark.parametrize("policy", [AUTO, ALWAYS], ids=["auto", "always"])
 def test_compressed_text_is_inflated_up_to_a_limit(policy):
     data = encode(cat(), "PNG")
