@@ -38,7 +38,7 @@ from gateway.plugin_loading import check_used, errors_of, installed, metrics_of,
 from gateway.predict import image_steps, router
 from gateway.server.allocator import keep_freed_memory
 from gateway.server.connections import CONNECTIONS, Connections, affordable_connections
-from gateway.server.heartbeat import heartbeat
+from gateway.server.heartbeat import Heartbeat
 from gateway.settings import MIB, Settings
 from gateway.timing import freeze_garbage
 from gateway.triton.opening import connector, create_backend
@@ -82,8 +82,7 @@ def create_app(
                 runtime = await _start(app, settings, triton, every, keys, stack)
                 connections = Connections(settings.max_connections)
                 # Last, so that it ends before a plug-in that may block: see gateway.timing.
-                beats = heartbeat(lambda: len(connections) > 0, every.owner_of)
-                connections.first_came = await stack.enter_async_context(beats)
+                stack.enter_context(Heartbeat(lambda: len(connections) > 0, every.owner_of))
             yield {"runtime": runtime, CONNECTIONS: connections}
 
     with every.named():

@@ -187,8 +187,6 @@ class Connections:
         self._bound = Bound("max_connections", most, metrics.CONNECTIONS, metrics.CONNECTIONS_LIMIT)
         self._reserved = reserved
         self._clock = clock
-        self.first_came: Callable[[], None] = lambda: None
-        """Called when there is a connection again."""
         self._members: set[Member] = set()
         self._reserve: dict[Member, None] = {}  # in the order in which they came
         self._waiting: dict[Member, tuple[Wait, float]] = {}
@@ -254,8 +252,6 @@ class Connections:
     def _join(self, connection: Member) -> None:
         self._members.add(connection)
         self._bound.add(1)
-        if len(self._members) == 1:
-            self.first_came()
 
     def _leave(self, connection: Member) -> None:
         self._members.discard(connection)

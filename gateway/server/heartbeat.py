@@ -5,9 +5,9 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Self
 
 import structlog
 
@@ -17,7 +17,8 @@ log = structlog.get_logger("gateway")
 
 BEAT_SECONDS, REST_SECONDS, REST_CPU_SECONDS, ALONE_SECONDS = 0.01, 0.05, 0.001, 1.0
 """Time between two beats: REST_SECONDS if less than REST_CPU_SECONDS of processor time passed before, ALONE_SECONDS if
-also no client is connected. A pause is measured too short by at most this time; a beat costs some ten microseconds."""
+also no client was connected then. A pause is measured too short by at most this time; a beat costs some ten
+microseconds."""
 WINDOW_SECONDS = 15
 """Prometheus scrapes every 15 seconds by default, so that no pause is lost between two scrapes."""
 LONG_SECONDS = 0.05
@@ -67,52 +68,35 @@ OwnerOf = Callable[[Sequence[str]], str]
 """The plug-in of the last module that belongs to one; "" if none does."""
 
 
-@asynccontextmanager
-async def heartbeat(
-    connected: Callable[[], bool] = lambda: True, owner_of: OwnerOf = lambda _: ""
-) -> AsyncIterator[Callable[[], None]]:
-    """Measure this event loop's pauses while the block lasts.
+class Heartbeat:
+    """Measures the pauses of this event loop while its context lasts: a timer, since a task would wake the loop twice.
 
-    `connected` returns whether there are clients; call the context's value when the first one connects.
-    """
-    beats = _Beats(connected, owner_of)
-    try:
-        yield beats.wake
-    finally:
-        beats.stop()
-        timing.rest()
-
-
-class _Beats:
-    """Beats until it is stopped: a timer, since a task would wake the event loop twice each time.
-
-    When a beat is late, an alarm inspects the running code. It needs the main thread and an unused signal.
+    When a beat is late, an alarm inspects the running code. It needs the main thread and an unused signal. `connected`
+    returns whether there are clients.
     """
 
-    def __init__(self, connected: Callable[[], bool], owner_of: OwnerOf) -> None:
-        self._pauses = Pauses(time.monotonic())
+    def __init__(self, connected: Callable[[], bool] = lambda: True, owner_of: OwnerOf = lambda _: "") -> None:
         self._connected, self._owner_of = connected, owner_of
+        self._pauses = Pauses(time.monotonic())
         self._plugin = ""
         self._loop = asyncio.get_running_loop()
         self._due, self._cpu_seconds = time.monotonic(), time.thread_time()
         self._alarms = (
             threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
         )
+
+    def __enter__(self) -> Self:
         if self._alarms:
             signal.signal(signal.SIGALRM, self._find_plugin)
         self._beat()
+        return self
 
-    def stop(self) -> None:
-        """End it."""
+    def __exit__(self, *_: object) -> None:
         self._timer.cancel()
         if self._alarms:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-
-    def wake(self) -> None:
-        """Beat now instead of up to ALONE_SECONDS later."""
-        self._timer.cancel()
-        self._beat()
+        timing.rest()
 
     def _beat(self) -> None:
         now, cpu_seconds = time.monotonic(), time.thread_time()

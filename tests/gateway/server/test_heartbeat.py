@@ -14,8 +14,8 @@ from gateway.server.heartbeat import (
     LONG_SECONDS,
     REST_SECONDS,
     WINDOW_SECONDS,
+    Heartbeat,
     Pauses,
-    heartbeat,
 )
 from tests.gateway.triton.fleet import wait_until
 
@@ -57,7 +57,7 @@ def test_own_pauses_of_a_second_are_logged_after_it():
 
 
 async def test_blocking_work_is_a_pause():
-    async with asyncio.timeout(60), heartbeat():
+    with Heartbeat():
         await wait_until(lambda: told() < 0.15)  # the test before has left its own
         while told() <= 0.15:
             time.sleep(0.2)  # noqa: ASYNC251  # what is to be found out
@@ -75,29 +75,18 @@ def free_alarm():
 
 @pytest.mark.usefixtures("free_alarm")
 async def test_pause_has_the_name_of_the_plug_in_that_blocks():
-    with structlog.testing.capture_logs() as captured:
-        async with heartbeat(owner_of=lambda modules: "guilty" if __name__ in modules else ""):
-            while not captured:
-                time.sleep(2 * BLOCKED_SECONDS)  # noqa: ASYNC251  # what is to be found out
-                await asyncio.sleep(0.01)
+    beats = Heartbeat(owner_of=lambda modules: "guilty" if __name__ in modules else "")
+    with structlog.testing.capture_logs() as captured, beats:
+        while not captured:
+            time.sleep(2 * BLOCKED_SECONDS)  # noqa: ASYNC251  # what is to be found out
+            await asyncio.sleep(0.01)
     assert captured[0]["plugin"] == "guilty"
 
 
-async def test_beats_are_rare_at_rest(monkeypatch):
+@pytest.mark.parametrize(("connected", "pause_seconds"), [(True, REST_SECONDS), (False, ALONE_SECONDS)])
+async def test_beats_are_rare_at_rest(monkeypatch, connected, pause_seconds):
     beats = []
     monkeypatch.setattr("gateway.timing.beat", lambda: beats.append(time.monotonic()))
-    async with heartbeat():
+    with Heartbeat(lambda: connected):
         await asyncio.sleep(1.0)
-    assert len(beats) <= 1.0 / REST_SECONDS + 3
-
-
-async def test_first_client_ends_the_long_pause_between_beats(monkeypatch):
-    beats, clients = [], []
-    monkeypatch.setattr("gateway.timing.beat", lambda: beats.append(time.monotonic()))
-    async with heartbeat(lambda: bool(clients)) as wake:
-        await asyncio.sleep(0.5)
-        assert len(beats) <= 3
-        clients.append("a client")
-        wake()
-        await wait_until(lambda: len(beats) > 3 + 0.5 * ALONE_SECONDS / REST_SECONDS)
-    assert beats[-1] - beats[0] < 60
+    assert len(beats) <= 1.0 / pause_seconds + 3
