@@ -16,7 +16,7 @@ from gateway.timing import Deadline
 from gateway.triton.client import StubDied, TritonEndpoint
 from gateway.triton.codecs import Codecs
 from gateway.triton.configs import HOLDS_BACK, REMEDY, has_queue_policy, sizes
-from gateway.triton.health.state import LOADING, OFF, READY, HealthState, ProbedModel, Step
+from gateway.triton.health.state import LOADING, READY, HealthState, ProbedModel, Step
 
 log = structlog.get_logger("gateway")
 
@@ -67,9 +67,6 @@ class HealthChecker:
         if any(map(state.is_due, state.models.values())):
             await self.follow()
         await asyncio.gather(*(self.probe(model) for model in list(state.models.values()) if state.is_due(model)))
-        if state.healing == OFF:
-            # A probe is the only way to find out whether the operator has restarted a process.
-            state.dead.clear()
         self._report()
 
     async def follow(self) -> None:
@@ -155,8 +152,10 @@ class HealthChecker:
             metrics.forget(metrics.MODEL_MISSING, self.state.address, name)
 
     async def _repeat(self, action: Action, pause_seconds: float) -> None:
-        state, quick_seconds = self.state, self.state.schedule.quick_seconds
+        state, woken = self.state, asyncio.Event()
+        state.wakers.append(woken)
         while True:
+            woken.clear()
             try:
                 await action()
             except Exception:
@@ -164,10 +163,10 @@ class HealthChecker:
                 log.exception("watch_fault", triton=state.address)
             seconds = pause_seconds * random.uniform(0.85, 1.15)  # noqa: S311  # spreads the gateways' probes
             if state.failing:
-                seconds = min(quick_seconds / (5 if state.starting else 1), seconds)
+                seconds = min(state.schedule.quick_seconds / (5 if state.starting else 1), seconds)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await state.woken.wait()
+                    await woken.wait()
 
     async def _infer(self, model: ProbedModel, timeout_seconds: float | None = None) -> None:
         metrics.PROBES.inc()

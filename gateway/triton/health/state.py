@@ -277,7 +277,7 @@ class HealthState:
         self.models = {expected.default: self.default}
         """Each probed ensemble by its name, the default model first."""
         self.dead: set[Step] = set()
-        """Models with a dead process: steps, or on their own such as a stateful model."""
+        """Models with a dead process that are to be reloaded: steps, or on their own such as a stateful model."""
         self.recovering: set[str] = set()
         """Ensembles whose steps are being reloaded."""
         self.recovered_at = NEVER
@@ -286,14 +286,14 @@ class HealthState:
         """The state of recovery, in words."""
         self.reachable = False
         """Whether this Triton answered the last probe of any model, with any result."""
-        self.woken = asyncio.Event()
-        """For the loops of the health checker, see `wake`."""
+        self.wakers: list[asyncio.Event] = []
+        """One for each loop of the health checker."""
         self._began_at = clock()
 
     def wake(self) -> None:
-        """Wake every loop that waits; one that is at work looks again within `quick_seconds`, as something fails."""
-        self.woken.set()
-        self.woken.clear()
+        """Have every loop of the health checker look again, now or once it is done."""
+        for waker in self.wakers:
+            waker.set()
 
     @property
     def starting(self) -> bool:
@@ -436,6 +436,7 @@ class HealthState:
             reasons = [each.reason for each in self.expected.missing if each.name == model.name]
             unavailable.__cause__ = LookupError(reasons[0]) if reasons else error.__cause__
             error = unavailable
+        is_news = model.error is None
         model.tried_at = datetime.now(UTC) - timedelta(seconds=now - sent_at)
         model.took_seconds, model.probed_at, model.error = round(now - sent_at, 6), now, error
         model.failures = model.failures + 1 if isinstance(error, InferenceFailed) else 0
@@ -444,7 +445,8 @@ class HealthState:
         else:
             model.answered_at = NEVER
             model.checked = False  # Triton may restart with another model
-            self.wake()
+            if is_news or model.failures == self.schedule.failures:
+                self.wake()
 
     def forget(self, names: Collection[str]) -> None:
         """Stop probing models that were unloaded on purpose; the index shows that they are not expected."""
@@ -463,7 +465,7 @@ class HealthState:
         """Record that a request has found a process dead; False if a reload has replaced it since."""
         if sent_at < self.recovered_at:
             return False  # it takes Triton 1 to 2 s to answer for a dead process
-        if step not in self.dead:
+        if self.healing != OFF and step not in self.dead:
             self.dead.add(step)
             self.wake()
         return True
