@@ -1,6 +1,5 @@
 """Decoding in the gateway: any taken image becomes an upright, opaque, 8-bit RGB image."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,24 +27,13 @@ _FLIPS = {2: _LEFT_RIGHT, 4: _TOP_BOTTOM, 5: _LEFT_RIGHT, 7: _TOP_BOTTOM}
 _DISAGREE = "The image cannot be decoded: its header and its pixels disagree about its size."
 
 
-@dataclass(frozen=True, slots=True)
-class Ppm:
-    """A image in an uncompressed PPM (P6): `pixels` are uint8 [height, width, 3], RGB."""
-
-    pixels: Pixels
-
-    @property
-    def header(self) -> bytes:
-        """The header before the pixels."""
-        height, width = self.pixels.shape[:2]
-        return b"P6\n%d %d\n255\n" % (width, height)
-
-    def to_bytes(self) -> bytes:
-        """The file."""
-        return b"".join((self.header, self.pixels.data))
+def ppm(pixels: Pixels) -> tuple[bytes, memoryview]:
+    """The parts of an uncompressed PPM (P6): its header, and the pixels."""
+    height, width, _ = pixels.shape
+    return b"P6\n%d %d\n255\n" % (width, height), pixels.data.cast("B")
 
 
-def decode(data: Buffer, info: Header, size: Size) -> Ppm:
+def decode(data: Buffer, info: Header, size: Size) -> Pixels:
     """Decode an inspected image.
 
     The result is the first frame or page: upright, 8-bit RGB, transparent pixels on white, resized to `size`. Raises
@@ -55,16 +43,16 @@ def decode(data: Buffer, info: Header, size: Size) -> Ppm:
     return finished(_stored(data, info, size), info, size)
 
 
-def finished(stored: Pixels, info: Header, size: Size) -> Ppm:
+def finished(stored: Pixels, info: Header, size: Size) -> Pixels:
     """Finish an image as it is stored, 8-bit RGB: rotate it upright and resize it to `size`.
 
     For a TensorInput it is not resized: `gateway.decoder.tensors` does that.
     """
     if isinstance(size, TensorInput):
-        return Ppm(_upright(stored, info))
+        return _upright(stored, info)
     if isinstance(size, Resize):
-        return Ppm(resample(_upright(stored, info), size))
-    return Ppm(_upright(_shrink(stored, info, size), info))
+        return resample(_upright(stored, info), size)
+    return _upright(_shrink(stored, info, size), info)
 
 
 def _stored(data: Buffer, info: Header, size: Size) -> Pixels:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from gateway.decoder.decoding import decode
+from gateway.decoder.decoding import decode, ppm
 from gateway.decoder.pillow import read_header
 from gateway.ingest.image_formats import Header
 from gateway.ingest.inspection import MAX_SIDE, check_size, for_triton, inspect, needs_decoding
@@ -23,7 +23,7 @@ def prepare(data: bytes, limits: UploadLimits, resize: Resize | None = None) -> 
     """The image that the service would send to Triton, to a model with such a resize; raises ImageError."""
     header = whole_header(data, limits)
     if needs_decoding(header, limits):
-        payload = decode(data, header, resize or MAX_SIDE).to_bytes()
+        payload = b"".join(ppm(decode(data, header, resize or MAX_SIDE)))
     else:
         payload = for_triton(data, header)
     return Image(payload, header.width, header.height)

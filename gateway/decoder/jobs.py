@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gateway.decoder import decoding, pillow
 from gateway.decoder.damage import DamageDetector
-from gateway.decoder.decoding import Buffer, Ppm
+from gateway.decoder.decoding import Buffer, Pixels, ppm
 from gateway.decoder.tensors import to_tensor
 from gateway.ingest.image_formats import Header, ImageFormat, Size
 from gateway.ingest.resizing import TensorInput
@@ -38,12 +38,10 @@ def decode(data: Buffer, info: Header, size: Size) -> Made:
     """See `decoding.decode`."""
     detector = _detector()
     with detector:
-        ppm = decoding.decode(data, info, size)
-    return Made({"damaged": detector.damaged}, as_wanted(ppm, size))
+        pixels = decoding.decode(data, info, size)
+    return Made({"damaged": detector.damaged}, as_wanted(pixels, size))
 
 
-def as_wanted(ppm: Ppm, size: Size) -> tuple[bytes | memoryview, ...]:
+def as_wanted(pixels: Pixels, size: Size) -> tuple[bytes | memoryview, ...]:
     """The parts of an image as its model wants it."""
-    if isinstance(size, TensorInput):
-        return (to_tensor(ppm.pixels, size).data.cast("B"),)
-    return ppm.header, ppm.pixels.data.cast("B")
+    return (to_tensor(pixels, size).data.cast("B"),) if isinstance(size, TensorInput) else ppm(pixels)

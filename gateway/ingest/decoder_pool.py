@@ -80,7 +80,6 @@ class DecoderPool:
         """The slots of files that stay open; images have their own, so that they need not wait."""
         self._idle: list[DecoderProcess] = []
         self._busy: set[DecoderProcess] = set()
-        self._trimming: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         # So that the first image does not wait for a start; the other processes start when images wait.
@@ -92,8 +91,6 @@ class DecoderPool:
     ) -> None:
         for process in self._busy:
             process.interrupt()
-        if self._trimming is not None:
-            self._trimming.cancel()
         while self._idle:
             self._idle.pop().close()
 
@@ -198,16 +195,13 @@ class DecoderPool:
                     self._idle.append(DecoderProcess(self.limits.image_pixels))  # it starts while others work
         else:
             self._idle.append(process)
-            if len(self._idle) > self.count and not self._trimming:  # open files may use more
-                self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
+            if len(self._idle) > self.count:  # open files may use more
+                asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
 
     def _close_spare(self) -> None:
-        """Close one idle process beyond `count`, and the next one later."""
-        self._trimming = None
+        """Close one idle process beyond `count`."""
         if len(self._idle) > self.count:
             self._idle.pop(0).close()
-        if len(self._idle) > self.count:
-            self._trimming = asyncio.get_running_loop().call_later(SPARE_SECONDS, self._close_spare)
 
     def _living(self) -> DecoderProcess | None:
         """An idle process, None if there is none; logs the ones that ended while idle."""

@@ -25,21 +25,7 @@ _READERS = {ImageFormat.JPEG: jpeg.read, ImageFormat.PNG: png.read, ImageFormat.
 """For the formats that may be passed on; a decoder's process reads the other headers."""
 
 # MP4 and QuickTime; Matroska and WebM; AVI.
-_VIDEO = re.compile(rb".{4}(ftyp|moov|mdat)|\x1aE\xdf\xa3|RIFF.{4}AVI ", re.DOTALL)
-_OTHERS = {
-    b"%PDF-": "PDF",
-    b"\xff\x0a": "JPEG XL",
-    b"\0\0\0\x0cJXL ": "JPEG XL",
-    b"\0\0\0\x10ftypmif3": "HEIF with a minimized header",
-    b"8BPS": "Photoshop",
-    b"\0\0\1\0": "icon",
-    b"PK\3\4": "ZIP",
-    b"\x1f\x8b": "gzip",
-    b"<svg": "SVG",
-    b"<?xml": "XML",
-    b"<!DOCTYPE html": "HTML",
-    b"<html": "HTML",
-}
+_VIDEO = re.compile(rb".{4}(ftyp(?!mif)|moov|mdat)|\x1aE\xdf\xa3|RIFF.{4}AVI ", re.DOTALL)
 
 
 def inspect(data: bytes, limits: UploadLimits) -> Header | ImageFormat:
@@ -52,7 +38,8 @@ def inspect(data: bytes, limits: UploadLimits) -> Header | ImageFormat:
         raise EmptyFile
     image_format = recognize(data)
     if image_format is None:
-        raise UnsupportedFormat(f"{_guess(data)}not a {accepted_formats()} image.")
+        video = "a video (send its frames to WS /stream, as `gateway stream` does), " if _VIDEO.match(data) else ""
+        raise UnsupportedFormat(f"The file is {video}not a {accepted_formats()} image.")
     if image_format.traits.passed_on:
         try:
             info = _READERS[image_format](data)
@@ -86,15 +73,6 @@ def _brands(data: bytes) -> frozenset[bytes]:
     """The brands of an ISO base media file."""
     end = min(int.from_bytes(data[:4], "big"), 1_024, len(data))
     return frozenset(data[position : position + 4] for position in (8, *range(16, end - 3, 4)))
-
-
-def _guess(data: bytes) -> str:
-    for signature, name in _OTHERS.items():
-        if data.startswith(signature):
-            return f"The file is {name}, "
-    if _VIDEO.match(data):
-        return "The file is a video (send its frames to WS /stream, as `gateway stream` does), "
-    return "The file is "
 
 
 def check_size(info: Header, limits: UploadLimits) -> None:

@@ -4,6 +4,7 @@ import functools
 from dataclasses import replace
 from typing import Any
 
+from gateway.decoder.decoding import decode, ppm
 from gateway.decoder.in_process import whole_header
 from gateway.ingest.decoder_pool import DecoderPool
 from gateway.ingest.image_formats import DecodeLimits, Header
@@ -26,6 +27,11 @@ def cat() -> bytes:
 
 def info_of(data: bytes) -> Header:
     return whole_header(data, LIMITS)
+
+
+def decoded_here(data: bytes) -> bytes:
+    """What a decoder makes of a file, made in this process."""
+    return b"".join(ppm(decode(data, info_of(data), MAX_SIDE)))
 
 
 async def decoded(pool: DecoderPool, data: bytes, account: Any = None) -> bytes:

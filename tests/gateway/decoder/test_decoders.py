@@ -13,7 +13,6 @@ import psutil
 import pytest
 from PIL import Image
 
-from gateway.decoder.decoding import decode
 from gateway.errors import Overloaded, TooCostly, UndecodableImage
 from gateway.ingest import decoder_pool as pool_module
 from gateway.ingest.decoder_process import DecoderLost, DecoderProcess
@@ -21,7 +20,7 @@ from gateway.ingest.image_formats import peak_bytes
 from gateway.plugins.media.frame_selection import FrameSelection
 from gateway.plugins.media.open_files import animation
 from tests.encoders import png_bomb
-from tests.gateway.decoder.pools import MAX_SIDE, cat, decoded, decoders, info_of, works
+from tests.gateway.decoder.pools import MAX_SIDE, cat, decoded, decoded_here, decoders, info_of, works
 from tests.processes import PROJECT, is_gone
 from tests.samples import encode, photograph, samples
 
@@ -88,7 +87,7 @@ async def test_every_form_is_decoded_as_in_process():
         chosen = samples(67, 45)
         pictures = await asyncio.gather(*(decoded(pool, one.data, account) for one in chosen))
     for one, picture in zip(chosen, pictures, strict=True):
-        assert picture == decode(one.data, info_of(one.data), MAX_SIDE).to_bytes(), one.name
+        assert picture == decoded_here(one.data), one.name
 
 
 async def test_image_past_its_cpu_limit_ends_its_process_and_fails_alone():
@@ -169,7 +168,7 @@ async def test_almost_finished_cancelled_decode_keeps_its_process(pool, monkeypa
         task.cancel()
         await asyncio.wait([task])
     # Each answer was taken, so the next image gets its own and not the one before.
-    assert await decoded(pool, data) == decode(data, info_of(data), MAX_SIDE).to_bytes()
+    assert await decoded(pool, data) == decoded_here(data)
     assert pool._idle == [worker]
 
 

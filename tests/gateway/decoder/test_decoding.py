@@ -22,7 +22,7 @@ def pixels(ppm):
 
 
 def decoded(data, max_side=16_384):
-    return pixels(decode(data, whole_header(data, LIMITS), max_side).to_bytes())
+    return decode(data, whole_header(data, LIMITS), max_side)
 
 
 def difference(one, other):

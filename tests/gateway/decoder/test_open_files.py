@@ -8,7 +8,6 @@ import signal
 import numpy as np
 import pytest
 
-from gateway.decoder.decoding import decode
 from gateway.errors import TooCostly, TooManyFrames, UndecodableImage
 from gateway.ingest.image_formats import ImageFormat, open_bytes
 from gateway.ingest.inspection import inspect
@@ -17,7 +16,7 @@ from gateway.plugins.media.animation import read_frames
 from gateway.plugins.media.frame_selection import MOST_IN_FILE
 from gateway.plugins.media.open_files import animation
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of, level_of
-from tests.gateway.decoder.pools import DECODE_LIMITS, MAX_SIDE, decoders, info_of, works
+from tests.gateway.decoder.pools import DECODE_LIMITS, MAX_SIDE, decoded_here, decoders, info_of, works
 from tests.gateway.ingest.reading import LIMITS
 from tests.samples import encode, photograph
 
@@ -50,7 +49,7 @@ async def test_first_frame_equals_the_still_image(pool, image_format):
     shown = photograph().convert("RGB")
     data = encode(shown, image_format, save_all=True, append_images=[shown.rotate(90)], duration=100)
     ((*_, pixels),) = await read(pool, data, "1")
-    alone = decode(data, info_of(data), MAX_SIDE).to_bytes()
+    alone = decoded_here(data)
     assert np.abs(np.frombuffer(pixels, np.uint8).astype(int) - np.frombuffer(alone, np.uint8)).mean() < 0.5
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.decoder.decoding import Ppm
 from gateway.decoder.jobs import Made, as_wanted
 from gateway.decoder.opencv import cv2
 from gateway.ingest.image_formats import Size
@@ -36,23 +35,23 @@ def draw(data: NDArray[np.uint8], width: int, height: int) -> Made:
 
 
 def read_ppm(data: bytes) -> NDArray[np.uint8]:
-    """The pixels, uint8 [height, width, 3], of a result of `Ppm.to_bytes`."""
+    """The pixels, uint8 [height, width, 3], of a PPM of the decoder."""
     _, size, _, pixels = data.split(b"\n", 3)
     width, height = map(int, size.split())
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
 
-def masked_copy(pixels: NDArray[np.uint8], number: int) -> tuple[Ppm, Mask]:
+def masked_copy(pixels: NDArray[np.uint8], number: int) -> tuple[NDArray[np.uint8], Mask]:
     """Masked copy `number` of an image (0 is the image itself), and how visible each cell of the heat map is in it.
 
     Hidden pixels have the mean colour of the image. The cells are fp32 [MAP_SIDE, MAP_SIDE], from 0 to 1.
     """
     if number == 0:
-        return Ppm(pixels), np.ones((MAP_SIDE, MAP_SIDE), np.float32)
+        return pixels, np.ones((MAP_SIDE, MAP_SIDE), np.float32)
     mask, visible = _random(number - 1, *pixels.shape[:2])
     mean = np.array(cv2.mean(pixels)[:3], np.float32)
     copy = mean + (pixels - mean) * mask[:, :, np.newaxis]
-    return Ppm(np.rint(copy).astype(np.uint8)), visible
+    return np.rint(copy).astype(np.uint8), visible
 
 
 def _random(number: int, height: int, width: int) -> tuple[Mask, Mask]:

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway.decoder.decoding import Ppm
+from gateway.decoder.decoding import ppm
 from gateway.plugins.media.heat_map import MAP_SIDE, heat_values
 from gateway.plugins.media.in_decoder.masking import masked_copy, overlay_of, read_ppm
 
@@ -15,11 +15,11 @@ PIXELS = np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
 def copies(masks: int) -> tuple[list[np.ndarray], np.ndarray]:
     """The pixels of all images, and how visible each cell is in the masked ones."""
     made = [masked_copy(PIXELS, number) for number in range(masks + 1)]
-    return [copy.pixels for copy, _ in made], np.stack([visible for _, visible in made[1:]]).astype(np.float64)
+    return [copy for copy, _ in made], np.stack([visible for _, visible in made[1:]]).astype(np.float64)
 
 
 def test_image_is_read_back():
-    assert np.array_equal(read_ppm(Ppm(PIXELS).to_bytes()), PIXELS)
+    assert np.array_equal(read_ppm(b"".join(ppm(PIXELS))), PIXELS)
 
 
 def test_first_copy_is_the_image_itself_and_each_number_has_its_mask():
@@ -27,7 +27,7 @@ def test_first_copy_is_the_image_itself_and_each_number_has_its_mask():
     assert np.array_equal(first, PIXELS)
     assert len(others) == 3
     assert all((each != first).any() for each in others)
-    assert np.array_equal(others[2], masked_copy(PIXELS, 3)[0].pixels)
+    assert np.array_equal(others[2], masked_copy(PIXELS, 3)[0])
 
 
 def test_map_is_the_difference_of_mean_scores():
