@@ -46,8 +46,6 @@ def add(spec: ModelSpec, *, address: Triton = None, model_repository: Repository
 
         gateway model add my_model.py:classify --name mine --labels labels.txt --crop 224 --trust
 
-        gateway model add torchvision:resnet50 --name pets --postprocess pets.yaml
-
         gateway model add default
     """
     from gateway_local import elastic

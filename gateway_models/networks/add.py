@@ -63,12 +63,11 @@ def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
     )
     pictures = read_pictures(spec.example, labels)
     spec = replace(spec, example=())
-    for path in (spec.labels, spec.zero_shot, spec.after_labels):
+    for path in (spec.labels, spec.zero_shot):
         if path:
             report(f"{path}: {read_label_file(path)}")
     if old:
         check_same(old, spec, labels, repository)
-    spec = replace(spec, after=check_step(spec, labels))
     number = spec.version or next_version(repository, spec.name)
     if old is None and spec.version:
         report(f"{repository} has no model {spec.name!r} yet: it is a new one, with version {number} alone")
@@ -83,13 +82,11 @@ def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
         outcome = work(job, report, TypeAdapter(Outcome))
         outcome = with_cpu_form(job, outcome, report)
         outcome = with_memory(job, outcome, report)
-        spec = replace(spec, after=completed_step(spec, outcome, folder / "step", report))
-        step = folder / "step" if spec.after else None
         version = Version(spec, outcome)
         file = network / outcome.format.filename
         if old is None:
             entry = Entry(spec.name, {number: version}, Rollout.of([str(number)], by=user()))
-            write(entry, labels, file, repository, step)
+            write(entry, labels, file, repository)
         elif old.embedding_size != outcome.embedding_size:
             raise EntryError(
                 f"embeddings have {outcome.embedding_size} numbers and those of the other versions "
@@ -98,7 +95,7 @@ def add(spec: ModelSpec, repository: Path, report: Report) -> Entry:
             )
         else:
             entry = replace(old, versions={**old.versions, number: version})
-            extend(old, entry, file, repository, step, labels)
+            extend(old, entry, file, repository)
         write_pictures(repository / entry.name, pictures)
         return entry
 
@@ -115,7 +112,7 @@ def add_changed(spec: ModelSpec, repository: Path, report: Report) -> tuple[Entr
         if number is not None:
             old, is_new = _with_card(spec, old, repository)
             # `gateway model calibrate` or `postprocess` may have added a step to this version's network.
-            if number == old.in_use or (spec.after is None and number == old.network_of(old.in_use)):
+            if number == old.network_of(old.in_use):
                 return old, old.in_use, is_new
             return _used(repository, spec.name, number), number, True
         spec = replace(spec, version=next_version(repository, spec.name, old.versions))
@@ -145,12 +142,11 @@ def _version_like(spec: ModelSpec, old: Entry, repository: Path) -> int | None:
     new, labels = completed(source, old), network_labels(old, repository)
     if spec.labels and find_labels(source, spec.labels) != labels:
         return None  # `add` refuses other labels
-    new = replace(new, after=check_step(new, labels))
     # `gateway model tune` may have chosen the precision of a version.
     any_precision = spec.precision is Precision.FP32 and "precision" not in spec.named
     for number, each in sorted(old.versions.items(), reverse=True):
         wanted = replace(new, precision=each.spec.precision) if any_precision else new
-        if _described(wanted) == _described(each.spec):
+        if each.spec.after is None and _described(wanted) == _described(each.spec):
             return number
     return None
 
@@ -159,9 +155,7 @@ def _described(spec: ModelSpec) -> tuple[object, ...]:
     """The parts of a spec that decide a version's answers; a source with a checksum may have another path."""
     source = None if spec.sha256 and not spec.weights else spec.source
     options = (spec.preprocessing, spec.precision, spec.tensor, spec.format, spec.features, spec.input, spec.output)
-    # Whether a function takes embeddings is known once it has been tried.
-    step = replace(spec.after, takes_embeddings=False) if isinstance(spec.after, FunctionStep) else spec.after
-    return (spec.sha256, source, options, spec.texts, spec.prompts, step)
+    return (spec.sha256, source, options, spec.texts, spec.prompts)
 
 
 def completed(source: Source, old: Entry | None) -> ModelSpec:
@@ -196,7 +190,7 @@ def completed(source: Source, old: Entry | None) -> ModelSpec:
         description=spec.description or (old.spec.description if old else "") or source.described.sentence,
         tensor=spec.tensor or default_tensor(written_as),
         format=written_as,
-        trust=spec.trust and (source.kind in RUNS_CODE or converted or isinstance(spec.after, FunctionStep)),
+        trust=spec.trust and (source.kind in RUNS_CODE or converted),
     )
     spec.check_gray()
     return spec
@@ -223,19 +217,12 @@ def add_step(
     below = old.versions[base]
     step = _on_top_of(below.spec.after, step, f"version {base} of {name}")
     check_step_trust(step, trust=trust)
-    spec = replace(
-        below.spec,
-        after=step,
-        after_labels=labels,
-        include=(*below.spec.include, *include),
-        trust=below.spec.trust or trust,
-    )
     classes = network_labels(old, repository)
-    spec = replace(spec, after=check_step(replace(spec, include=tuple(include)), classes))
+    step = check_step(step, classes, labels, include, multi_label=below.spec.multi_label)
+    spec = replace(below.spec, after=step, trust=below.spec.trust or trust)
     number = next_version(repository, name, old.versions)
     with staging(repository) as folder:
-        found = completed_step(spec, below.outcome, folder / "step", report)
-        spec = replace(below.spec, after=found, trust=spec.trust)
+        spec = replace(spec, after=completed_step(spec, below.outcome, folder / "step", report))
         version = Version(spec, below.outcome, network=old.network_of(base))
         entry = replace(old, versions={**old.versions, number: version})
         extend(old, entry, None, repository, folder / "step", classes)

@@ -19,7 +19,6 @@ SHARED = {"features": "embeddings", "format": "format", "multi_label": "multi la
 
 def check_trust(source: Source) -> None:
     """Raise ModelError where adding a source runs its code, and the user did not allow that."""
-    check_step_trust(source.spec.after, trust=source.spec.trust)
     if source.spec.trust:
         return
     if source.function:
@@ -40,7 +39,7 @@ def check_zero_shot(source: Source) -> None:
         raise ModelError("--prompt is for --zero-shot FILE, the labels that it is filled with")
 
 
-def check_step_trust(step: AfterStep | None, *, trust: bool) -> None:
+def check_step_trust(step: AfterStep, *, trust: bool) -> None:
     """Raise ModelError if the post-processing step is code, and the user did not allow that it runs."""
     if isinstance(step, FunctionStep) and not trust:
         raise _is_code(step.source)

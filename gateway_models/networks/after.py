@@ -22,23 +22,20 @@ DECLARED, NUMBERS = FunctionSource(TEMPLATES / "after" / "declared.py", "scores_
 PROBE_ROWS = 3
 
 
-def check_step(spec: ModelSpec, classes: Sequence[str]) -> AfterStep | None:
-    """The step of a spec, completed as far as that is possible without running it; raises UserError.
+def check_step(
+    step: AfterStep, classes: Sequence[str], labels: Path | None, include: Sequence[Path], *, multi_label: bool
+) -> AfterStep:
+    """The step, completed as far as that is possible without running it; raises UserError.
 
-    `classes` are the network's labels.
+    `classes` are the network's labels, `labels` and `include` the files of a function.
     """
-    step, labels = spec.after, spec.after_labels
-    if step is None:
-        if labels is not None:
-            raise StepError("labels name the classes of a step that is a Python function: give --postprocess FILE.py")
-        return None
     if isinstance(step, FunctionStep):
-        source = find_function(step.source, step.include or spec.include)
-        step = replace(step, source=source.location, include=source.include, sha256=source.digest())
-        return replace(step, labels=read_labels(labels) if labels else step.labels)
+        source = find_function(step.source, include)
+        own = read_labels(labels) if labels else step.labels
+        return replace(step, source=source.location, include=source.include, sha256=source.digest(), labels=own)
     if labels is not None:
         raise StepError("labels are for a step that is a Python function; a declared step has its labels in it")
-    return resolved(step, classes, multi_label=spec.multi_label)
+    return resolved(step, classes, multi_label=multi_label)
 
 
 def write_step(spec: ModelSpec, outcome: Outcome, folder: Path) -> None:
@@ -61,11 +58,11 @@ def write_step(spec: ModelSpec, outcome: Outcome, folder: Path) -> None:
         (folder / CODE / NUMBERS).write_text(json.dumps(_numbers(step, multi_label=spec.multi_label)) + "\n")
 
 
-def completed_step(spec: ModelSpec, outcome: Outcome, folder: Path, report: Report) -> AfterStep | None:
-    """Write the folder of a spec's checked step, if it has one, and try a function; raises UserError."""
+def completed_step(spec: ModelSpec, outcome: Outcome, folder: Path, report: Report) -> AfterStep:
+    """Write the folder of a spec's checked step, and try a function; raises UserError."""
     step = spec.after
-    if step is not None:
-        write_step(spec, outcome, folder)
+    assert step is not None
+    write_step(spec, outcome, folder)
     if isinstance(step, FunctionStep):
         report(f"trying the step {step.described()}")
         job = Job(replace(spec, source=step.source), "", outcome.classes, folder, Task.STEP)

@@ -19,7 +19,6 @@ from gateway_models.networks.hub import (
     timm_preprocessing,
 )
 from gateway_models.networks.onnx_metadata import described
-from gateway_models.repository.after import FunctionStep
 from gateway_models.repository.entry import LABELS, Entry
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import from_weights, weights_enum
@@ -64,7 +63,7 @@ def find_source(spec: ModelSpec) -> Source:
             spec.like or "",
             function=function,
         )
-    if spec.include and not isinstance(spec.after, FunctionStep):
+    if spec.include:
         raise ModelError("--include is for the files of a Python function, FILE.py:NAME")
     if text.startswith(TORCHVISION):
         return _torchvision(spec)

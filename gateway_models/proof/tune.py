@@ -14,7 +14,7 @@ from gateway_local import cpu_network
 from gateway_local.cpu_network import CpuRuntime
 from gateway_models.networks.add import add
 from gateway_models.networks.isolation import Report
-from gateway_models.networks.originals import original_answers
+from gateway_models.networks.originals import network_answers
 from gateway_models.proof.dataset import Sample
 from gateway_models.proof.evaluate import BATCH, CALLERS, predict_each
 from gateway_models.proof.image_files import NotCompared, parted, reader, resize_for
@@ -84,7 +84,7 @@ class Tuner:
 
     def __enter__(self) -> "Tuner":
         with ExitStack() as stack:
-            self._original = original_answers(self.entry.versions[self.entry.in_use])
+            self._original = network_answers(self.entry.versions[self.entry.in_use])
             self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tune-")))
             self._client = stack.enter_context(serving(self._scratch, (), self.report))
             self._stack = stack.pop_all()
@@ -168,7 +168,7 @@ class Tuner:
                 seconds = self._timed(entry, count)
                 return Measured(variant, count, seconds, parity.largest, parity.top1_agreement)
             finally:
-                self._client.unload(entry.name, *entry.steps_after, entry.classifier, entry.preprocessor)
+                self._client.unload(entry.name, entry.classifier, entry.preprocessor)
         except UserError as exc:
             return Measured(variant, reason=str(exc).splitlines()[0])
 
@@ -181,7 +181,7 @@ class Tuner:
                 version.spec,
                 name="-".join(filter(None, key)),
                 labels=self.repository / self.entry.classifier / LABELS,
-                after_labels=None,
+                after=None,
                 input=version.outcome.input,
                 precision=variant.precision,
                 format=variant.format,

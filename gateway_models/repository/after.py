@@ -115,7 +115,7 @@ _DECLARED = TypeAdapter(DeclaredStep)
 
 
 def read_step(text: str) -> AfterStep:
-    """The value of --postprocess: a YAML or JSON file with a declared step, or FILE.py:NAME; raises StepError."""
+    """The step that a user names: a YAML or JSON file that declares it, or FILE.py:NAME; raises StepError."""
     path = _path(text)
     if path.suffix.lower() in DECLARATIONS:
         return read_declaration(path)

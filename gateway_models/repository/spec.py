@@ -13,7 +13,7 @@ from pydantic import ConfigDict
 from gateway.errors import UserError
 from gateway.triton.contract import EXACT, FAST
 from gateway_local.cpu_network import CpuRuntime
-from gateway_models.repository.after import AfterStep, read_step
+from gateway_models.repository.after import AfterStep
 from gateway_models.repository.card import read_description
 from gateway_models.repository.option import IMAGES, SERVING, Option
 from gateway_models.repository.preprocessing import Preprocessing
@@ -251,19 +251,8 @@ class ModelSpec:
     ] = (PROMPT,)
     texts: tuple[str, ...] = ()
     """The labels of `zero_shot`."""
-    after: Annotated[
-        AfterStep | None,
-        Option(
-            "Post-processing: a YAML file, or a Python function, FILE.py:NAME.",
-            flag="--postprocess",
-            type=str,
-            read=read_step,
-        ),
-    ] = None
-    after_labels: Annotated[
-        Path | None,
-        Option("For --postprocess FILE.py: its labels, if they are not the network's.", flag="--postprocess-labels"),
-    ] = None
+    after: AfterStep | None = None
+    """The post-processing step of a version that `gateway model postprocess` or `calibrate` added."""
     version: Annotated[int | None, Option("Add a version to an existing model, without putting it into use.")] = None
     pixels_implied: bool = False
     """Whether `preprocessing` leaves pixels unchanged only because no mean and std were given."""

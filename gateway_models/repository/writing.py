@@ -36,8 +36,8 @@ def staging(repository: Path) -> Iterator[Path]:
         raise EntryError(f"cannot write into {repository}: {_reason(exc)}") from exc
 
 
-def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path, step: Path | None = None) -> None:
-    """Write a new entry and move the network of its only version into it, and its `step` after it; raises OSError."""
+def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path) -> None:
+    """Write a new entry and move the network of its only version into it; raises OSError."""
     # Not in the network's folder, which is moved as a whole for a function.
     draft = network.parent.parent / "models"
     write_configs(entry, draft)
@@ -46,8 +46,6 @@ def write(entry: Entry, labels: Sequence[str], network: Path, repository: Path, 
     for path in preprocessor_files():
         shutil.copyfile(path, code / path.name)
     write_labels(draft / entry.classifier / LABELS, labels)
-    if step is not None:
-        _move_step(step, entry, entry.in_use, labels, draft)
     _move(network, entry.model_file(draft, entry.in_use), entry.format)
     moved: list[Path] = []
     try:

@@ -1,7 +1,7 @@
 """A Triton model that runs a user's code: this file, served.py, served_code.py, served.json and code/.
 
-`gateway model add FILE.py:NAME` writes one for a function, and `--postprocess`, `gateway model postprocess` and
-`gateway model calibrate` for a post-processing step.
+`gateway model add FILE.py:NAME` writes one for a function, and `gateway model postprocess` and `gateway model
+calibrate` for a post-processing step.
 """
 
 import sys

@@ -211,7 +211,7 @@ def test_help_has_twelve_options_and_help_all_the_others():
 
     common = options("--help") - {"--help", "--help-all"}
     assert len(common) == 12
-    assert common | {"--postprocess", "--tensorrt", "--sequence-model"} < options("--help-all")
+    assert common | {"--input", "--tensorrt", "--sequence-model"} < options("--help-all")
 
 
 def test_default_model_takes_no_options_of_a_model(tmp_path):

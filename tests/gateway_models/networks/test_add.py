@@ -17,7 +17,7 @@ from gateway_models.networks.add import add, add_changed, add_step
 from gateway_models.networks.errors import ModelError
 from gateway_models.networks.isolation import Job, Task, WorkFailed, start_process, work
 from gateway_models.networks.torchscript import load_torchscript, without_deprecations
-from gateway_models.repository.after import DeclaredStep, read_step
+from gateway_models.repository.after import DeclaredStep
 from gateway_models.repository.entry import EntryError, read_entry
 from gateway_models.repository.manage import use
 from gateway_models.repository.preprocessing import AS_PIXELS, Preprocessing
@@ -296,29 +296,3 @@ def test_precision_that_tune_has_chosen_is_no_change_unless_another_is_asked_for
     rewrite(add(spec, repository, print).changed(precision=Precision.FP16), repository)
     assert add_changed(spec, repository, print)[1:] == (1, False)
     assert add_changed(replace(spec, named=("precision",)), repository, print)[1:] == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "changed"),
-    [
-        ("step.yaml", "temperature: 2", "temperature: 3"),
-        (
-            "step.py:step",
-            "def step(scores, embeddings):\n    return scores\n",
-            "def step(scores, embeddings):\n    return scores[:, ::-1]\n",
-        ),
-    ],
-)
-def test_same_step_changes_nothing_and_a_changed_one_is_the_next_version(tmp_path, name, text, changed):
-    """As `gateway up FILE --postprocess STEP` adds it."""
-    file = tmp_path / name.partition(":")[0]
-    model, repository = save_onnx(Head(), tmp_path / "head.onnx"), tmp_path / "models"
-
-    def up() -> tuple[int, bool]:
-        spec = spec_of(model, tmp_path, features=True, trust=True, after=read_step(str(tmp_path / name)))
-        return add_changed(spec, repository, lambda _: None)[1:]
-
-    file.write_text(text)
-    assert [up(), up()] == [(1, True), (1, False)]
-    file.write_text(changed)
-    assert [up(), up()] == [(2, True), (2, False)]

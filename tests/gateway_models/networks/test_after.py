@@ -31,8 +31,7 @@ HALVES = "def halves(scores):\n    return scores[:, :2] / 2\n"
 def declared(folder: Path, text: str, labels=PETS, *, multi_label=False) -> DeclaredStep:
     path = folder / "step.yaml"
     path.write_text(text)
-    spec = ModelSpec("head.pt", "head", after=read_step(str(path)), multi_label=multi_label)
-    found = check_step(spec, labels)
+    found = check_step(read_step(str(path)), labels, None, (), multi_label=multi_label)
     assert isinstance(found, DeclaredStep)
     return found
 

@@ -58,8 +58,7 @@ class Served:
         if self._own_classes and array.shape[1] != self._own_classes:
             raise UserCodeError(
                 f"{self.name} returned {array.shape[1]} scores for an image, and there are {self._own_classes} labels: "
-                "name its classes in a file, one per line in their order (--postprocess-labels of gateway model add, "
-                "--labels of gateway model postprocess)"
+                "name its classes in a file, one per line in their order (--labels)"
             )
         found: Scores = np.array(array, np.float32)
         if not np.isfinite(found).all():
