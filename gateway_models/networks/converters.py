@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from gateway_models.networks import onnx_graph
 from gateway_models.networks.adapted import chosen
-from gateway_models.networks.errors import ModelError
+from gateway_models.networks.errors import ModelError, first_line
 from gateway_models.networks.file_kinds import FileKind
 from gateway_models.networks.job_checks import report
 from gateway_models.repository.spec import ModelSpec
@@ -63,7 +63,7 @@ def keras_model(spec: ModelSpec, elsewhere: str) -> Network:
             model = keras.saving.load_model(named, compile=False, safe_mode=not spec.trust)
     except Exception as exc:  # of Keras, h5py and the model's own classes
         trust = " If its author may run code here, add --trust." * ("safe_mode" in str(exc) and not spec.trust)
-        reason = _first(str(exc).rpartition("Exception encountered: ")[2])
+        reason = first_line(str(exc).rpartition("Exception encountered: ")[2])
         raise ModelError(f"Keras {keras.__version__} cannot load it: {reason}.{trust}{elsewhere}") from exc
     network = _Keras(model, spec.output)
 
@@ -107,7 +107,7 @@ def skops_pipeline(spec: ModelSpec, elsewhere: str) -> Network:
     try:
         unknown = io.get_untrusted_types(file=spec.source)
     except Exception as exc:  # of skops, json and zipfile
-        raise ModelError(f"skops cannot read it: {_first(exc)}") from exc
+        raise ModelError(f"skops cannot read it: {first_line(exc)}") from exc
     if unknown and not spec.trust:
         raise ModelError(
             f"it has types that skops does not trust: {', '.join(unknown)}. If its author may run code here, add "
@@ -126,7 +126,8 @@ def _pipeline(load: Callable[[], Any], elsewhere: str) -> Network:
             pipeline = load()
         except Exception as exc:  # its code may raise anything
             raise ModelError(
-                f"scikit-learn {sklearn.__version__} cannot load it: {type(exc).__name__}: {_first(exc)}.{elsewhere}"
+                f"scikit-learn {sklearn.__version__} cannot load it: {type(exc).__name__}: "
+                f"{first_line(exc)}.{elsewhere}"
             ) from exc
     if any(each.category.__name__ == "InconsistentVersionWarning" for each in caught):
         report(
@@ -160,7 +161,7 @@ def _pipeline(load: Callable[[], Any], elsewhere: str) -> Network:
                 target_opset={"": 18, "ai.onnx.ml": 3},
             )
         except Exception as exc:  # skl2onnx has no common base class
-            raise ModelError(f"skl2onnx cannot convert it: {_first(exc)}.{elsewhere}") from exc
+            raise ModelError(f"skl2onnx cannot convert it: {first_line(exc)}.{elsewhere}") from exc
         helper, numbers, graph = onnx.helper, onnx.TensorProto, model.graph
         graph.initializer.append(helper.make_tensor("pixels/shape", numbers.INT64, [2], [-1, size]))
         graph.node.insert(0, helper.make_node("Reshape", ["pixels", "pixels/shape"], ["flat"]))
@@ -185,9 +186,3 @@ def _channels(size: int, side: int, elsewhere: str) -> int:
         f"it takes {size} numbers for an image, which are not the pixels of a square one: they are computed before the "
         f"pipeline.{elsewhere}"
     )
-
-
-def _first(exc: Exception | str) -> str:
-    """The first line of an error, without the arguments that some libraries list."""
-    lines = str(exc).strip().splitlines() or [type(exc).__name__]
-    return lines[0][:300].rstrip(".")

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.values.extras import install
 from gateway.values.labels import numbered
 from gateway.values.text_files import read_text
 from gateway_client.files import is_hidden
-from gateway_models.networks.errors import ModelError
+from gateway_models.networks.errors import ModelError, first_line, library
 from gateway_models.repository.card import readme_sentence
 from gateway_models.repository.preprocessing import Preprocessing
 from gateway_models.repository.preprocessing_sources import MAX_JSON_BYTES, from_file
@@ -34,7 +33,6 @@ TOKENIZER = [
 """More files, for the text tower of a zero-shot model."""
 ZERO_SHOT = ("CLIPModel", "SiglipModel")
 """Architectures of transformers with an image tower and a text tower in one space."""
-EXTRA = install("converters")
 MAX_JSON_DEPTH = 16
 """Levels of nested configurations, such as a backbone's."""
 CODE = frozenset({"auto_map", "custom_pipelines", "trust_remote_code", "quantization_config", "use_kernels"})
@@ -137,24 +135,20 @@ def fetch_folder(name: str, *, zero_shot: bool = False) -> Path:
     """The folder of OWNER/NAME, from Hugging Face's cache or the hub; raises ModelError."""
     if not _REPOSITORY.fullmatch(name):
         raise ModelError(f"{name!r} is not a model's name on Hugging Face, such as microsoft/resnet-50")
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as exc:
-        raise ModelError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
+    hub = library("huggingface_hub", "Hugging Face models")
     patterns = [*WANTED, "README.md", *(TOKENIZER if zero_shot else ())]
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(hub.snapshot_download(name, allow_patterns=patterns))
     except Exception as exc:  # httpx, the hub and the file system have no common base class
-        reason = str(exc).strip().splitlines()[0]
         raise ModelError(
-            f"{name} cannot be downloaded ({reason}): on a machine with network access, run hf download {name} "
-            "--local-dir FOLDER, and use FOLDER in place of the name"
+            f"{name} cannot be downloaded ({first_line(exc)}): on a machine with network access, run hf download "
+            f"{name} --local-dir FOLDER, and use FOLDER in place of the name"
         ) from exc
 
 
 def timm_config(architecture: str) -> Mapping[str, Any]:
     """The pretrained configuration of timm's ARCH or ARCH.TAG; raises ModelError."""
-    timm = import_timm()
+    timm = library("timm", "timm models")
     if not timm.is_model(architecture):
         raise ModelError(f"timm has no model {architecture!r}: timm.list_models() and timm.list_pretrained() list them")
     config = timm.models.get_pretrained_cfg(architecture)
@@ -162,21 +156,12 @@ def timm_config(architecture: str) -> Mapping[str, Any]:
     return found
 
 
-def import_timm() -> Any:  # noqa: ANN401  # timm is imported where it is used
-    """The module timm; raises ModelError where it is not installed."""
-    try:
-        import timm
-    except ImportError as exc:
-        raise ModelError(f"timm models need {exc.name}: {EXTRA}") from exc
-    return timm
-
-
 def timm_preprocessing(config: Mapping[str, Any]) -> Preprocessing:
     """Preprocessing of timm's evaluation (timm.data.create_transform), from a configuration; raises ModelError."""
     try:
         # timm refuses an empty configuration, for which it has this default.
         given = {"input_size": (3, 224, 224), **config}
-        values = import_timm().data.resolve_data_config({}, pretrained_cfg=given)
+        values = library("timm", "timm models").data.resolve_data_config({}, pretrained_cfg=given)
         channels, height, width = values["input_size"]
         mean, std = (tuple(map(float, values[name])) for name in ("mean", "std"))
         shorter = math.floor(height / float(values["crop_pct"]))

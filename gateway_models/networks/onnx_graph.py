@@ -11,7 +11,7 @@ import numpy as np
 from gateway.triton.contract import CLASSIFIER_INPUT, CLASSIFIER_OUTPUT
 from gateway.values.files import whole_file
 from gateway_models.networks.adapted import GRAY_ADVICE, LUMA, PIXELS, Form
-from gateway_models.networks.errors import ModelError
+from gateway_models.networks.errors import ModelError, first_line
 from gateway_models.networks.onnx_runner import import_onnx
 from gateway_models.networks.probe import Ending, activation_name
 from gateway_models.repository.spec import ModelSpec
@@ -74,7 +74,7 @@ def load_onnx(path: Path) -> Any:  # noqa: ANN401  # onnx is imported where it i
         model = onnx.load(path)
         onnx.checker.check_model(model)
     except Exception as exc:  # protobuf, onnx and the file system have no common base class
-        raise ModelError(f"{path} cannot be read as an ONNX model: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelError(f"{path} cannot be read as an ONNX model: {first_line(exc)}") from exc
     return model
 
 
@@ -307,7 +307,7 @@ def from_module(
                 )
         except Exception as exc:  # the exporter's errors have no common base class
             # The reason, without the exporter's request to report it and its traceback.
-            reason = str(exc).strip().splitlines()[0].partition(" Please feel free")[0].rstrip(".")
+            reason = first_line(exc).partition(" Please feel free")[0].rstrip(".")
             raise ModelError(f"torch cannot write it as ONNX: {reason}. {advice}") from exc
         return onnx.load(path)
 

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.values.extras import install
-from gateway_models.networks.errors import ModelError
+from gateway_models.networks.errors import ModelError, first_line, library
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,13 +12,8 @@ if TYPE_CHECKING:
 
 def import_onnx() -> tuple[Any, Any]:
     """The modules onnx and onnxruntime; raises ModelError."""
-    try:
-        import onnx
-        import onnx.compose
-        import onnxruntime
-    except ImportError as exc:
-        raise ModelError(f"ONNX needs {exc.name}: {install('local')}") from exc
-    return onnx, onnxruntime
+    library("onnx.compose", "ONNX models", "local")
+    return library("onnx", "ONNX models", "local"), library("onnxruntime", "ONNX models", "local")
 
 
 def runner(model: Any, output: str = "") -> "Callable[[Tensor], Tensor]":  # noqa: ANN401
@@ -45,7 +39,7 @@ def session_of(model: Any, wanted: Sequence[str] | None) -> "Callable[[Tensor], 
     try:
         session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as exc:  # ONNX Runtime has no common base class
-        raise ModelError(f"ONNX Runtime cannot run it: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelError(f"ONNX Runtime cannot run it: {first_line(exc)}") from exc
     given = session.get_inputs()[0]
     dtypes = {"tensor(float16)": torch.float16, "tensor(uint8)": torch.uint8}
     dtype = dtypes.get(given.type, torch.float32)

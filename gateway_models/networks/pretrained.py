@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
-from gateway_models.networks.errors import ModelError
+from gateway_models.networks.errors import ModelError, first_line, library
 from gateway_models.networks.hub import (
     CONFIG,
-    EXTRA,
     HUGGING_FACE,
     PROCESSORS,
     TIMM,
-    import_timm,
     read_config,
     read_folder,
     timm_config,
@@ -64,10 +62,7 @@ def folder_network(folder: Path) -> nn.Module:
 
 def _loaded(kind: str, folder: Path) -> Any:  # noqa: ANN401  # of transformers
     """The network of a folder by a class of transformers, in fp32, without the folder's code; raises ModelError."""
-    try:
-        import transformers
-    except ImportError as exc:
-        raise ModelError(f"Hugging Face models need {exc.name}: {EXTRA}") from exc
+    transformers = library("transformers", "Hugging Face models")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     safely = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
@@ -76,7 +71,7 @@ def _loaded(kind: str, folder: Path) -> Any:  # noqa: ANN401  # of transformers
             folder, output_loading_info=True, dtype="float32", **safely
         )
     except Exception as exc:  # safetensors, torch and transformers have no common base class
-        raise ModelError(f"transformers cannot load it: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelError(f"transformers cannot load it: {first_line(exc)}") from exc
     missing = sorted([*info["missing_keys"], *(str(each[0]) for each in info["mismatched_keys"])])
     if missing:
         others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
@@ -126,15 +121,12 @@ def _folder_of_transformers(spec: ModelSpec) -> Iterator[str]:
 
 
 def _of_transformers(folder: str) -> Processor:
-    try:
-        from transformers import AutoImageProcessor
-    except ImportError as exc:
-        raise ModelError(f"the code of transformers is the reference of its processor's file: {EXTRA}; {SAY}") from exc
+    transformers = library("transformers", f"{SAY}. Files of its processors")
     options = {"local_files_only": True, "trust_remote_code": False, "backend": "pil"}
     try:
-        own = AutoImageProcessor.from_pretrained(folder, **options)
+        own = transformers.AutoImageProcessor.from_pretrained(folder, **options)
     except Exception as exc:  # transformers has no common base class
-        reason = str(exc).strip().splitlines()[0].replace(folder, "the file")
+        reason = first_line(exc).replace(folder, "the file")
         raise ModelError(f"transformers cannot load its processor ({reason}): {SAY}") from exc
     return lambda picture: np.asarray(own(picture, return_tensors="np")["pixel_values"][0])
 
@@ -178,12 +170,12 @@ def _timm_folder(folder: Path, config: dict[str, Any]) -> nn.Module:
 
 
 def _create(architecture: str, **options: Any) -> nn.Module:  # noqa: ANN401  # they depend on the network
-    timm = import_timm()
+    timm = library("timm", "timm models")
     logging.getLogger("timm").setLevel(logging.ERROR)
     try:
         network: nn.Module = timm.create_model(architecture, pretrained=False, exportable=True, **options)
     except Exception as exc:  # constructors may raise anything
-        raise ModelError(f"timm cannot build {architecture}: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelError(f"timm cannot build {architecture}: {first_line(exc)}") from exc
     return network
 
 
@@ -218,7 +210,7 @@ def zero_shot_network(folder: Path, labels: Sequence[str], prompts: Sequence[str
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as exc:  # tokenizers' errors have no common base class
-        raise ModelError(f"transformers cannot load its tokenizer: {str(exc).strip().splitlines()[0]}") from exc
+        raise ModelError(f"transformers cannot load its tokenizer: {first_line(exc)}") from exc
     config = read_config(folder / CONFIG)
     padding = "max_length" if str(config.get("model_type", "")).startswith("siglip") else "longest"
     report(f"computing the embeddings of {len(labels)} labels in {len(prompts)} prompts each")

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx, nn
 
-from gateway_models.networks.errors import ModelError
+from gateway_models.networks.errors import ModelError, first_line
 from gateway_models.networks.torchscript import without_deprecations
 
 ANY_BATCH = (
@@ -83,7 +83,4 @@ def load_program(path: Path) -> nn.Module:
         with without_deprecations(), path.open("rb") as file:
             return Program(torch.export.load(file).module())
     except Exception as exc:  # zip, JSON and torch have no common base class
-        lines = str(exc).strip().splitlines()
-        raise ModelError(
-            f"{path} cannot be loaded by torch {torch.__version__}: {lines[0] if lines else type(exc).__name__}"
-        ) from exc
+        raise ModelError(f"{path} cannot be loaded by torch {torch.__version__}: {first_line(exc)}") from exc

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 
 from gateway.values.files import whole_file
-from gateway_models.networks.errors import ModelError
+from gateway_models.networks.errors import ModelError, first_line
 
 TOLERANCE = 1e-4
 """The largest allowed difference between exported and eager probabilities: float32 sums in another order."""
@@ -51,8 +51,7 @@ def load_torchscript(path: Path, *, trust: bool = False) -> torch.jit.ScriptModu
             module: torch.jit.ScriptModule = torch.jit.load(path, map_location="cpu").eval()  # type: ignore[no-untyped-call]
             operators: list[str] = torch.jit.export_opnames(module)  # type: ignore[no-untyped-call]
     except (RuntimeError, OSError, ValueError, zipfile.BadZipFile) as exc:
-        lines = str(exc).strip().splitlines() or [type(exc).__name__]
-        raise ModelError(f"{path} cannot be loaded as TorchScript: {lines[0]}") from exc
+        raise ModelError(f"{path} cannot be loaded as TorchScript: {first_line(exc)}") from exc
     names = [name.partition(".")[0] for name in operators]
     if not trust and (others := [name for name in names if name in FILES or name.partition("::")[0] not in NAMESPACES]):
         raise ModelError(f"{path} has the operator {others[0]}, which may access files: {TRACE_OR_TRUST}")

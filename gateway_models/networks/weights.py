@@ -8,7 +8,7 @@ from textwrap import shorten
 import torch
 from torch import Tensor, nn
 
-from gateway_models.networks.errors import ModelError
+from gateway_models.networks.errors import ModelError, library
 from gateway_models.networks.file_kinds import SAFETENSORS, alone, kind_of
 
 REASON_CHARACTERS = 300
@@ -88,11 +88,8 @@ def _torch(path: Path) -> object:
 
 
 def _safetensors(path: Path) -> object:
+    safetensors = library("safetensors.torch", "files of safetensors")
     try:
-        from safetensors.torch import load_file
-    except ImportError as exc:
-        raise ModelError(f"{path} needs {exc.name}: pip install safetensors") from exc
-    try:
-        return load_file(path)
+        return safetensors.load_file(path)
     except Exception as exc:  # safetensors and the file system have no common base class
         raise ModelError(f"{path} is damaged: {exc}") from exc
