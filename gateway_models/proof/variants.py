@@ -46,41 +46,34 @@ def variants_of(entry: Entry) -> list[Variant]:
     serving, several = entry.spec.serving, len(entry.versions) > 1
     if entry.format is Format.FUNCTION or serving.tensorrt:
         raise UserError(f"{entry.name} runs by {'TensorRT' if serving.tensorrt else entry.format.value} alone")
-    gpus = gpu_count()
     fp32, bf16, fp16 = Precision.FP32, Precision.BF16, Precision.FP16
-    # Format, precision, and OpenVINO's precision or the runtime of TorchScript on a CPU.
-    ways: list[tuple[Format, Precision, OpenVino | CpuRuntime | None]] = [
-        (Format.TORCHSCRIPT, fp32, None),
-        (Format.TORCHSCRIPT, bf16, None),
-    ]
-    if gpus:
-        ways += [(Format.TORCHSCRIPT, fp16, None), (Format.ONNX, fp32, None), (Format.ONNX, fp16, None)]
+
+    def way(
+        written_as: Format,
+        precision: Precision,
+        openvino: OpenVino | None = None,
+        cpu_runtime: CpuRuntime | None = serving.cpu_runtime if several else None,
+    ) -> Variant:
+        return Variant(written_as, precision, replace(serving, openvino=openvino, cpu_runtime=cpu_runtime))
+
+    ways = [way(Format.TORCHSCRIPT, fp32), way(Format.TORCHSCRIPT, bf16)]
+    if gpu_count():
+        ways += [way(Format.TORCHSCRIPT, fp16), way(Format.ONNX, fp32), way(Format.ONNX, fp16)]
     else:
         # On a CPU, TorchScript in fp32 has a form for ONNX Runtime: ONNX as the format would be as fast.
-        ways += [(Format.ONNX, fp32, None)] if entry.format is Format.ONNX else []
+        ways += [way(Format.ONNX, fp32)] if entry.format is Format.ONNX else []
         if find_spec("openvino") is not None:
-            ways += [(Format.ONNX, fp32, OpenVino.FP32)]
+            ways += [way(Format.ONNX, fp32, openvino=OpenVino.FP32)]
             # Only probabilities are compared, and with bf16 embeddings would differ from those that users have stored.
-            ways += [(Format.ONNX, fp32, OpenVino.BF16)] if has_bf16() and not entry.embedding_size else []
+            if has_bf16() and not entry.embedding_size:
+                ways += [way(Format.ONNX, fp32, openvino=OpenVino.BF16)]
         # Versions share this setting, and only the one in use is written again.
-        ways += [] if several else [(Format.TORCHSCRIPT, fp32, CpuRuntime.TORCHSCRIPT)]
+        ways += [] if several else [way(Format.TORCHSCRIPT, fp32, cpu_runtime=CpuRuntime.TORCHSCRIPT)]
     kind = file_kind(entry.spec.source)
     if entry.embedding_size or kind is ONNX or kind.opener:
-        ways = [way for way in ways if way[0] is Format.ONNX]
+        ways = [each for each in ways if each.format is Format.ONNX]
     if several:
         # The versions share one configuration, which names one runtime.
-        ways = [way for way in ways if (way[0], way[2]) == (entry.format, serving.openvino)]
-    present = Variant(entry.format, entry.spec.precision, serving)
-    others = [
-        Variant(
-            written_as,
-            precision,
-            replace(
-                serving,
-                openvino=by if isinstance(by, OpenVino) else None,
-                cpu_runtime=serving.cpu_runtime if several else by if isinstance(by, CpuRuntime) else None,
-            ),
-        )
-        for written_as, precision, by in ways
-    ]
-    return list(dict.fromkeys([present, *others]))
+        present = (entry.format, serving.openvino)
+        ways = [each for each in ways if (each.format, each.serving.openvino) == present]
+    return list(dict.fromkeys([Variant(entry.format, entry.spec.precision, serving), *ways]))

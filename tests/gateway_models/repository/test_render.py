@@ -77,6 +77,8 @@ def test_numbers_that_were_not_chosen_are_not_written():
     assert not list(classifier.dynamic_batching.preferred_batch_size)
     assert not classifier.dynamic_batching.max_queue_delay_microseconds
     assert [group.count for group in preprocessor.instance_group] == [0]
+    small = config(render(entry(serving=Serving(max_batch_size=4)))["head_classifier"])
+    assert [warmup.batch_size for warmup in small.model_warmup] == [1, 4]
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16])
