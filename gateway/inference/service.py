@@ -24,7 +24,7 @@ from gateway.errors import (
     ModelUnavailable,
     RequestError,
 )
-from gateway.inference.backend import Backend, Call, CallLimits
+from gateway.inference.backend import Call, CallLimits
 from gateway.inference.request import (
     OWN_CALL,
     BatchGroup,
@@ -37,7 +37,7 @@ from gateway.inference.request import (
 )
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Row
-from gateway.inference.tools import CLOSING_SECONDS, BatchLimits, Tools
+from gateway.inference.tools import CLOSING_SECONDS, Tools
 from gateway.ingest.upload import Uploads
 from gateway.limits.account import Account
 from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE
@@ -53,8 +53,9 @@ CallTask = asyncio.Task[Sequence[Row]]
 class ModelQueue:
     """The requests that wait for calls of one model, and the calls in flight."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tools: Tools) -> None:
         self.name = name
+        self._backend, self._most = tools.backend, tools.batches
         self.waiting: dict[ImageRequest, None] = {}
         """Requests with waiting images, in the order of their turns."""
         self.calls: dict[CallTask, tuple[Call, list[Image]]] = {}
@@ -85,13 +86,14 @@ class ModelQueue:
             if not request.waiting:
                 del self.waiting[request]
 
-    def most_images(self, request: ImageRequest, group: BatchGroup, backend: Backend, most: BatchLimits) -> int:
+    def most_images(self, request: ImageRequest, group: BatchGroup) -> int:
         """How many images a call may have that begins with a group of a request; 0 if none may leave now."""
+        most = self._most
         if request.calls >= most.max_calls:
             return 0
         now = asyncio.get_running_loop().time()
         if (limits := self.limits) is None or now >= self._limits_until:
-            limits = self.limits = backend.call_limits(self.name, request.spec.model_version, most.max_images)
+            limits = self.limits = self._backend.call_limits(self.name, request.spec.model_version, most.max_images)
             self._limits_until = now + LIMITS_SECONDS
         if group is OWN_CALL:
             return 1
@@ -102,15 +104,15 @@ class ModelQueue:
             return 0
         return min(most.max_images, limits.images)
 
-    def next(self, backend: Backend, most: BatchLimits) -> list[Image]:
+    def next(self) -> list[Image]:
         """Take the images of the next call; none if none may leave now."""
         for request in self.waiting:
             for group in request.waiting:
-                if max_images := self.most_images(request, group, backend, most):
-                    return self._take(request, group, max_images, most)
+                if max_images := self.most_images(request, group):
+                    return self._take(request, group, max_images)
         return []
 
-    def _take(self, first: ImageRequest, group: BatchGroup, max_images: int, most: BatchLimits) -> list[Image]:
+    def _take(self, first: ImageRequest, group: BatchGroup, max_images: int) -> list[Image]:
         """Take images of one group, round-robin by request from `first` on, until the call is full."""
         turns = deque((first,))
         if len(self.waiting) > 1 and max_images > 1:
@@ -120,7 +122,7 @@ class ModelQueue:
                 if request is not first
                 and group in request.waiting
                 and request.call_parameters == first.call_parameters
-                and request.calls < most.max_calls
+                and request.calls < self._most.max_calls
             )
         items: list[Image] = []
         longest, seconds = 0, 0.0
@@ -128,7 +130,7 @@ class ModelQueue:
             request = turns.popleft()
             images = request.waiting[group]
             longest, seconds = max(longest, len(images[0].payload)), seconds + images[0].decode_seconds
-            if items and (longest * (len(items) + 1) > most.max_bytes or seconds > CALL_SECONDS):
+            if items and (longest * (len(items) + 1) > self._most.max_bytes or seconds > CALL_SECONDS):
                 break
             items.append(images.popleft())
             del request.waiting[group], self.waiting[request]
@@ -205,8 +207,8 @@ class InferenceService:
             self._expire(image)
             return
         if model is None:
-            model = self._models[name] = ModelQueue(name)
-        if not model.waiting and model.most_images(request, image.batch_group, backend, self.tools.batches):
+            model = self._models[name] = ModelQueue(name, self.tools)
+        if not model.waiting and model.most_images(request, image.batch_group):
             self._send(model, [image])
             return
         model.add(image)
@@ -217,7 +219,7 @@ class InferenceService:
 
     def _send_waiting(self, model: ModelQueue) -> None:
         """Send calls while images wait that may leave."""
-        while model.waiting and (images := model.next(self.backend, self.tools.batches)):
+        while model.waiting and (images := model.next()):
             self._send(model, images)
         if model.limits is None and not (model.calls or model.waiting):
             del self._models[model.name]  # clients can request arbitrary names
@@ -331,22 +333,34 @@ class InferenceService:
 
     def _expire(self, image: Image) -> None:
         """Report that the deadline of an image has passed, while it waits or is in a call."""
-        task = image.call
         self._finish(image, Row(error=DeadlineExceeded(), damaged=image.damaged))
-        if task is not None:
-            self._abandon_unless_open(image.request.spec.model_name, task)
+
+    def _finish(self, image: Image, row: Row) -> None:
+        self.drop(image)
+        image.permit.release()
+        try:
+            image.report(image, image.result(row))
+        except Exception as error:  # must not affect other images of the call
+            image.request.fail(error)
 
     def drop(self, image: Image) -> None:
-        """Forget an image without a result, since its request has ended."""
-        task = image.call
-        self._forget(image)
+        """Forget an image, which has its result or whose request has ended: remove it from its group or call."""
+        request, task = image.request, image.call
+        request.images.discard(image)
+        if image.stage is not None:
+            image.stage.leave()
+            image.stage = None
+        if image.timer is not None:
+            image.timer.cancel()
         if task is not None:
-            self._abandon_unless_open(image.request.spec.model_name, task)
+            image.call = None
+            if not task.done():
+                self._abandon_unless_open(request.spec.model_name, task)
+        elif request.waiting:
+            self._models[request.spec.model_name].remove(image)
 
     def _abandon_unless_open(self, model_name: str, task: CallTask) -> None:
         """Cancel a call without a caller if its Triton supports it; otherwise the call runs on, and is not counted."""
-        if task.done():
-            return
         model = self._models[model_name]
         call, images = model.calls[task]
         if any(image.call is task for image in images):
@@ -357,25 +371,3 @@ class InferenceService:
         model.counted.discard(task)
         model.costly.discard(task)
         self._send_waiting(model)
-
-    def _finish(self, image: Image, row: Row) -> None:
-        self._forget(image)
-        image.permit.release()
-        try:
-            image.report(image, image.result(row))
-        except Exception as error:  # must not affect other images of the call
-            image.request.fail(error)
-
-    def _forget(self, image: Image) -> None:
-        """Remove an image from its group or call."""
-        request = image.request
-        request.images.discard(image)
-        if image.stage is not None:
-            image.stage.leave()
-            image.stage = None
-        if image.timer is not None:
-            image.timer.cancel()
-        if image.call is not None:
-            image.call = None
-        elif request.waiting:
-            self._models[request.spec.model_name].remove(image)
