@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable
 from datetime import datetime
+from traceback import extract_tb
 from typing import TextIO, cast
 
 import structlog
@@ -54,7 +55,7 @@ class Repeats:
                 half = MAX_VALUE_CHARACTERS // 2  # the reason is often at the end of Triton's message
                 event[name] = f"{value[:half]} … {value[-half:]}"
         error = _exception(event.get("exc_info"))
-        if error is not None and not self.allow((type(error), *_last_line(error))):
+        if error is not None and not self.allow((type(error), *map(tuple, extract_tb(error.__traceback__, limit=-1)))):
             event.pop("exc_info")
             event["error"] = f"{type(error).__name__}: {error}"[:MAX_VALUE_CHARACTERS]
             event["traceback"] = f"left out: more than {REPEATS_PER_MINUTE} in this minute"
@@ -71,14 +72,6 @@ def _exception(exc_info: object) -> BaseException | None:
     if isinstance(exc_info, tuple):
         return cast("BaseException | None", exc_info[1])
     return exc_info if isinstance(exc_info, BaseException) else None
-
-
-def _last_line(error: BaseException) -> tuple[str, int]:
-    """File and line where an exception was raised."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    return ("", 0) if frame is None else (frame.tb_frame.f_code.co_filename, frame.tb_lineno)
 
 
 def as_text(settings: Settings) -> bool:
