@@ -34,7 +34,7 @@ from gateway.logs import configure_logs
 from gateway.machine.capacity import CALL_IMAGES
 from gateway.machine.cores import usable_cores
 from gateway.metrics import SHARED_FOLDER, reserve_space
-from gateway.plugin_loading import check_used, errors_of, installed, metrics_of, opened
+from gateway.plugin_loading import check_used, errors_of, metrics_of, opened, used
 from gateway.predict import image_steps, router
 from gateway.server.allocator import keep_freed_memory
 from gateway.server.connections import CONNECTIONS, Connections, affordable_connections
@@ -62,7 +62,7 @@ def create_app(
     UserError if the settings require something that cannot be read or is not installed: a file of keys, a certificate,
     a package of an extra.
     """
-    kinds = [kind for kind in (installed() if plugins is None else plugins) if kind.name not in settings.plugins_off]
+    kinds = used(settings, plugins)
     check_used(settings, kinds)
     Plugins(kinds).check(settings)
     metrics_of(kinds)

@@ -99,18 +99,22 @@ def check_used(settings: Settings, plugins: Iterable[type[Plugin]]) -> None:
         raise PluginFailed(f"{variable(min(unused))} is set, but the application does not have its plug-in")
 
 
+def used(settings: Settings, plugins: Sequence[type[Plugin]] | None = None) -> Sequence[type[Plugin]]:
+    """The plug-ins, by default all that are installed, without those that the settings switch off."""
+    return [kind for kind in (installed() if plugins is None else plugins) if kind.name not in settings.plugins_off]
+
+
 def hooks(settings: Settings) -> Plugins:
-    """The hooks of the installed plug-ins' classes, without the plug-ins that the settings switch off."""
-    return Plugins([plugin for plugin in installed() if plugin.name not in settings.plugins_off])
+    """The hooks of the classes of the plug-ins that are used."""
+    return Plugins(used(settings))
 
 
-def opened(settings: Settings, plugins: Sequence[type[Plugin]] | None = None) -> Plugins:
-    """The plug-ins of one application: by default all that are installed and not switched off; raises UserError."""
+def opened(settings: Settings, plugins: Iterable[type[Plugin]]) -> Plugins:
+    """The plug-ins of one application; raises UserError."""
     created: list[Plugin] = []
-    for plugin in installed() if plugins is None else plugins:
-        if plugin.name not in settings.plugins_off:
-            with naming(plugin.name):
-                created.append(plugin(settings))
+    for plugin in plugins:
+        with naming(plugin.name):
+            created.append(plugin(settings))
     return Plugins(created)
 
 
@@ -126,7 +130,7 @@ def _modules(plugins: Iterable[type[Plugin]], attribute: str) -> Sequence[Module
 
 def needs_key(settings: Settings) -> bool:
     """Whether POST /predict needs a key with the installed plug-ins; raises UserError for a file of keys."""
-    checking = [plugin for plugin in installed() if "authenticators" in hooks_of(plugin)]
+    checking = [plugin for plugin in used(settings) if "authenticators" in hooks_of(plugin)]
     authenticators = opened(settings, checking).authenticators()
     return not all(each.admin_only for each in authenticators)
 
