@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
 
 log = structlog.get_logger("gateway")
 
-CLOSE_SECONDS = 10.0
+CLOSE_SECONDS = 5.0
 """Longest time that a plug-in may take to leave its `lifespan`."""
 
 GROUP = "triton_gateway"

@@ -27,8 +27,8 @@ from gateway_models.predictions.store import Store
 
 log = structlog.get_logger("gateway")
 
-CLOSING_SECONDS = 5.0
-"""Longest time for the last rows to be written when the service ends."""
+CLOSING_SECONDS = 4.0
+"""Longest time for the last rows to be written when the service ends; a plug-in's `lifespan` has 5 seconds."""
 RETRY_SECONDS = (0.5, 30.0)
 """Pause after the first failure, which doubles with each more, and the longest pause."""
 SHORTEN_SECONDS = 3600.0

@@ -39,17 +39,6 @@ def test_request_error_ends_the_request_at_once(loop, error, supports_cancellati
     assert len(on.calls) <= 4
 
 
-def test_uncancellable_call_keeps_its_permits_until_it_ends(loop):
-    on = Scripted(loop, supports_cancellation=False)
-    request = on.send(PNG)
-    on.cancel(request)
-    assert request.cancelled()
-    assert (on.held, len(on.service.uncancelled)) == (1, 1)
-    on.fail(TritonUnreachable())
-    assert (on.idle, len(on.service.uncancelled)) == (True, 0)
-    assert not on.calls[0].cancelled
-
-
 @with_and_without_cancellation
 def test_late_call_is_answered_at_the_deadline_and_cancelled_if_it_can_be(loop, supports_cancellation):
     """One that cannot be cancelled keeps its permit."""
