@@ -202,6 +202,8 @@ class Codec(ABC):
     """Whether the probabilities of the classes are independent (sigmoid)."""
     reports_images: bool = True
     """Whether an answer says which images could not be decoded. If not, one of them fails the whole call."""
+    lacks: tuple[str, ...] = ()
+    """Features that the model lacks, with the consequence: one sentence each."""
 
     @abstractmethod
     def probe(self) -> bytes:
@@ -220,9 +222,10 @@ class Codec(ABC):
     ) -> Sequence[Row]:
         """The answer to such a request; raises InferenceFailed."""
 
-    @abstractmethod
     def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
-        """Features that the model lacks, with the consequence: one sentence each. A lone model is its `last_step`."""
+        """`lacks`, and what the `last_step` of the model lacks."""
+        del last_step
+        return self.lacks
 
     def completed(self, info: "ModelInfo") -> "ModelInfo":
         """A description of the model, completed by data that its configuration lacks."""
@@ -239,12 +242,10 @@ class ImageCodec(Codec):
     """Whether it has RAW_IMAGE_LENGTH."""
     is_signed: bool = True
     """Whether each row ends in the image's signature."""
-    lacks: tuple[str, ...] = ()
-    """Parts of the contract that its configuration lacks, with the consequence: one sentence each."""
 
     def probe(self) -> bytes:
-        """One random image as PPM."""
-        return random_image()
+        """One image of random pixels as PPM."""
+        return b"P6\n%d %d\n255\n" % (PROBE_SIDE, PROBE_SIDE) + os.urandom(PROBE_SIDE * PROBE_SIDE * 3)
 
     def request(
         self, call: Call, class_count: int | None, timeout_seconds: float, *, embeddings: bool = False
@@ -327,11 +328,6 @@ class ImageCodec(Codec):
             *self.lacks,
             f"{last_step.name}/config.pbtxt: output has no label_filename: class numbers are the labels",
         )
-
-
-def random_image() -> bytes:
-    """One image of random pixels, 8 × 8, as PPM; no two are alike, so that no cache can answer in the model's place."""
-    return b"P6\n%d %d\n255\n" % (PROBE_SIDE, PROBE_SIDE) + os.urandom(PROBE_SIDE * PROBE_SIDE * 3)
 
 
 CONTRACT = ImageCodec()

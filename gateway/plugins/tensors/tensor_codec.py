@@ -3,7 +3,7 @@
 import math
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -88,8 +88,18 @@ class TensorModel:
             classes=classes or len(self.labels),
             embedding_size=0 if features is None else _size(features, config),
             multi_label=self.activation == SIGMOID,
-            has_cache=config.response_cache.enable,
+            lacks=tuple(self._lacks(config)),
         )
+
+    def _lacks(self, config: ModelConfig) -> Iterator[str]:
+        """See Codec.lacks."""
+        if not self.labels:
+            yield f"{config.name} has no labels: class numbers are the labels"
+        if config.response_cache.enable:
+            yield (
+                f"{config.name}/config.pbtxt: response_cache is on, and its keys can be forged: a client can prepare "
+                "an image that gets the cached answer of another one"
+            )
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,6 @@ class TensorCodec(Codec):
     output: str
     has_batches: bool
     """Whether the input's first dimension is the number of images."""
-    has_cache: bool
 
     def probe(self) -> bytes:
         """One tensor of random values that an image could have."""
@@ -152,18 +161,6 @@ class TensorCodec(Codec):
                 answers.append(Row(self._best(each, class_count), embedding=vector, model_version=version))
             await time_slice.pause_if_over()
         return answers
-
-    def limitations(self, last_step: ModelConfig) -> tuple[str, ...]:
-        """Features that the model lacks, with the consequence."""
-        found = []
-        if not self.model.labels:
-            found.append(f"{last_step.name} has no labels: class numbers are the labels")
-        if self.has_cache:
-            found.append(
-                f"{last_step.name}/config.pbtxt: response_cache is on, and its keys can be forged: a client can "
-                "prepare an image that gets the cached answer of another one"
-            )
-        return tuple(found)
 
     def completed(self, info: ModelInfo) -> ModelInfo:
         """The description of the model, with the input that its images become."""

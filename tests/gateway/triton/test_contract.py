@@ -13,7 +13,7 @@ from gateway.triton.codecs import Codecs, breaches
 from gateway.triton.configs import has_queue_policy
 from gateway.triton.health.state import ExpectedModels, HealthState
 from gateway.triton.models import Models
-from gateway.triton.wire import ImageCodec, random_image
+from gateway.triton.wire import CONTRACT, ImageCodec
 from tests.doubles.triton import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, call_of
 
@@ -95,7 +95,7 @@ def test_bound_timeout_override_and_priorities_are_queue_policies(options):
     assert has_queue_policy(ModelConfig(dynamic_batching=ModelDynamicBatching(**options)))
 
 
-PROBE_BYTES = len(random_image())
+PROBE_BYTES = len(CONTRACT.probe())
 GOOD, BAD = b"x" * len(UNDECODABLE), len(UNDECODABLE)
 
 
