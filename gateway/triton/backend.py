@@ -67,7 +67,8 @@ class TritonBackend:
         secret = settings.cache_secret
         self.sign = Signer(secret.get_secret_value().encode() if secret else secrets.token_bytes(32)).sign
         """The signature of an image; see gateway.triton.wire."""
-        self.tensor_input = pool.codecs.tensor_input
+        declared = settings.each("tensor_models")
+        self.tensor_input = {name: model.tensor for models in declared for name, model in models.items()}.get
         """See Backend.tensor_input."""
         self._recent: dict[bytes, bool] = {}
         """The signatures of the RECENT_IMAGES last images, which alone may have an answer in Triton's cache."""

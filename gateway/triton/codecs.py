@@ -118,8 +118,6 @@ class Codecs:
 
     def __init__(self, tensors: Mapping[str, DeclaredModel] | None = None) -> None:
         self._tensors = tensors or {}
-        self.tensor_input = {name: model.tensor for name, model in self._tensors.items()}.get
-        """How a decoder makes the input of a model; None if it takes files."""
 
     @classmethod
     def of_settings(cls, settings: "Section") -> Self:

@@ -107,7 +107,7 @@ def open_pool(
         checker = kind(endpoint, health, model_changed=model_changed, codecs=codecs)
         return Replica(address, endpoint, health, checker, Models(endpoint, health, codecs))
 
-    return TritonPool(Addresses(settings.triton_url, lookup).current, make, schedule.interval_seconds, codecs)
+    return TritonPool(Addresses(settings.triton_url, lookup).current, make, schedule.interval_seconds)
 
 
 def connector(settings: Settings) -> Connect:

@@ -14,7 +14,6 @@ from gateway.values.rollout import Rollout, newest
 
 if TYPE_CHECKING:
     from gateway.triton.client import TritonEndpoint
-    from gateway.triton.codecs import Codecs
     from gateway.triton.health.checker import HealthChecker
     from gateway.triton.health.state import HealthState
     from gateway.triton.models import Models
@@ -78,11 +77,9 @@ class TritonPool:
         find_addresses: Callable[[], Awaitable[list[str]]],
         make_replica: MakeReplica,
         interval_seconds: float,
-        codecs: "Codecs",
     ) -> None:
         self._find_addresses, self._make_replica = find_addresses, make_replica
         self._interval_seconds = interval_seconds
-        self.codecs = codecs
         self._wanted: set[str] = set()
         """Models that `want` has named."""
         self.in_use: dict[str, Replica] = {}
