@@ -241,6 +241,7 @@ class TritonBackend:
         replicas = {replica.address: replica for replica in self._pool.candidates(model_name, model_version)}
         replica = replicas[rendezvous_order(replicas, str(step.sequence_id))[0]]
         name = await self._sequence_model(replica, model_name, model_version)
+        sent_at = time.monotonic()
         try:
             return await replica.endpoint.infer_sequence(replace(step, model_name=name))
         except SequenceLost as error:
@@ -249,7 +250,7 @@ class TritonBackend:
                 "Start it again, with another 'sequence_id'."
             ) from error
         except StubDied:
-            replica.health.process_died(name)
+            replica.health.process_died(name, sent_at)
             raise
 
     async def _sequence_model(self, replica: Replica, model_name: str, model_version: str) -> str:

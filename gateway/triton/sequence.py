@@ -3,6 +3,7 @@
 import contextlib
 import random
 import secrets
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
@@ -62,6 +63,7 @@ class TritonSequence:
             replica = self._replica or self._enter(self._choose(tried))
             start, self._size = not self._begun, len(scores)
             step = SequenceStep(self.model_name, self._id, scores, parameters, deadline, request_id, start=start)
+            sent_at = time.monotonic()
             self._begun = False  # unless it is answered
             try:
                 scores_so_far = await replica.endpoint.infer_sequence(step)
@@ -71,7 +73,7 @@ class TritonSequence:
                 self._leave()
                 tried.append(replica.address)
                 if isinstance(error, StubDied):
-                    replica.health.process_died(self.model_name)
+                    replica.health.process_died(self.model_name, sent_at)
                 if attempt + 1 == MAX_ATTEMPTS or not self._ready(tried):
                     raise
             else:

@@ -420,9 +420,9 @@ class HealthState:
             model.suspected = True
             self.wake()
 
-    def process_died(self, model: str) -> None:
-        """Record the death of a process whose model is not a step of an ensemble."""
-        self._died(Step(model), self.clock())
+    def process_died(self, model: str, sent_at: float) -> None:
+        """Record the death of a process whose model is not a step of an ensemble; `sent_at` by time.monotonic."""
+        self._died(Step(model), sent_at)
 
     def record(self, model: ProbedModel, error: GatewayError | None, sent_at: float) -> None:
         """Record a probe that has just ended."""

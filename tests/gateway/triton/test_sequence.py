@@ -8,6 +8,7 @@ import pytest
 
 from gateway.timing import Deadline
 from gateway.triton.client import StubDied, TritonEndpoint
+from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
 from gateway.triton.sequence import TritonSequence
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 
@@ -20,7 +21,7 @@ class FakeReplica:
     def __init__(self, endpoint: TritonEndpoint) -> None:
         self.endpoint, self.address, self.images, self.sequences = endpoint, endpoint.address, 0, 0
         self.dead: list[str] = []
-        self.health = SimpleNamespace(process_died=self.dead.append)
+        self.health = SimpleNamespace(process_died=lambda model, _: self.dead.append(model))
 
     @property
     def triton(self) -> FakeTriton:
@@ -89,6 +90,16 @@ async def test_sequence_restarts_after_a_fault_and_reports_it_once(replicas, seq
     fault(first.triton)
     assert await add(sequence, 2) == [(1, True), (2, False)]
     assert (at(replicas, sequence) is first, first.dead) == (stays, dead)
+
+
+def test_frame_that_was_sent_before_a_reload_starts_no_other_one():
+    """Triton answers for a dead process a second or two later; a second reload would end all sequences again."""
+    state = HealthState("a:1", ExpectedModels("ensemble_model"), Schedule(1.0, 1.0))
+    state.healing, state.recovered_at = "idle", 100.0
+    state.process_died("sequence_model", 99.0)
+    assert not state.dead
+    state.process_died("sequence_model", 101.0)
+    assert state.dead
 
 
 async def test_next_frame_restarts_the_sequence_without_another_triton(replicas, sequence):
