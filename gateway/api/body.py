@@ -31,8 +31,6 @@ from gateway.ingest.upload import (
     UploadReference,
     Uploads,
     UploadsOrUrls,
-    file_too_large,
-    request_too_large,
     uncounted,
 )
 from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, PoolLease
@@ -101,9 +99,9 @@ class Body:
         if not raw and reader is None and media_type != "multipart/form-data":
             raise self._unsupported()
         if raw and announced_bytes > limits.max_file_bytes:
-            raise file_too_large(limits)
+            raise limits.file_too_large()
         if announced_bytes > limits.max_request_bytes:
-            raise request_too_large(limits)
+            raise limits.request_too_large()
         parts: AsyncIterator[Upload | UploadReference | Parameter]
         if raw:
             parts = read_raw(self, limits, self.hold)
@@ -226,7 +224,7 @@ async def read_raw(chunks: AsyncIterable[bytes], limits: UploadLimits, hold: Hol
     body = bytearray()
     async for chunk in chunks:
         if len(body) + len(chunk) > limits.max_file_bytes:
-            raise file_too_large(limits)
+            raise limits.file_too_large()
         body += chunk
         hold(len(body))
     data = bytes(body)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable
 from pydantic_core import from_json
 
 from gateway.errors import ImageError, InvalidBody, InvalidImage, RequestTooLarge
-from gateway.ingest.upload import Hold, UploadLimits, file_too_large, request_too_large
+from gateway.ingest.upload import Hold, UploadLimits
 from gateway.timing import TimeSlice
 from gateway.values.quantities import size
 
@@ -83,7 +83,7 @@ async def read_json(chunks: AsyncIterable[bytes], limits: UploadLimits, hold: Ho
     async for chunk in chunks:
         body += chunk
         if len(body) > limits.max_request_bytes:
-            raise request_too_large(limits)
+            raise limits.request_too_large()
         if len(body) > MAX_JSON_BYTES:
             most = size(MAX_JSON_BYTES)
             raise RequestTooLarge(f"A JSON body may have at most {most}: send the images as multipart/form-data.")
@@ -118,7 +118,7 @@ async def read_base64(text: str, limits: UploadLimits, hold: Hold, left_bytes: i
     count = len(cleaned) - padding
     missing = -count % 4
     if 3 * count // 4 > limits.max_file_bytes:
-        return b"", file_too_large(limits)
+        return b"", limits.file_too_large()
     if not (prefix.endswith(";base64") and comma) or missing == 3 or padding not in (0, missing):
         return b"", InvalidImage("The image is not base64.")
     view, pieces, time_slice = memoryview(cleaned)[:count], [], TimeSlice()

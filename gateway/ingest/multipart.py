@@ -26,9 +26,6 @@ from gateway.ingest.upload import (
     Upload,
     UploadLimits,
     clean_filename,
-    file_too_large,
-    request_too_large,
-    too_many_files,
     uncounted,
 )
 from gateway.timing import TimeSlice
@@ -123,7 +120,7 @@ async def read_multipart(
     async for chunk in chunks:
         received += len(chunk)
         if received > limits.max_request_bytes:
-            raise request_too_large(limits)
+            raise limits.request_too_large()
         for part in form.feed(chunk):
             if isinstance(part, Upload):
                 reads_ahead = bool(kept) or (reads_ahead and announced_bytes - len(part.data) <= MAX_READ_AHEAD_BYTES)
@@ -266,7 +263,7 @@ class _Form:
         pieces, self._pieces, self.held_bytes, self._in_part = self._pieces, [], 0, False
         data = b"".join(pieces)
         if self._counted:
-            error = file_too_large(self._limits) if self._too_large else None
+            error = self._limits.file_too_large() if self._too_large else None
             return Upload(self._files - 1, clean_filename(self._filename or ""), data, error)
         self._others += 1
         if self._others > MAX_PARAMETERS:
@@ -277,7 +274,7 @@ class _Form:
         self._counted = True
         self._files += 1
         if self._files > self._limits.max_files:
-            raise too_many_files(self._limits)
+            raise self._limits.too_many_files()
 
     def _headers_too_large(self) -> HeadersTooLarge:
         limit = MAX_PART_HEADER_BYTES

@@ -44,6 +44,24 @@ class UploadLimits:
         """The limits of the settings."""
         return cls(**{each.name: getattr(settings, each.name) for each in fields(cls)})
 
+    def file_too_large(self) -> FileTooLarge:
+        """The error of a file beyond `max_file_bytes`."""
+        most = self.max_file_bytes
+        message = f"The file has more than {size(most)}: scale the image down."
+        return FileTooLarge(message, limit="max_file_bytes", value=most)
+
+    def too_many_files(self) -> TooManyFiles:
+        """The error of a request beyond `max_files`."""
+        most = self.max_files
+        message = f"The request has more than {most:,} files: send them in several requests."
+        return TooManyFiles(message, limit="max_files", value=most)
+
+    def request_too_large(self) -> RequestTooLarge:
+        """The error of a body beyond `max_request_bytes`."""
+        most = self.max_request_bytes
+        message = f"The request has more than {size(most)}: send fewer or smaller files."
+        return RequestTooLarge(message, limit="max_request_bytes", value=most)
+
 
 @dataclass(slots=True)
 class Upload:
@@ -105,29 +123,3 @@ def clean_filename(raw: str) -> str:
     """The last component of a client's file name, without control characters, at most 255 characters."""
     name = _UNPRINTABLE.sub("", _SEPARATORS.split(raw.rstrip("/\\"))[-1])
     return name.strip()[:MAX_FILENAME_CHARACTERS]
-
-
-def file_too_large(limits: UploadLimits) -> FileTooLarge:
-    """The error of a file beyond `max_file_bytes`."""
-    value = limits.max_file_bytes
-    return FileTooLarge(
-        f"The file has more than {size(value)}: scale the image down.", limit="max_file_bytes", value=value
-    )
-
-
-def too_many_files(limits: UploadLimits) -> TooManyFiles:
-    """The error of a request beyond `max_files`."""
-    value = limits.max_files
-    return TooManyFiles(
-        f"The request has more than {value:,} files: send them in several requests.", limit="max_files", value=value
-    )
-
-
-def request_too_large(limits: UploadLimits) -> RequestTooLarge:
-    """The error of a body beyond `max_request_bytes`."""
-    value = limits.max_request_bytes
-    return RequestTooLarge(
-        f"The request has more than {size(value)}: send fewer or smaller files.",
-        limit="max_request_bytes",
-        value=value,
-    )

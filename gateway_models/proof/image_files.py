@@ -9,7 +9,7 @@ from gateway.decoder.in_process import prepare
 from gateway.environment import load_settings
 from gateway.errors import ImageError, UserError
 from gateway.ingest.resizing import Resize, resize_of
-from gateway.ingest.upload import UploadLimits, file_too_large
+from gateway.ingest.upload import UploadLimits
 from gateway_client.files import files_below, read_file
 from gateway_client.images import is_image_name
 from gateway_models.repository.entry import Entry
@@ -75,7 +75,7 @@ def reader(resize: Resize | None = None) -> Callable[[Path], bytes | NotCompared
         try:
             data = read_file(path, limits.max_file_bytes)
             if len(data) > limits.max_file_bytes:
-                raise file_too_large(limits)
+                raise limits.file_too_large()
             return prepare(data, limits, resize).payload
         except ImageError as exc:
             return NotCompared(path, str(exc))

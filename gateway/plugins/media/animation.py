@@ -23,7 +23,7 @@ from gateway.ingest.image_formats import Header, shrunk_bytes
 from gateway.ingest.inspection import require_decoders
 from gateway.limits.bounds import Lease
 from gateway.plugins.media.frame_selection import FrameSelection
-from gateway.plugins.media.open_files import OpenFile, animation
+from gateway.plugins.media.open_files import OpenFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Frames:
         size = await image.decoded_size()
         nbytes = shrunk_bytes(info, size)
         wanted = replace(self._wanted, most=self._wanted.most - self._queued)
-        async with animation(request.tools.decoders, data, info, size, request.account, wanted) as frames:
+        async with OpenFile(request.tools.decoders, data, info, size, request.account, wanted) as frames:
 
             async def decode() -> tuple[bytes, Report]:
                 index, seconds, pixels = await frames.next()

@@ -1,8 +1,6 @@
 """Animations that stay open in a decoder's process between their frames."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Self
 
 from gateway.ingest.decoder_pool import DecoderPool
@@ -20,22 +18,11 @@ ASK_AGAIN_SECONDS = 0.2
 """Time between two questions whether another file waits."""
 
 
-@asynccontextmanager
-async def animation(
-    decoders: DecoderPool, data: bytes, info: Header, size: Size, account: Account, wanted: FrameSelection
-) -> AsyncIterator["OpenFile"]:
-    """An inspected animation, open in a separate process while the context lasts.
+class OpenFile:
+    """The frames of one inspected animation, one at a time, in a process that has it open while the context lasts.
 
     Entering raises TooManyFrames, and what `DecoderPool.decode` raises. Open files have their own slots: as many as
-    decoders, within the memory of all decoders; their frames share the slots of all images. See OpenFile.
-    """
-    with OpenFile(decoders, data, info, size, account, wanted) as opened:
-        await opened.open()
-        yield opened
-
-
-class OpenFile:
-    """The frames of one file, one at a time, in a process that has it open. A context manager, which closes it.
+    decoders, within the memory of all decoders; their frames share the slots of all images.
 
     Between two frames the request waits for permits, results and the rate of its API key. Another file gets the slot
     once these waits have taken KEEP_SECONDS; then this one is opened again for its next frame.
@@ -64,10 +51,11 @@ class OpenFile:
         self._waited_seconds = self._waits_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def __enter__(self) -> Self:
+    async def __aenter__(self) -> Self:
+        await self.open()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -20,9 +20,6 @@ from gateway.ingest.upload import (
     Hold,
     Upload,
     UploadLimits,
-    file_too_large,
-    request_too_large,
-    too_many_files,
     uncounted,
 )
 from gateway.plugins.oip.documents import IMAGE
@@ -72,7 +69,7 @@ class InferenceReader:
         texts = _texts(given)
         count, nbytes = parse_input(given)
         if count > self._limits.max_files:
-            raise too_many_files(self._limits)
+            raise self._limits.too_many_files()
         if nbytes is None:
             if count != len(texts):
                 raise InvalidParameter(f"'shape': says {count} images, but data has {len(texts)}.")
@@ -118,7 +115,7 @@ class InferenceReader:
             return Upload(index, "", await self._body.read(length, self._hold))
         async for _ in self._body.part(length):
             pass
-        return Upload(index, "", b"", file_too_large(self._limits))
+        return Upload(index, "", b"", self._limits.file_too_large())
 
 
 def _texts(given: dict[str, object] | None) -> list[str]:
@@ -176,7 +173,7 @@ class _Body:
         async for chunk in self._chunks:
             self._received += len(chunk)
             if self._received > self._limits.max_request_bytes:
-                raise request_too_large(self._limits)
+                raise self._limits.request_too_large()
             if chunk:
                 self._rest = memoryview(chunk)
                 return True

@@ -19,7 +19,6 @@ from gateway.ingest.upload import (
     UploadLimits,
     UploadReference,
     clean_filename,
-    too_many_files,
 )
 
 EXAMPLE = '{"images": [{"b64": "…"}]}'
@@ -71,7 +70,7 @@ async def read_images(
     else:
         images = _images(body, names)
     if len(images) > limits.max_files:
-        raise too_many_files(limits)
+        raise limits.too_many_files()
     left = sum(len(each["b64"]) for each in images if isinstance(each, dict) and isinstance(each.get("b64"), str))
     images.reverse()
     for index in range(len(images)):

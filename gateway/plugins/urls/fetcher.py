@@ -23,8 +23,6 @@ from gateway.ingest.upload import (
     Uploads,
     UploadsOrUrls,
     clean_filename,
-    file_too_large,
-    request_too_large,
 )
 from gateway.limits.bounds import Bound, FairQueue, Lease
 from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, Pool
@@ -217,7 +215,7 @@ class UrlFetcher:
         if not media_type.startswith(MEDIA_TYPES):
             raise UnsupportedFormat(f"The URL's host sends {media_type[:80]!r}, not an image.")
         if int(headers.get(b"content-length", "0")) > self._limits.max_file_bytes:
-            raise file_too_large(self._limits)
+            raise self._limits.file_too_large()
         time_slice = TimeSlice()
         download.pace.wait()
         async with aclosing(response.aiter_stream()) as pieces:
@@ -265,9 +263,9 @@ class Download:
         self._pieces += 1
         self.request.left_bytes -= len(piece)
         if size > self._limits.max_file_bytes:
-            raise file_too_large(self._limits)
+            raise self._limits.file_too_large()
         if self.request.left_bytes < 0:
-            raise request_too_large(self._limits)
+            raise self._limits.request_too_large()
         if self._pieces > MAX_SMALL_PIECES + size // PIECE_BYTES:
             raise FetchFailed("The URL's host sends the image in too many pieces.")
         self.lease.hold(size)

@@ -18,7 +18,7 @@ from gateway.ingest import decoder_pool as pool_module
 from gateway.ingest.decoder_process import DecoderLost, DecoderProcess
 from gateway.ingest.image_formats import peak_bytes
 from gateway.plugins.media.frame_selection import FrameSelection
-from gateway.plugins.media.open_files import animation
+from gateway.plugins.media.open_files import OpenFile
 from tests.encoders import png_bomb
 from tests.gateway.decoder.pools import MAX_SIDE, cat, decoded, decoded_here, decoders, info_of, works
 from tests.processes import PROJECT, is_gone
@@ -303,7 +303,7 @@ async def test_processes_of_animations_are_reused_and_end_with_their_pool():
     async with decoders() as pool:
         started = set()
         for _ in range(5):
-            async with animation(pool, gif, info_of(gif), MAX_SIDE, pool.account(), FrameSelection(10)) as opened_file:
+            async with OpenFile(pool, gif, info_of(gif), MAX_SIDE, pool.account(), FrameSelection(10)) as opened_file:
                 await decoded(pool, cat())
                 while opened_file.has_next:
                     await opened_file.next()

@@ -193,10 +193,9 @@ def test_damaged_metadata_is_ignored_as_in_browsers(data, policy):
     assert (image.height, image.width) == (cat().height, cat().width)
 
 
-@pytest.mark.parametrize("policy", [AUTO, ALWAYS], ids=["auto", "always"])
-def test_compressed_text_is_inflated_up_to_a_limit(policy):
+def test_compressed_text_is_inflated_up_to_a_limit():
     data = encode(cat(), "PNG")
-    for nbytes in (2**24, 2**27):
+    for nbytes in (2**24, 2**26):
         chunk = png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + zlib.compress(b" " * nbytes + xmp(6)))
         with nullcontext() if nbytes == 2**24 else pytest.raises(UndecodableImage):
-            assert prepare(data[:33] + chunk + data[33:], policy).width == 40
+            assert prepare(data[:33] + chunk + data[33:], AUTO).width == 40

@@ -14,7 +14,7 @@ from gateway.ingest.inspection import inspect
 from gateway.plugins.media import open_files
 from gateway.plugins.media.animation import read_frames
 from gateway.plugins.media.frame_selection import MOST_IN_FILE
-from gateway.plugins.media.open_files import animation
+from gateway.plugins.media.open_files import OpenFile
 from tests.animations import FORMATS, animated, apng_that_promises, gif_of, level_of
 from tests.gateway.decoder.pools import DECODE_LIMITS, MAX_SIDE, decoded_here, decoders, info_of, works
 from tests.gateway.ingest.reading import LIMITS
@@ -28,7 +28,7 @@ async def opened(pool, data, frames="all", most=1_000, account=None):
     if isinstance(info, ImageFormat):
         info = await pool.read_header(data, info, account)
     assert info.animated
-    async with animation(pool, data, info, MAX_SIDE, account, read_frames(frames, most)) as opened_file:
+    async with OpenFile(pool, data, info, MAX_SIDE, account, read_frames(frames, most)) as opened_file:
         yield opened_file
 
 
@@ -108,14 +108,6 @@ async def test_canvas_past_the_memory_limit_is_refused():
         with pytest.raises((TooCostly, UndecodableImage)):
             await read(pool, data)
         assert worker.alive()
-        assert await works(pool)
-
-
-async def test_frame_past_its_cpu_limit_ends_only_its_animation():
-    data = gif_of(3, width=5_000, height=5_000)
-    async with decoders(cpu_seconds=0.06, memory_bytes=2**31) as pool:
-        with pytest.raises(TooCostly):
-            await read(pool, data)
         assert await works(pool)
 
 

@@ -100,13 +100,11 @@ def test_truncated_file_is_always_an_error(name, policy):
     [
         ("  two words.jpg ", "two words.jpg"),
         ("猫 🐈‍⬛.jpg", "猫 🐈‍⬛.jpg"),
-        ("holiday/", "holiday"),
         ("a\0b\r\nc\x1b[31m.jpg", "abc[31m.jpg"),
         ("cat\u202egpj.exe", "catgpj.exe"),
         ("\ud800.jpg", ".jpg"),
         ("", ""),
         ("/", ""),
-        ("x" * 255, "x" * 255),
         ("x" * 256, "x" * 255),
     ],
 )

@@ -10,8 +10,6 @@ from gateway.decoder.in_process import prepare, whole_header
 from gateway.errors import (
     ImageError,
     ImageTooLarge,
-    TruncatedImage,
-    UndecodableImage,
     UnsupportedFormat,
 )
 from gateway.ingest.image_formats import AVAILABLE, Header, ImageFormat
@@ -64,11 +62,7 @@ def ftyp(*brands: bytes, size: int = 0, version: bytes = bytes(4)) -> bytes:
         (ftyp(b"isom", *[b"iso2"] * 252, b"avif"), None),
         (ftyp(b"avif").replace(b"ftyp", b"free"), None),
     ],
-    ids=[
-        "major", "compatible", "last", "first known", "version", "between two", "whole box", "behind the box", "cut",
-        "at 1,020 bytes", "at 1,024 bytes", "another box",
-    ],
-)  # fmt: skip
+)
 def test_media_files_are_recognised_by_their_brands(data, expected):
     assert recognize(data) is expected
 
@@ -92,19 +86,18 @@ def test_every_form_is_recognised_by_its_bytes(name):
         assert info.has_alpha
 
 
-@pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy"])
-def test_file_without_its_last_bytes_is_truncated(name):
-    data = sample(name).data
-    for missing in (1, 2, 3):
-        assert code(data[:-missing]) == "truncated_image"
+PASSED = ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy"]
 
 
-@pytest.mark.parametrize("name", [*names("AVIF", "JPEG 2000"), "BMP 32 bit", "TIFF RGB 8 bit raw", "HEIC lossy"])
-def test_file_without_its_last_bytes_is_not_decoded(name):
+@pytest.mark.parametrize(
+    "name", [*PASSED, *names("AVIF", "JPEG 2000"), "BMP 32 bit", "TIFF RGB 8 bit raw", "HEIC lossy"]
+)
+def test_file_without_its_last_bytes_is_refused(name):
     data = sample(name).data
     for missing in (1, 2, 3):
-        with pytest.raises((TruncatedImage, UndecodableImage)):
-            prepare(data[:-missing], AUTO)
+        assert code(data[:-missing]) in (
+            {"truncated_image"} if name in PASSED else {"truncated_image", "undecodable_image"}
+        )
 
 
 @pytest.mark.parametrize("name", ["JPEG baseline", "PNG RGB 8 bit", "WebP lossy", "BMP 24 bit", "TIFF tiles"])
@@ -132,12 +125,9 @@ def test_heic_without_its_decoder_is_refused_with_advice(monkeypatch):
 def test_image_beyond_a_limit_is_told_its_size_and_what_to_do():
     with pytest.raises(ImageTooLarge) as caught:
         check_size(Header(ImageFormat.JPEG, 12_000, 9_000), limits(max_image_pixels=50_000_000))
-    assert caught.value.message == (
-        "The image has 108,000,000 pixels (12000 × 9000); at most 50,000,000 are allowed: scale it down."
-    )
-    with pytest.raises(ImageTooLarge) as caught:
+    assert "108,000,000 pixels (12000 × 9000); at most 50,000,000 are allowed: scale it down" in caught.value.message
+    with pytest.raises(ImageTooLarge, match="20000 × 10 pixels; a side may have at most 16,384: scale it down"):
         check_size(Header(ImageFormat.JPEG, 20_000, 10), LIMITS)
-    assert caught.value.message == "The image is 20000 × 10 pixels; a side may have at most 16,384: scale it down."
 
 
 def small(form):

@@ -17,7 +17,6 @@ from gateway.api.route_table import traits
 from gateway.errors import InvalidBody, NoFiles
 from gateway.inference.backend import Embeddings
 from gateway.inference.result import Result
-from gateway.ingest.upload import request_too_large
 from gateway.plugins.oip.answer import OK, Scored, encode
 from gateway.plugins.oip.documents import HEADER_LENGTH
 from gateway.plugins.oip.reader import InferenceReader
@@ -57,7 +56,7 @@ async def _infer(request: Request, model_name: str, version: str | None, sequenc
     limits = service.tools.limits
     body = Body(request, context)
     if body.announced_bytes > limits.max_request_bytes:
-        raise request_too_large(limits)
+        raise limits.request_too_large()
     reader = InferenceReader(body, _header_length(request), limits, body.hold)
     with context.stats.stages["read"]:
         uploads = reader.uploads()

@@ -4,9 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
-from gateway.decoder.decoding import ppm
 from gateway.plugins.media.heat_map import MAP_SIDE, heat_values
-from gateway.plugins.media.in_decoder.masking import masked_copy, overlay_of, read_ppm
+from gateway.plugins.media.in_decoder.masking import masked_copy, overlay_of
 
 HEIGHT, WIDTH = 40, 80
 PIXELS = np.random.default_rng(3).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
@@ -16,10 +15,6 @@ def copies(masks: int) -> tuple[list[np.ndarray], np.ndarray]:
     """The pixels of all images, and how visible each cell is in the masked ones."""
     made = [masked_copy(PIXELS, number) for number in range(masks + 1)]
     return [copy for copy, _ in made], np.stack([visible for _, visible in made[1:]]).astype(np.float64)
-
-
-def test_image_is_read_back():
-    assert np.array_equal(read_ppm(b"".join(ppm(PIXELS))), PIXELS)
 
 
 def test_first_copy_is_the_image_itself_and_each_number_has_its_mask():
