@@ -52,7 +52,7 @@ Take = Callable[[Result], None]
 Step = Callable[["Image"], Awaitable[bool | None]]
 """Does one thing with an image; True if no other step applies to it.
 
-An ImageError, DeadlineExceeded or one of NOT_SERVED becomes the result of its file."""
+An ImageError or ServiceError becomes the result of its file."""
 
 
 class BatchGroup(NamedTuple):
@@ -374,7 +374,7 @@ class ImageRequest:
                     for step in self.service.steps:
                         if await step(image):
                             break
-                except (ImageError, DeadlineExceeded, *NOT_SERVED) as error:
+                except (ImageError, ServiceError) as error:
                     if isinstance(error, NOT_SERVED) and not self.admitted:
                         raise
                     image.fail(error)

@@ -11,11 +11,10 @@ from gateway.errors import (
     DamagedImage,
     GatewayError,
     InferenceFailed,
-    RequestError,
     TooCostly,
     UndecodableImage,
 )
-from gateway.inference.request import NOT_SERVED, Image, within
+from gateway.inference.request import Image, within
 from gateway.inference.request_spec import Report
 from gateway.inference.result import Result, Row
 from gateway.ingest.decoder_process import Job
@@ -62,16 +61,7 @@ class MaskedCopies:
 
     async def run(self, image: Image) -> bool:
         """Classify masked copies of an image; the result is the heat map of a class, or the first error of a copy."""
-        image.report = image.request.report
-        try:
-            result = await within(image.deadline, self._explained(image))
-        except RequestError:
-            raise
-        except GatewayError as error:
-            if isinstance(error, NOT_SERVED) and not image.request.admitted:
-                raise
-            result = image.result(Row(error=error))
-        image.report(image, result)
+        image.report(image, await within(image.deadline, self._explained(image)))
         return True
 
     async def _explained(self, image: Image) -> Result:

@@ -65,6 +65,22 @@ def call_seconds() -> float:
     return next(sample.value for sample in metric.samples if sample.name.endswith("_sum"))
 
 
+class Watching(Observer):
+    """Asks for everything and keeps it."""
+
+    best_classes, keeps_files = 1, True
+
+    def __init__(self) -> None:
+        self.seen: dict[str, tuple[Image, Row]] = {}
+        self.calls: list[Sequence[tuple[Image, Row]]] = []
+
+    def done(self, image: Image, row: Row) -> None:
+        self.seen[image.upload.filename] = image, row
+
+    def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
+        self.calls.append(images)
+
+
 def test_single_images_leave_at_once_while_calls_are_free(loop):
     before = call_seconds()
     on = service(loop, calls=CallLimits(calls=3, images=8))
@@ -78,7 +94,9 @@ def test_single_images_leave_at_once_while_calls_are_free(loop):
 
 
 def test_images_of_requests_that_wait_share_the_next_call(loop):
-    on = busy(loop)
+    """Each request has its results, and observers get the images of each request."""
+    watching = Watching()
+    on = busy(loop, observers=[watching])
     requests = [on.send(image(number)) for number in range(10)]
     assert on.sizes == [1]
     on.answer_all()
@@ -86,6 +104,8 @@ def test_images_of_requests_that_wait_share_the_next_call(loop):
     assert on.calls[1].call.request_id == ",".join("r" * 8)
     assert on.calls[1].call.embeddings is Embeddings.NONE  # no observer keeps them
     assert [labels(on, request) for request in requests] == [[label_of(image(n))] for n in range(10)]
+    seen = [[each.payload for each, _ in images] for images in watching.calls]
+    assert seen == [[image(255)], *[[image(number)] for number in range(10)]]
 
 
 def test_limits_are_unknown_before_the_first_call(loop):
@@ -307,36 +327,6 @@ def test_request_error_ends_every_request_of_the_call(loop):
     assert isinstance(plain.exception(), ModelNotFound)
     assert isinstance(split.exception(), ModelUnavailable)
     assert len(on.calls) == 2
-
-
-def test_shadow_gets_the_rows_of_each_request(loop):
-    on = Scripted(loop, calls=ONE_CALL, shadow={"m": {"2": 100}}, max_images=100, batch_images=8)
-    for number in range(3):
-        on.send(image(number))
-    on.answer()
-    joined = next(each for each in on.pending if not each.call.best_effort)
-    joined.answer()
-    loop.settle()
-    shadowed = [each.call.images for each in on.calls if each.call.best_effort]
-    assert shadowed == [[image(number)] for number in range(3)]
-    on.answer_all()
-    loop.finish(on.close())
-
-
-class Watching(Observer):
-    """Asks for everything and keeps it."""
-
-    best_classes, keeps_files = 1, True
-
-    def __init__(self) -> None:
-        self.seen: dict[str, tuple[Image, Row]] = {}
-        self.calls: list[Sequence[tuple[Image, Row]]] = []
-
-    def done(self, image: Image, row: Row) -> None:
-        self.seen[image.upload.filename] = image, row
-
-    def call_done(self, spec: RequestSpec, images: Sequence[tuple[Image, Row]]) -> None:
-        self.calls.append(images)
 
 
 def test_observer_and_request_get_what_they_ask_for(loop):
