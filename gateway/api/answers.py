@@ -301,7 +301,8 @@ class Collected:
     """
 
     def __init__(self, context: RequestContext) -> None:
-        self.lease = PoolLease(context.runtime.responses, context.reader)
+        responses, reader = context.runtime.responses, context.reader
+        self.lease = PoolLease(responses) if reader is None else PoolLease(responses, reader, reader.evict)
         context.leases.append(self.lease)
         self._service = context.service
         self._most = MAX_PREDICTIONS
