@@ -1,9 +1,9 @@
 """A fake Triton in this process, for tests, with faults on demand."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
@@ -73,7 +73,6 @@ class FakeTriton:
     """Whether Triton has another --model-control-mode than explicit."""
     latency_seconds: Callable[[], float] | None = None
     load_seconds: float = 0.0
-    labelled: bool = True
     embedding_size: int = 0
     """Size of FEATURES; 0 if the ensembles do not have this output."""
     image_type: int = DataType.TYPE_FP32
@@ -91,8 +90,8 @@ class FakeTriton:
     """The loads, force reloads and unloads, in order."""
     sequences: dict[int, int] = field(default_factory=dict)
     """The open sequences, with the number of frames of each."""
-    answered: dict[str, list[float]] = field(default_factory=dict)
-    """The times of each ensemble's answers."""
+    answers: Counter[str] = field(default_factory=Counter)
+    """The number of each ensemble's answers."""
     _requests: int = 0
 
     def kill(self, step: str) -> None:
@@ -170,7 +169,7 @@ class FakeTriton:
         else:
             config.instance_group.add(count=self.instances)
             config.input.add(name="PREPROCESSED_IMAGE", data_type=self.image_type, dims=[3, 224, 224])
-            config.output.add(name=PREDICTION, label_filename="labels.txt" if self.labelled else "")
+            config.output.add(name=PREDICTION, label_filename="labels.txt")
         return config
 
     def answer(self, call: Call, class_count: int | None, *, embeddings: bool = False) -> Sequence[Row]:
@@ -199,7 +198,7 @@ class FakeTriton:
         else:
             best = [Prediction(*each) for each in zip(LABELS, range(len(LABELS)), SCORES, strict=True)][:class_count]
             row = Row(predictions=Predictions.of(best), embedding=embedding)
-        self.answered.setdefault(call.model_name, []).append(datetime.now(UTC).timestamp())
+        self.answers[call.model_name] += 1
         refused = Row(error=UndecodableImage())
         rows = (refused if image.startswith(UNDECODABLE) else row for image in images)
         return [replace(row, model_version="1") for row in rows]
@@ -213,8 +212,6 @@ class FakeEndpoint(TritonEndpoint):
         self.supports_cancellation = True
         self.triton = triton or FakeTriton()
         self.closed = False
-        self.counts_read = 0
-        """How often the counts of all models were read."""
 
     async def infer(
         self, call: Call, *, class_count: int | None, embeddings: bool = False, codec: Codec = CONTRACT
@@ -276,20 +273,14 @@ class FakeEndpoint(TritonEndpoint):
         return self.triton.config(name)
 
     async def statistics(self, name: str, version: str = "") -> ModelStatisticsResponse:
-        """The answers of an ensemble, counted, and the time of the last one; of all ensembles for ""."""
-        if name:
-            try:
-                await self.config(name)
-            except ModelNotFound as exc:
-                raise ModelUnavailable from exc
-        else:
-            await self._reach()
-            self.counts_read += 1
+        """The number of an ensemble's answers."""
+        try:
+            await self.config(name)
+        except ModelNotFound as exc:
+            raise ModelUnavailable from exc
         found = ModelStatisticsResponse()
-        for model, times in self.triton.answered.items():
-            if name in {"", model}:
-                stats = found.model_stats.add(name=model, last_inference=int(times[-1] * 1_000))
-                stats.inference_stats.success.count = len(times)
+        if count := self.triton.answers[name]:
+            found.model_stats.add(name=name).inference_stats.success.count = count
         return found
 
     async def load(self, name: str) -> None:
