@@ -62,11 +62,9 @@ class Case:
 
 @dataclass
 class Report:
-    """Number of requests, costs, outcomes and faults of a run."""
+    """Number of requests, outcomes and faults of a run."""
 
     requests: int = 0
-    grown_bytes: int = 0
-    longest_pause_seconds: float = 0.0
     answers: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
@@ -169,16 +167,15 @@ def _check(server: Server, report: Report, cases: Sequence[Case], which: str) ->
     # From the log of the heartbeat, without the time for which the kernel did not run the process.
     paused = [min(e["seconds"], e["cpu_seconds"]) for e in events if e["event"] == "loop_paused"]
     pause_seconds = max(paused, default=0.0)
-    report.longest_pause_seconds = max(report.longest_pause_seconds, pause_seconds)
-    report.grown_bytes = server.gateway.resident_bytes() - server.resident_bytes
+    grown_bytes = server.gateway.resident_bytes() - server.resident_bytes
     slow, faults = [], []
     if pause_seconds > LONGEST_PAUSE_SECONDS:
         slow.append(f"{which}: the event loop paused for {pause_seconds:.2f} s")
     if cpu_seconds > SECONDS_PER_BATCH + SECONDS_PER_MEGABYTE * sent / 1e6:
         slow.append(f"{which}: {cpu_seconds:.1f} s of processor time for {sent} bytes")
-    if report.grown_bytes > MOST_MEMORY_BYTES:
-        faults.append(f"{report.grown_bytes / 1e6:.0f} MB of memory")
-        server.resident_bytes += report.grown_bytes
+    if grown_bytes > MOST_MEMORY_BYTES:
+        faults.append(f"{grown_bytes / 1e6:.0f} MB of memory")
+        server.resident_bytes += grown_bytes
     requests = sum(max(1, case.nbytes // SHORTEST_REQUEST_BYTES) for case in cases)
     if logged > sent + LOGGED_BYTES_PER_REQUEST * requests:
         faults.append(f"{logged} bytes of log for {sent} bytes")
