@@ -132,26 +132,19 @@ def test_service_close_waits_a_limited_time_for_uncancelled_work(loop):
     assert on.calls[0].cancelled
 
 
-@pytest.mark.parametrize(("strict", "error", "predictions"), [(False, type(None), 1), (True, DamagedImage, 0)])
-def test_image_that_triton_reports_as_damaged(loop, strict, error, predictions):
-    on = Scripted(loop, at_once=lambda call: call.answer(row=replace(CAT, damaged=True)))
-    (result,) = on.classify(PNG, strict=strict)
-    assert result.row.damaged
-    assert isinstance(result.error, error)
-    assert len(result.predictions) == predictions
-
-
 @pytest.mark.parametrize("strict", [False, True])
-def test_image_that_a_decoder_reports_as_damaged(loop, strict):
-    """With `strict` it is refused before Triton has it."""
-    on = Scripted(loop)
-    request = on.send(GIF, strict=strict)
-    on.decode(damaged=True)
-    assert len(on.calls) == (0 if strict else 1)
-    on.answer_all()
+@pytest.mark.parametrize("image", [PNG, GIF], ids=["in Triton", "here"])
+def test_damaged_image_is_marked_or_refused(loop, image, strict):
+    """With `strict`, Triton does not get an image that is decoded here."""
+    on = Scripted(loop, at_once=lambda call: call.answer(row=replace(CAT, damaged=image is PNG)))
+    request = on.send(image, strict=strict)
+    if image is GIF:
+        on.decode(damaged=True)
+    assert len(on.calls) == (0 if strict and image is GIF else 1)
     (result,) = on.results(request)
     assert result.row.damaged
     assert isinstance(result.error, DamagedImage) is strict
+    assert len(result.predictions) == (0 if strict else 1)
 
 
 @pytest.mark.parametrize("image", [PNG, GIF])
