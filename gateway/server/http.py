@@ -50,10 +50,8 @@ class HttpCycle:
         self._complete = complete
         self._scope = scope
         self._expects_continue = expects_continue
-        self._changed = False
-        """Whether bytes of the body, or its end, have arrived since `_receive` returned."""
-        self._waiting: asyncio.Event | None = None
-        """Set at the next change, while `_receive` waits for one."""
+        self._arrived = asyncio.Event()
+        """Set when bytes of the body, or its end, have arrived since `_receive` returned, and after the end."""
         self._body: list[bytes] = []
         self._more_body = True
         self._disconnected = False
@@ -71,21 +69,17 @@ class HttpCycle:
         if not self._response_complete:
             self._body.append(data)
             self.buffered_bytes += len(data)
-            self._changed = True
-            if self._waiting is not None:
-                self._waiting.set()
+            self._arrived.set()
 
     def end_body(self) -> None:
         """The body is complete."""
-        self._more_body, self._changed = False, True
-        if self._waiting is not None:
-            self._waiting.set()
+        self._more_body = False
+        self._arrived.set()
 
     def disconnect(self) -> None:
         """The client is gone."""
         self._disconnected = True
-        if self._waiting is not None:
-            self._waiting.set()
+        self._arrived.set()
 
     async def run(self, app: ASGIApp) -> None:
         """Run the application; only now is there a state, so that a request which waits takes little."""
@@ -110,12 +104,10 @@ class HttpCycle:
         if self._expects_continue and not self._connection.is_closing:
             self._expects_continue = False
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        while not (self._changed or self._disconnected or self._response_complete):
-            waiting = self._waiting = self._waiting or asyncio.Event()
-            await waiting.wait()
-        self._changed, self._waiting = False, None
+        await self._arrived.wait()
         if self._disconnected or self._response_complete:
             return {"type": "http.disconnect"}
+        self._arrived.clear()
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._body.clear()
         paused = self._more_body and self.buffered_bytes > MAX_BUFFERED_BYTES
@@ -191,8 +183,7 @@ class HttpCycle:
             self._response_complete = True
             self._body.clear()
             self.buffered_bytes = 0
-            if self._waiting is not None:
-                self._waiting.set()
+            self._arrived.set()
             self._complete(self)
 
 
@@ -423,18 +414,19 @@ class HttpHandler:
         """
         while True:
             data = data[upgrade.args[0] :]
-            request = self._parser.get_method(), self._url, self._parser.get_http_version(), self._headers
-            protocol_of = None if self._cycles else self._websockets.get(websocket_path(*request) or "")
+            method, version = self._parser.get_method(), self._parser.get_http_version()
+            path = websocket_path(method, self._url, version, self._headers)
+            protocol_of = None if path is None or self._cycles else self._websockets.get(path)
             if protocol_of is not None:
                 self._open_websocket(protocol_of, data)
                 return
             if not self._parser.should_keep_alive():  # a parser takes nothing after such a request
                 self._parser = self._new_parser()
-            self._parser.feed_data(without_offer(*request))
-            if not data:
-                return
+            headers = [field for field in self._headers if field[0] != b"upgrade"]
+            self._parser.feed_data(head_of(method, self._url, version, headers))
             try:
-                self._parser.feed_data(data)
+                if data:
+                    self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as another:  # it may happen once a request
                 upgrade = another
             else:
@@ -530,11 +522,6 @@ def websocket_path(method: bytes, url: bytes, version: str, headers: Iterable[tu
         and max(len(url), *(len(name) + len(value) for name, value in fields.items())) < MAX_LINE_BYTES
     )
     return url.partition(b"?")[0].decode() if opens else None
-
-
-def without_offer(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The same request without its header Upgrade."""
-    return head_of(method, url, version, [field for field in headers if field[0] != b"upgrade"])
 
 
 def head_of(method: bytes, url: bytes, version: str, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
