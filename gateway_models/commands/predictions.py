@@ -96,13 +96,14 @@ def export(
     if random is not None and most_uncertain is not None:
         raise typer.BadParameter("not with --most-uncertain, which prefers images", param_hint="--random")
     source = log_url(log)
-    from gateway_models.predictions.labels import ExportSelection
+    from gateway_models.predictions.labels import choose
     from gateway_models.predictions.labels import export as run
     from gateway_models.predictions.reader import LogReader
 
-    wanted = ExportSelection(model, since(days), most_uncertain, random)
-    count = run(LogReader(source), folder, wanted, image_url=image_url)
-    emit(f"{folder}: {count} images to label")
+    reader = LogReader(source)
+    rows = choose(reader, model=model, since=since(days), uncertain=most_uncertain, drawn=random)
+    run(reader, rows, folder, image_url=image_url)
+    emit(f"{folder}: {len(rows)} images to label")
 
 
 @predictions_app.command("import")

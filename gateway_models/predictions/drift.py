@@ -40,6 +40,7 @@ LEAST_DISTANCE = 0.1
 """A smaller distance of any kind raises no alarm: with enough images, every difference is certain."""
 CONFIDENCE = 0.95
 RESAMPLES = 999
+DECIMALS_OF_SHARES = 6
 PIXELS, FORMAT = "pixels", "format"
 NAMES = (CLASS, FORMAT)
 """Properties that are names: the best class, by its number, and the format of the file."""
@@ -212,7 +213,10 @@ def reference_of(sample: WindowSample) -> LiveReference:
     frequent = Counter(names).most_common(MOST_NAMES)
     bins = len(frequent) + 1
     labels = _distinct({int(name): sample.labels.get(name, name) for name, _ in frequent})
-    classes = {int(name): (labels[int(name)], (count + 0.5) / (len(names) + 0.5 * bins)) for name, count in frequent}
+    images = len(names) + 0.5 * bins
+    classes = {
+        int(name): (labels[int(name)], round((count + 0.5) / images, DECIMALS_OF_SHARES)) for name, count in frequent
+    }
     shares = {name: _shares(sample.values[name], bounds) for name, bounds in BOUNDS.items()}
     return LiveReference(len(names), shares, classes)
 
@@ -220,7 +224,7 @@ def reference_of(sample: WindowSample) -> LiveReference:
 def _shares(values: Values, bounds: Sequence[float]) -> list[float]:
     """The share of each bin, with half an image added to each."""
     counts = np.bincount(np.searchsorted(bounds, values, side="left"), minlength=len(bounds) + 1)
-    shares: list[float] = ((counts + 0.5) / (counts.sum() + 0.5 * len(counts))).tolist()
+    shares: list[float] = ((counts + 0.5) / (counts.sum() + 0.5 * len(counts))).round(DECIMALS_OF_SHARES).tolist()
     return shares
 
 

@@ -9,7 +9,6 @@ The JSON is Label Studio's own: https://labelstud.io/guide/task_format
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -29,46 +28,44 @@ CHOICE = "choice"
 MAX_FILE_BYTES = 2**28
 
 
-@dataclass(frozen=True, slots=True)
-class ExportSelection:
-    """Which results without feedback to export, each image once; at most one of `uncertain` and `drawn`."""
+def choose(
+    log: LogReader,
+    *,
+    model: str | None = None,
+    since: datetime | None = None,
+    uncertain: int | None = None,
+    drawn: int | None = None,
+) -> list[Row]:
+    """Results without feedback, each image once, with the column `drawn`; at most one of `uncertain` and `drawn`.
 
-    model: str | None = None
-    since: datetime | None = None
-    uncertain: int | None = None
-    """This many images whose two best scores differ least."""
-    drawn: int | None = None
-    """This many images at random, independent of answers and of users' reports; none that was drawn before."""
-
-
-def choose(log: LogReader, wanted: ExportSelection) -> list[Row]:
-    """The results to export, each with the column `drawn`."""
+    `uncertain` is a number of images whose two best scores differ least, `drawn` one of images at random, independent
+    of answers and of users' reports, and none that was drawn before.
+    """
     columns = ["version", "labels", "class_ids", "scores", "margin", "sha256", "image"]
-    rows = [row for row in log.results(model=wanted.model, since=wanted.since, columns=columns) if row["class_ids"]]
-    if wanted.drawn is not None:
+    rows = [row for row in log.results(model=model, since=since, columns=columns) if row["class_ids"]]
+    if drawn is not None:
         rows = [row for row in rows if SAMPLE in row["reasons"]]
         rows.sort(key=lambda row: order_of(f"{row['request_id']}/{row['index']}"))
-    elif wanted.uncertain is not None:
+    elif uncertain is not None:
         # A result with one class has no margin, and is certain.
         rows.sort(key=lambda row: 1.0 if row["margin"] is None else row["margin"])
     known = log.labels()
     labelled = {
-        row["sha256"] for row in rows if (given := known.get(key_of(row))) and (wanted.drawn is None or given["drawn"])
+        row["sha256"] for row in rows if (given := known.get(key_of(row))) and (drawn is None or given["drawn"])
     }
     once: dict[str, Row] = {}
     for row in rows:
         if row["sha256"] not in labelled:
             once.setdefault(row["sha256"], row)
-    count = wanted.uncertain if wanted.drawn is None else wanted.drawn
-    return [{**row, "drawn": wanted.drawn is not None} for row in list(once.values())[:count]]
+    count = uncertain if drawn is None else drawn
+    return [{**row, "drawn": drawn is not None} for row in list(once.values())[:count]]
 
 
-def export(log: LogReader, folder: Path, wanted: ExportSelection, *, image_url: str | None = None) -> int:
-    """Write the folder, which must be missing or empty; returns the number of images. Raises UserError.
+def export(log: LogReader, rows: Sequence[Row], folder: Path, *, image_url: str | None = None) -> None:
+    """Write chosen results into the folder, which must be missing or empty; raises UserError.
 
     With `image_url` the images stay in the log, and are named by that URL and their path in the log.
     """
-    rows = choose(log, wanted)
     if not rows:
         raise UserError(
             f"{log.url} has no such results: they may all be labelled, or none was logged; the last minute is "
@@ -86,7 +83,6 @@ def export(log: LogReader, folder: Path, wanted: ExportSelection, *, image_url: 
     (folder / TASKS).write_text(json.dumps(tasks, indent=1), encoding="utf-8")
     labels = sorted({label for row in rows for label in row["labels"]})
     (folder / INTERFACE).write_text(interface(labels), encoding="utf-8")
-    return len(rows)
 
 
 def interface(labels: Sequence[str]) -> str:

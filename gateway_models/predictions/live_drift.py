@@ -7,11 +7,13 @@ every gateway with the answers. Prometheus adds up the gateways and computes the
 import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import structlog
 from prometheus_client import Counter
+from pydantic import TypeAdapter, ValidationError
 
+from gateway.values.validation import first_fault
 from gateway_models.predictions import metrics
 
 log = structlog.get_logger("gateway")
@@ -43,23 +45,21 @@ class LiveReference:
 
     def text(self) -> str:
         """The reference as JSON, for the parameter of the ensemble."""
-        classes = {str(number): [label, round(share, 6)] for number, (label, share) in self.classes.items()}
-        shares = {name: [round(share, 6) for share in values] for name, values in self.shares.items()}
-        return json.dumps({"images": self.images, **shares, CLASS: classes}, separators=(",", ":"))
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+
+_REFERENCE = TypeAdapter(LiveReference)
 
 
 def read_reference(text: str) -> LiveReference:
     """The reference in a parameter; raises ValueError."""
     try:
-        given = json.loads(text)
-        shares = {name: [float(share) for share in given[name]] for name in BOUNDS}
-        classes = {int(number): (str(label), float(share)) for number, (label, share) in given[CLASS].items()}
-        images = int(given["images"])
-    except (LookupError, TypeError, AttributeError, OverflowError, RecursionError) as exc:
-        raise ValueError(f"not a reference: {exc!r}") from exc
-    if any(len(shares[name]) != len(bounds) + 1 for name, bounds in BOUNDS.items()):
+        reference = _REFERENCE.validate_json(text)
+    except ValidationError as exc:
+        raise ValueError(first_fault(exc)) from exc
+    if any(len(reference.shares.get(name, ())) != len(bounds) + 1 for name, bounds in BOUNDS.items()):
         raise ValueError("the bins belong to another release")
-    return LiveReference(images, shares, classes)
+    return reference
 
 
 def bin_names(bounds: Sequence[float]) -> list[str]:

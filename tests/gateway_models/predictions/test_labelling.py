@@ -16,7 +16,7 @@ from gateway.inference.backend import Call
 from gateway.inference.result import Row
 from gateway_models.predictions import reader
 from gateway_models.predictions.accuracy import accuracy, by_class, drawn, grouped
-from gateway_models.predictions.labels import ExportSelection, choose, export
+from gateway_models.predictions.labels import choose, export
 from gateway_models.predictions.reader import Labelled, LogReader
 from gateway_models.predictions.schema import FEEDBACK
 from gateway_models.predictions.shares import Proportion
@@ -35,7 +35,7 @@ def log_of(folder: Path, given: list[dict], feedback: list[dict] = ()) -> LogRea
 
 
 def chosen(log: LogReader, **wanted: object) -> list[int]:
-    return [int(row["sha256"], 16) for row in choose(log, ExportSelection(**wanted))]
+    return [int(row["sha256"], 16) for row in choose(log, **wanted)]
 
 
 def label_of(number: int, **members: object) -> dict:
@@ -61,7 +61,7 @@ def test_random_images_have_no_preference(tmp_path):
     assert sorted(found) == [1, *range(5, 40, 2)]
     assert found != sorted(found)
     assert chosen(log, drawn=5) == found[:5]
-    assert all(row["drawn"] for row in choose(log, ExportSelection(drawn=5)))
+    assert all(row["drawn"] for row in choose(log, drawn=5))
 
 
 def test_accuracy_by_day_version_and_class():
@@ -247,7 +247,7 @@ def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
     (tmp_path / "log/images/day/out.jpg").symlink_to(tmp_path / "secret.txt")
     log = log_with(image.format(tmp=tmp_path), tmp_path / "log")
     with pytest.raises(LogUnavailable, match="whose image is not one of the log's"):
-        export(log, tmp_path / "out", ExportSelection())
+        export(log, choose(log), tmp_path / "out")
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
@@ -263,7 +263,7 @@ def test_a_row_names_no_file_outside_of_the_images(tmp_path, image):
 def test_damaged_row_is_refused_with_its_file(tmp_path, members, reason):
     log = log_of(tmp_path / "log", [a_row(1, **members)])
     with pytest.raises(LogUnavailable, match=rf"\.parquet cannot be read: .*{reason}"):
-        export(log, tmp_path / "out", ExportSelection())
+        export(log, choose(log), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
