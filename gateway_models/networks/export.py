@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY = MemoryRecord(NetworkRuntime.ONNX, 77 * MIB, 217 * MIB)
 """Memory of a process of EfficientNet-Lite0, as `gateway model add` measures it: the shipped files have it."""
-RECIPE_VERSION = 5
+RECIPE_VERSION = 6
 """Part of every stamp: raised when a recipe's output changes."""
 STAMP = "stamp.json"
 INPUT_SIZE = 224
