@@ -69,27 +69,18 @@ def test_models_that_are_missing(load, indexes, names):
     assert [expected.lacks(name) for name in names] == [True] * len(names)
 
 
-@pytest.fixture
-def expected() -> ExpectedModels:
-    return ExpectedModels("ensemble")
-
-
-def test_reason_of_a_missing_model(expected):
+def test_reason_of_a_missing_model_and_of_a_version():
+    expected = ExpectedModels("ensemble")
     expected.update(index_of(), 0.0)
     assert missing(expected) == {"ensemble": NOT_LISTED}
     expected.update(index_of(ensemble="READY", net="no memory"), 0.0)
     assert (missing(expected), expected.lacks("ensemble")) == ({"net": "no memory"}, False)
     expected.update(index_of(ensemble="READY", net="LOADING"), 0.0)
     assert [(each.state, each.reason) for each in expected.missing] == [("LOADING", "no memory")]
-
-
-def test_failed_version_is_missing_beside_one_that_answers(expected):
     index = index_of(ensemble="READY")
     index.models.add(name="ensemble", version="2", state="UNAVAILABLE", reason="no memory")
     expected.update(index, 0.0)
-    assert expected.lacks("ensemble", "2")
-    assert not expected.lacks("ensemble", "1")
-    assert not expected.lacks("ensemble")
+    assert [expected.lacks("ensemble", version) for version in ("2", "1", "")] == [True, False, False]
 
 
 async def test_missing_model_leaves_the_others_alone():
@@ -111,32 +102,24 @@ async def test_missing_model_leaves_the_others_alone():
         assert {name for what, name in triton.done if what == "load"} <= {"flowers", "flowers_net"}
 
 
-async def test_another_triton_answers_for_a_missing_model():
+@pytest.mark.parametrize("missing", [True, False], ids=["missing", "not in the repository"])
+async def test_model_is_requested_only_where_it_is(missing):
     async with fleet_of(2, ensembles=TWO) as fleet:
-        first, second = fleet.tritons.values()
+        other, owner = fleet.tritons.values()
         await wait_until(lambda: all(len(health.models) == 2 for health in fleet.backend.health()))
-        first.refuses_to_load = {"flowers_net"}
-        first.restart()
-        await wait_until(lambda: ("load", "flowers_net") in first.done)
+        if missing:
+            other.refuses_to_load = {"flowers_net"}
+            other.restart()
+            await wait_until(lambda: ("load", "flowers_net") in other.done)
+        else:
+            other.ensembles = {MODEL: STEPS}
+            await wait_until(lambda: len(fleet.backend.health()[0].models) == 1)
         for _ in range(20):
             await fleet.backend.infer(call_of(b"image", model="flowers"))
-        second.away = True
+        assert not [call for call in other.calls if call.request_id == "test"]
+        owner.away = True
         await wait_until(lambda: fleet.ready() == 1)
         with pytest.raises((ModelUnavailable, TritonUnreachable)):
-            await fleet.backend.infer(call_of(b"image", model="flowers"))
-
-
-async def test_model_that_one_triton_has_is_asked_only_there():
-    async with fleet_of(2) as fleet:
-        first, second = fleet.tritons.values()
-        first.ensembles = TWO
-        await wait_until(lambda: max(len(health.models) for health in fleet.backend.health()) == 2)
-        for _ in range(20):
-            await fleet.backend.infer(call_of(b"image", model="flowers"))
-        assert all(call.model_name == MODEL for call in second.calls)
-        first.away = True
-        await wait_until(lambda: fleet.ready() == 1)
-        with pytest.raises(TritonUnreachable):
             await fleet.backend.infer(call_of(b"image", model="flowers"))
 
 
