@@ -7,7 +7,7 @@
     5  inference/request.py                       takes one upload after the other through the steps
     6  `image_steps` below                        charge, recognise, plan, wait for a permit, decode or pass on
     7  inference/service.py                       similar images of all requests share calls; their signatures
-    8  triton/backend.py, models.py               which Triton, which ensemble; retries; errors translated
+    8  triton/backend.py, replica.py              which Triton, which ensemble; retries; errors translated
     9  triton/wire.py, client.py                  padding, the gRPC call, and its answer as rows
    10  inference/service.py, request.py           each row becomes the result of its image, and permits are released
    11  api/answers.py                             results become the answer, in one of the `shapes`

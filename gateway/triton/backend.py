@@ -27,13 +27,14 @@ from gateway.inference.backend import Call, CallLimits, EndpointHealth, Sequence
 from gateway.inference.result import Row
 from gateway.ingest.resizing import Resize
 from gateway.triton.client import NOT_LOADED, SequenceLost, StubDied
-from gateway.triton.pool import Replica, TritonPool, least_loaded, rendezvous_order
+from gateway.triton.pool import TritonPool, least_loaded, rendezvous_order
 from gateway.triton.wire import Signer
 from gateway.values.rollout import Rollout
 
 if TYPE_CHECKING:
     from gateway.inference.backend import ModelInfo
     from gateway.settings import Settings
+    from gateway.triton.replica import Replica
     from gateway.triton.sequence import TritonSequence
 
 
@@ -99,14 +100,14 @@ class TritonBackend:
             del self._recent[next(iter(self._recent))]
         if was_sent:
             for replica in self._pool.serving(model_name, model_version):
-                if replica.models.may_cache(model_name, model_version):
+                if replica.may_cache(model_name, model_version):
                     return True
         return False
 
     def call_limits(self, model_name: str, model_version: str, max_images: int) -> CallLimits | None:
         """The limits of calls to all Triton servers that are ready for a model; see Backend.call_limits."""
         ready = self._pool.ready(model_name, model_version)
-        known = [replica.models.call_limits(model_name, model_version, max_images) for replica in ready]
+        known = [replica.call_limits(model_name, model_version, max_images) for replica in ready]
         limits = [each for each in known if each is not None]
         if not limits:
             return None
@@ -127,7 +128,7 @@ class TritonBackend:
         if call.best_effort:
             if not (ready := self._ready((), call)):
                 raise ModelUnavailable
-            return await least_loaded(ready).models.infer(call)
+            return await least_loaded(ready).infer(call)
         if self._hold_seconds:
             await self._hold(call)
         replica = self._pool.choose(call.model_name, call.model_version)
@@ -187,11 +188,11 @@ class TritonBackend:
             return Row(error=DeadlineExceeded())
         return row
 
-    async def _infer_at(self, replica: Replica, call: Call) -> Sequence[Row]:
+    async def _infer_at(self, replica: "Replica", call: Call) -> Sequence[Row]:
         images = len(call.images)
         replica.images += images
         try:
-            return await replica.models.infer(call)
+            return await replica.infer(call)
         except ModelNotFound as error:
             if self._pool.may_become_ready(call.model_name, call.model_version, replica):
                 raise ModelUnavailable(NOT_LOADED) from error
@@ -200,18 +201,17 @@ class TritonBackend:
         finally:
             replica.images -= images
 
-    def _ready(self, tried: Collection[str], call: Call) -> list[Replica]:
+    def _ready(self, tried: Collection[str], call: Call) -> "list[Replica]":
         """The Triton servers that are ready for a model, except those in `tried`."""
         return self._pool.ready(call.model_name, call.model_version, tried)
 
     async def models(self) -> "Sequence[ModelInfo]":
         """Every ensemble that keeps the contract, as one Triton has it."""
-        return await self._choose().models.all()
+        return await self._choose().describe_all()
 
     async def model(self, name: str) -> "ModelInfo":
         """One of `models`; raises ModelNotFound, or ModelUnavailable for one that should be there."""
-        models = self._choose().models
-        if (info := await models.one(name)) is not None:
+        if (info := await self._choose().describe(name)) is not None:
             return info
         if any(replica.health.lacks(name) for replica in self._pool.replicas):
             raise ModelUnavailable(NOT_LOADED)
@@ -219,11 +219,11 @@ class TritonBackend:
 
     async def labels(self, model_name: str, model_version: str) -> Sequence[str]:
         """The labels of one version's classes; see Backend.labels."""
-        return await self._choose(model_name, model_version).models.labels(model_name, model_version)
+        return await self._choose(model_name, model_version).labels(model_name, model_version)
 
     async def resize(self, model_name: str, model_version: str) -> Resize | None:
         """How one version's images are resized; see Backend.resize."""
-        return await self._choose(model_name, model_version).models.resize(model_name, model_version)
+        return await self._choose(model_name, model_version).resize(model_name, model_version)
 
     async def sequence(self, model_name: str, model_version: str) -> "TritonSequence":
         """A new sequence of frames; see Backend.sequence."""
@@ -253,13 +253,13 @@ class TritonBackend:
             replica.health.process_died(name, sent_at)
             raise
 
-    async def _sequence_model(self, replica: Replica, model_name: str, model_version: str) -> str:
+    async def _sequence_model(self, replica: "Replica", model_name: str, model_version: str) -> str:
         """The stateful model of a model; where it is not loaded, it is loaded on every Triton, and stays."""
         try:
-            return await replica.models.sequence_model(model_name, model_version)
+            return await replica.sequence_model(model_name, model_version)
         except ModelNotFound:
             replicas = self._pool.candidates(model_name, model_version)
-            loaded = [await each.models.load_sequence_model(model_name, model_version) for each in replicas]
+            loaded = [await each.load_sequence_model(model_name, model_version) for each in replicas]
             if not any(loaded):
                 raise
             name = next(filter(None, loaded))
@@ -279,14 +279,14 @@ class TritonBackend:
 
             await asyncio.to_thread(check_load, name, self._repository, usable_memory())
         for replica in self._pool.replicas:
-            await replica.models.load(name)
+            await replica.load(name)
         await self._pool.follow()
 
     async def unload(self, name: str) -> None:
         """Unload a model on every Triton; see Backend.unload."""
         for replica in self._pool.replicas:
-            replica.health.forget(await replica.models.unload(name))
+            replica.health.forget(await replica.unload(name))
 
-    def _choose(self, model_name: str = "", model_version: str = "") -> Replica:
+    def _choose(self, model_name: str = "", model_version: str = "") -> "Replica":
         """A Triton for a model, the default model if none is named."""
         return self._pool.choose(model_name or self._model_name, model_version)

@@ -19,8 +19,8 @@ from gateway.triton.codecs import Codecs
 from gateway.triton.health.checker import HealthChecker
 from gateway.triton.health.recovery import RecoveringChecker
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
-from gateway.triton.models import Models
-from gateway.triton.pool import Replica, TritonPool
+from gateway.triton.pool import TritonPool
+from gateway.triton.replica import Replica
 from gateway.values.clients import is_address
 
 log = structlog.get_logger("gateway")
@@ -105,7 +105,7 @@ def open_pool(
         health = HealthState(address, expected, schedule)
         kind = RecoveringChecker if settings.heal else HealthChecker
         checker = kind(endpoint, health, model_changed=model_changed, codecs=codecs)
-        return Replica(address, endpoint, health, checker, Models(endpoint, health, codecs))
+        return Replica(endpoint, health, checker, codecs)
 
     return TritonPool(Addresses(settings.triton_url, lookup).current, make, schedule.interval_seconds)
 

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -14,28 +13,10 @@ from gateway.values.rollout import Rollout, newest
 
 if TYPE_CHECKING:
     from gateway.triton.client import TritonEndpoint
-    from gateway.triton.health.checker import HealthChecker
-    from gateway.triton.health.state import HealthState
-    from gateway.triton.models import Models
+    from gateway.triton.replica import Replica
 
 
-@dataclass(slots=True)
-class Replica:
-    """One Triton in use, at an address host:port."""
-
-    address: str
-    endpoint: "TritonEndpoint"
-    health: "HealthState"
-    checker: "HealthChecker"
-    models: "Models"
-    images: int = 0
-    """Images that this gateway process has there in flight."""
-    sequences: int = 0
-    """Sequences of this gateway process whose state this Triton keeps."""
-    task: asyncio.Task[None] | None = None
-
-
-def least_loaded(replicas: Sequence[Replica]) -> Replica:
+def least_loaded(replicas: "Sequence[Replica]") -> "Replica":
     """The one of two random replicas with fewer images in flight.
 
     Two choices are nearly as good as comparing all replicas, and independent gateways do not all choose the same one
@@ -55,7 +36,7 @@ def rendezvous_order(addresses: Iterable[str], key: str) -> list[str]:
     return sorted(addresses, key=lambda address: hashlib.blake2b(f"{key}|{address}".encode()).digest())
 
 
-MakeReplica = Callable[[str, Callable[[str], None]], Replica]
+MakeReplica = Callable[[str, Callable[[str], None]], "Replica"]
 """Makes the replica at an address host:port, whose health checker is not started yet.
 
 The function is called with a model whose readiness or rollout may have changed."""
@@ -104,17 +85,17 @@ class TritonPool:
         await asyncio.gather(*(replica.endpoint.close() for replica in replicas))
 
     @property
-    def replicas(self) -> list[Replica]:
+    def replicas(self) -> "list[Replica]":
         """The replicas in use."""
         return list(self.in_use.values())
 
-    def choose(self, model_name: str, model_version: str = "") -> Replica:
+    def choose(self, model_name: str, model_version: str = "") -> "Replica":
         """A replica that is ready for a model; if there is none, any, whose error is reported."""
         if len(self.in_use) == 1:
             return next(iter(self.in_use.values()))
         return least_loaded(self.ready(model_name, model_version) or self.serving(model_name, model_version))
 
-    def candidates(self, model_name: str, model_version: str = "") -> list[Replica]:
+    def candidates(self, model_name: str, model_version: str = "") -> "list[Replica]":
         """The replicas that may keep the state of a model's sequences.
 
         They are ready for the model; if none is, they are the ones that are not, whose error is reported. Replicas
@@ -123,7 +104,7 @@ class TritonPool:
         known = self.ready(model_name, model_version) or self.serving(model_name, model_version)
         return [replica for replica in self.replicas if replica in known or not replica.health.probed]
 
-    def ready(self, model_name: str, model_version: str, excluded: Collection[str] = ()) -> list[Replica]:
+    def ready(self, model_name: str, model_version: str, excluded: Collection[str] = ()) -> "list[Replica]":
         """The replicas that are ready for a model, except the addresses in `excluded`."""
         return [
             replica
@@ -131,13 +112,13 @@ class TritonPool:
             if replica.address not in excluded and replica.health.answers(model_name, model_version)
         ]
 
-    def serving(self, model_name: str, model_version: str) -> list[Replica]:
+    def serving(self, model_name: str, model_version: str) -> "list[Replica]":
         """The replicas that probe a model, ready or not; all if none does."""
         if len(self.in_use) == 1:
             return list(self.in_use.values())
         return self.holders(model_name, model_version) or self.replicas
 
-    def holders(self, model_name: str, model_version: str = "") -> list[Replica]:
+    def holders(self, model_name: str, model_version: str = "") -> "list[Replica]":
         """The replicas that probe a model, ready or not; none if none does."""
         return [replica for replica in self.replicas if replica.health.serving(model_name, model_version)]
 
@@ -151,7 +132,7 @@ class TritonPool:
         for replica in self.replicas:
             replica.health.expected.load.add(name)
 
-    def may_become_ready(self, model_name: str, model_version: str, without: Replica) -> bool:
+    def may_become_ready(self, model_name: str, model_version: str, without: "Replica") -> bool:
         """Whether a model that one Triton does not have is temporarily missing at another."""
         others = (replica.health for replica in self.replicas if replica is not without)
         return any(
@@ -178,7 +159,7 @@ class TritonPool:
                 metrics.WATCH_FAULTS.inc()
                 log.exception("watch_fault", triton="")
 
-    def _join(self, address: str) -> Replica:
+    def _join(self, address: str) -> "Replica":
         replica = self._make_replica(address, self._report_model)
         for name in self._wanted:
             replica.health.expected.load.add(name)

@@ -15,7 +15,7 @@ from gateway.errors import DeadlineExceeded, GatewayError, InferenceFailed, Mode
 from gateway.inference.backend import Parameters, SequenceScores, SequenceStep
 from gateway.timing import Deadline
 from gateway.triton.client import SequenceLost, StubDied
-from gateway.triton.pool import Replica
+from gateway.triton.replica import Replica
 
 END_SECONDS = 2.0
 """How long Triton may take to end a sequence."""

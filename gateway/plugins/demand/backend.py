@@ -11,8 +11,8 @@ from gateway.settings import Settings
 from gateway.timing import Deadline
 from gateway.triton.backend import LIST_HINT, TritonBackend
 from gateway.triton.client import LOAD_TIMEOUT_SECONDS, StubDied
-from gateway.triton.models import NOT_SERVED
 from gateway.triton.pool import TritonPool
+from gateway.triton.replica import NOT_SERVED
 from gateway.triton.sequence import TritonSequence
 
 MOST_RELOADS = 3
@@ -76,7 +76,7 @@ class DemandBackend(TritonBackend):
         failure: GatewayError | None = None
         for replica in replicas:
             try:
-                for info in await replica.models.all():
+                for info in await replica.describe_all():
                     if info.ready or info.name not in found:
                         found[info.name] = info
             except GatewayError as error:
@@ -112,7 +112,7 @@ class DemandBackend(TritonBackend):
         if not (holders := self._tritons.holders(name)):
             await self._load(name, LOAD_TIMEOUT_SECONDS)
         for replica in holders:
-            await replica.models.load(name)
+            await replica.load(name)
             await replica.checker.add(name)
 
     async def unload(self, name: str) -> None:
@@ -124,7 +124,7 @@ class DemandBackend(TritonBackend):
         if not holders and name not in await self.loader.not_fixed():
             raise ModelNotFound(f"There is no model {name!r} in Triton's repository.")
         for replica in holders:
-            replica.health.forget(await replica.models.unload(name))
+            replica.health.forget(await replica.unload(name))
 
     async def _load(self, model_name: str, seconds: float = 0.0) -> None:
         deadline = Deadline.after(seconds or self.loader.load_seconds)

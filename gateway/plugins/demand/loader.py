@@ -31,7 +31,8 @@ from gateway.plugins.demand import metrics
 from gateway.plugins.demand.models import HOST, Budget, ModelDescriptions, Models, in_state, to_unload, total
 from gateway.timing import Deadline
 from gateway.triton.health.state import READY, UNLOADING
-from gateway.triton.pool import Replica, TritonPool, rendezvous_order
+from gateway.triton.pool import TritonPool, rendezvous_order
+from gateway.triton.replica import Replica
 from gateway.values.files import machine_lock
 
 log = structlog.get_logger("gateway")
@@ -243,7 +244,7 @@ class DemandLoader:
             self.models.loading.add(loading)
         try:
             if ours:
-                await replica.models.load(unit)
+                await replica.load(unit)
             await self._probe(replica, unit, ours=ours)
         except GatewayError:
             replica.health.forget(self.models.versions(unit))  # recovery would try to load it for ever
@@ -278,7 +279,7 @@ class DemandLoader:
             self._refused.add(unit)
             if ours:  # any other model belongs to somebody else: clients of this gateway must not disturb it
                 with suppress(GatewayError):
-                    await replica.models.unload(unit)
+                    await replica.unload(unit)
             raise _no_model_for_clients(unit)
         if error is not None:
             raise error
@@ -328,7 +329,7 @@ class DemandLoader:
                 raise NoRoom(f"The model {needed_by!r} waits for images of {unit!r} in flight; try again later.")
             await asyncio.sleep(POLL_SECONDS)
         log.info("demand_unloaded", triton=replica.address, model=unit)
-        replica.health.forget(await replica.models.unload(unit))
+        replica.health.forget(await replica.unload(unit))
         metrics.MODEL_EVICTIONS.inc()
 
     async def _unload_steps(self, replica: Replica, unit: str) -> None:

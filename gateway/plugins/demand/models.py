@@ -17,7 +17,7 @@ from gateway.triton.configs import ModelConfig, parameters, read_model_configs, 
 from gateway.triton.contract import CLASSIFIER, MODEL_PARAMETER, PREPROCESSOR, pinned, pinned_versions
 from gateway.triton.footprint import Footprint, footprint, need, records
 from gateway.triton.health.state import LOADING, READY, UNLOADING
-from gateway.triton.pool import Replica
+from gateway.triton.replica import Replica
 
 HOST, GPU = "host", "GPU"
 """The keys of `Amounts`: host memory, and memory of each GPU."""

@@ -21,7 +21,7 @@ from gateway.inference.backend import Call, SequenceStep
 from gateway.timing import Deadline
 from gateway.triton.client import StubDied
 from gateway.triton.contract import SEQUENCE_MODEL
-from gateway.triton.models import Models
+from gateway.triton.replica import Replica
 from tests.doubles.triton import KILLER, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, Fleet, call_of, fleet_of, wait_until
 
@@ -115,7 +115,7 @@ async def test_call_is_sent_twice_and_a_best_effort_call_once(best_effort, times
     call = aside(b"image") if best_effort else call_of(b"image", seconds=60)
     async with fleet_of(4, heal=False) as fleet:
         for replica in fleet.pool.replicas:
-            await replica.models.infer(call)  # reads the configuration, so that the next call is sent
+            await replica.infer(call)  # reads the configuration, so that the next call is sent
         retries = metrics.RETRIES._value.get()
         for triton in fleet.tritons.values():
             triton.calls.clear()
@@ -144,10 +144,10 @@ async def test_best_effort_call_does_not_affect_model_health(dead):
     seen: list[str] = []
     health = SimpleNamespace(answered=lambda *_: seen.append("answered"), suspect=lambda *_: seen.append("suspect"))
     triton = FakeTriton(dead={"net"} if dead else set())
-    models = Models(FakeEndpoint("10.0.0.1:8001", triton), health)
+    replica = Replica(FakeEndpoint("10.0.0.1:8001", triton), health, None)
     for call in (aside(b"image"), call_of(b"image")):
         with contextlib.suppress(StubDied):
-            await models.infer(call)
+            await replica.infer(call)
     assert seen == ["suspect" if dead else "answered"]  # recorded for the second call only
 
 

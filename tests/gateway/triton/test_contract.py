@@ -12,7 +12,7 @@ from gateway.triton.client import StubDied
 from gateway.triton.codecs import Codecs, breaches
 from gateway.triton.configs import has_queue_policy
 from gateway.triton.health.state import ExpectedModels, HealthState
-from gateway.triton.models import Models
+from gateway.triton.replica import Replica
 from gateway.triton.wire import CONTRACT, ImageCodec
 from tests.doubles.triton import KILLER, UNDECODABLE, FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, call_of
@@ -107,7 +107,7 @@ def triton() -> FakeTriton:
 
 async def infer(triton: FakeTriton, *images: bytes) -> Sequence[Row]:
     health = HealthState("10.0.0.1:8001", ExpectedModels(MODEL), SCHEDULE)
-    return await Models(FakeEndpoint("10.0.0.1:8001", triton), health).infer(call_of(*images))
+    return await Replica(FakeEndpoint("10.0.0.1:8001", triton), health, None).infer(call_of(*images))
 
 
 @pytest.mark.parametrize(

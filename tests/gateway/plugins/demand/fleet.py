@@ -11,7 +11,7 @@ from gateway.plugins.demand.loader import DemandLoader
 from gateway.plugins.demand.models import HOST, Budget, Described, ModelDescriptions
 from gateway.timing import Deadline
 from gateway.triton.opening import open_pool
-from gateway.triton.pool import Replica
+from gateway.triton.replica import Replica
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, SCHEDULE, wait_until
 from tests.settings import Settings

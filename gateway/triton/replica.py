@@ -1,11 +1,11 @@
-"""The models of one Triton by the names and versions that clients use; an ensemble answers for each."""
+"""One Triton: its models by the names and versions that clients use, for each of which an ensemble answers."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tritonclient.grpc.service_pb2 import RepositoryIndexResponse
 from tritonclient.utils import InferenceServerException
@@ -33,6 +33,9 @@ from gateway.triton.descriptions import describe, read_labels
 from gateway.triton.ensemble import Ensemble, read_ensemble
 from gateway.triton.health.state import READY, HealthState
 from gateway.triton.wire import Codec
+
+if TYPE_CHECKING:
+    from gateway.triton.health.checker import HealthChecker
 
 SWITCH_PAUSES_SECONDS = (0.0, 0.05)
 """Pauses before a retry of a model that answered before and is not found."""
@@ -91,15 +94,29 @@ def candidates(model_name: str, model_version: str, last: str = "") -> Sequence[
     return both if last in {"", model_name} else both[::-1]
 
 
-class Models:
-    """The models of one Triton: calls, descriptions, loading; every method raises errors of gateway.errors only.
+class Replica:
+    """One Triton in use: calls, descriptions and loading of its models.
 
-    The results of requests are recorded in `health`; a model that should be served and is not gets ModelUnavailable.
+    Every method raises errors of gateway.errors only. The results of requests are recorded in `health`; a model that
+    should be served and is not gets ModelUnavailable.
     """
 
-    def __init__(self, endpoint: TritonEndpoint, health: HealthState, codecs: Codecs | None = None) -> None:
-        codecs = codecs or Codecs()
-        self._endpoint, self._health, self._codecs = endpoint, health, codecs
+    def __init__(
+        self,
+        endpoint: TritonEndpoint,
+        health: HealthState,
+        checker: "HealthChecker",
+        codecs: Codecs | None = None,
+    ) -> None:
+        self._codecs = codecs = codecs or Codecs()
+        self.address = endpoint.address
+        self.endpoint, self.health, self.checker = endpoint, health, checker
+        self.images = 0
+        """Images that this gateway process has there in flight."""
+        self.sequences = 0
+        """Sequences of this gateway process whose state this Triton keeps."""
+        self.task: asyncio.Task[None] | None = None
+        """The health checker's."""
         self._answering: dict[tuple[str, str], Ensemble] = {}
         """The last ensemble that answered for a model and a version."""
         self._ensembles = Remembered(partial(read_ensemble, endpoint, codecs), REMEMBERED_SECONDS)
@@ -145,7 +162,7 @@ class Models:
             if call.embeddings is Embeddings.NEEDED and not embeddings:
                 raise no_features(call.model_name)
             sent = call if name == call.model_name else replace(call, model_name=name, model_version=version)
-            infer = partial(self._endpoint.infer, class_count=class_count, embeddings=embeddings, codec=codec)
+            infer = partial(self.endpoint.infer, class_count=class_count, embeddings=embeddings, codec=codec)
             images, most_images = len(call.images), codec.most_images
             if images == 1 and not codec.reports_images:
                 rows = [await _row_of_lone_image(sent, codec, infer)]
@@ -159,13 +176,13 @@ class Models:
             raise
         except GatewayError as exc:
             if not call.best_effort:
-                self._health.suspect(name, exc, sent_at)
-            if isinstance(exc, InferenceFailed) and self._health.is_broken(name):
+                self.health.suspect(name, exc, sent_at)
+            if isinstance(exc, InferenceFailed) and self.health.is_broken(name):
                 raise ContractBroken(f"The model {name!r} does not fit the gateway's contract.") from exc
             raise
         self._answering[call.model_name, call.model_version] = ensemble  # only now: clients choose the version
         if not call.best_effort:
-            self._health.answered(name, sent_at)
+            self.health.answered(name, sent_at)
         for row in rows:
             row.multi_label, row.drift_reference = multi_label, ensemble.drift_reference
         if selection is not None and not (
@@ -207,28 +224,28 @@ class Models:
     def _not_served(self, model_name: str, model_version: str, error: GatewayError | None) -> GatewayError:
         """The error of a model that Triton does not find: ModelUnavailable if it should be served here."""
         error = error or ModelNotFound()
-        if self._health.lacks(model_name, model_version):
+        if self.health.lacks(model_name, model_version):
             unavailable = ModelUnavailable(NOT_LOADED)
             unavailable.__cause__ = error.__cause__
             return unavailable
         return error
 
-    async def all(self, only: str | None = None) -> list[ModelInfo]:
+    async def describe_all(self, only: str | None = None) -> list[ModelInfo]:
         """Every model with a version that is ready, and those that should be, by name; or only one of them."""
-        index = await self._endpoint.index()
+        index = await self.endpoint.index()
         names = _names(index)
         wanted = [name for name in sorted(names) if only in {None, name}]
-        describe_one = partial(describe, self._endpoint, self._codecs, self._labels.get, index)
+        describe_one = partial(describe, self.endpoint, self._codecs, self._labels.get, index)
         found = await asyncio.gather(*map(describe_one, wanted))
         described = {info.name: info for info in found if info is not None}
-        for name in filter(self._health.lacks, self._health.models):
+        for name in filter(self.health.lacks, self.health.models):
             if only in {None, name} and not any(name in pinned_versions(other, [name]) for other in names):
                 described.setdefault(name, ModelInfo(name, (), ready=False, classes=0, reason=NOT_SERVED))
         return [described[name] for name in sorted(described)]
 
-    async def one(self, name: str) -> ModelInfo | None:
-        """One of `all`; None if there is no such model. Makes no calls for other models."""
-        return next(iter(await self.all(name)), None)
+    async def describe(self, name: str) -> ModelInfo | None:
+        """One of `describe_all`; None if there is no such model. Makes no calls for other models."""
+        return next(iter(await self.describe_all(name)), None)
 
     async def labels(self, model_name: str, model_version: str) -> tuple[str, ...]:
         """The labels of one version's classes, by class id; see Backend.labels."""
@@ -254,9 +271,9 @@ class Models:
     async def _read_sequence_model(self, model_name: str, model_version: str) -> str:
         name = (await self._first(model_name, model_version, self._ensembles.get)).sequence_model
         try:
-            given = {output.name for output in (await self._endpoint.config(name)).output}
+            given = {output.name for output in (await self.endpoint.config(name)).output}
         except ModelNotFound as exc:
-            if self._health.lacks(name):
+            if self.health.lacks(name):
                 raise ModelUnavailable(NOT_LOADED) from exc
             raise ModelNotFound(
                 f"Triton has no stateful model {name!r} for the streams of {model_name!r}: add it to the model "
@@ -280,7 +297,7 @@ class Models:
             for model in models:
                 await asyncio.sleep(pause)
                 began = time.monotonic()
-                await self._endpoint.load(model)
+                await self.endpoint.load(model)
                 pause = pause_seconds(time.monotonic() - began)
         except GatewayError as exc:
             raise LoadFailed(f"Triton cannot load {name!r}: {_reason(exc)}") from exc
@@ -294,11 +311,11 @@ class Models:
         index = await self._index_with(name)
         own = {name, *pinned_versions(name, _names(index))}
         try:
-            own_steps = steps(await self._endpoint.config(name))
+            own_steps = steps(await self.endpoint.config(name))
             others = [model.name for model in index.models if model.state == READY and model.name not in own]
-            needed = {step for other in others for step in steps(await self._endpoint.config(other))}
+            needed = {step for other in others for step in steps(await self.endpoint.config(other))}
             for model in (*own, *(step for step in own_steps if step not in needed)):
-                await self._endpoint.unload(model)
+                await self.endpoint.unload(model)
         except (ModelNotFound, ModelUnavailable):
             return own  # it is not loaded
         except GatewayError as exc:
@@ -307,7 +324,7 @@ class Models:
         return own
 
     async def _index_with(self, name: str) -> RepositoryIndexResponse:
-        index = await self._endpoint.index()
+        index = await self.endpoint.index()
         if name not in _names(index):
             raise ModelNotFound(f"There is no model {name!r} in Triton's repository.")
         return index

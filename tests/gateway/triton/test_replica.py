@@ -12,10 +12,10 @@ from tritonclient.grpc.model_config_pb2 import DataType
 
 from gateway.errors import ContractBroken, GatewayError, InferenceFailed, LoadFailed, ModelNotFound, NoFeatures
 from gateway.inference.backend import Call, Embeddings
-from gateway.triton import models
+from gateway.triton import replica
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
-from gateway.triton.models import Models, Remembered
+from gateway.triton.replica import Remembered, Replica
 from tests.doubles.triton import FakeEndpoint, FakeTriton
 from tests.gateway.triton.fleet import MODEL, call_of, fleet_of
 
@@ -29,12 +29,12 @@ def health_of(model: str = MODEL) -> HealthState:
     return HealthState("10.0.0.1:8001", ExpectedModels(model), Schedule(1.0, 1.0))
 
 
-def models_of(triton: FakeTriton, health: Any = None) -> Models:
-    return Models(FakeEndpoint("10.0.0.1:8001", triton), health or health_of())
+def replica_of(triton: FakeTriton, health: Any = None) -> Replica:
+    return Replica(FakeEndpoint("10.0.0.1:8001", triton), health or health_of(), None)
 
 
 async def test_failed_model_does_not_break_the_list(triton):
-    bad, good = await models_of(triton).all()
+    bad, good = await replica_of(triton).describe_all()
     assert (good.name, good.ready, good.labels) == ("good", True, ("cat", "dog"))
     assert (bad.name, bad.ready, bad.labels) == ("bad", False, ())
     assert bad.reason
@@ -49,23 +49,23 @@ async def test_one_model_is_described_without_the_others(triton):
             asked.append(name)
             return await super().config(name, version)
 
-    models = Models(Counting("10.0.0.1:8001", triton), health_of())
-    good = await models.one("good")
+    found = Replica(Counting("10.0.0.1:8001", triton), health_of(), None)
+    good = await found.describe("good")
     assert "bad" not in asked
-    assert [good] == [info for info in await models.all() if info.name == "good"]
+    assert [good] == [info for info in await found.describe_all() if info.name == "good"]
     for name in ("net", "nothing"):
-        assert await models.one(name) is None
+        assert await found.describe(name) is None
 
 
 async def test_failure_of_a_model_that_breaks_the_contract_has_that_code(triton):
     """Readiness knows why, so the answer says it too, instead of 502 inference_failed."""
     health = health_of("bad")
-    models = models_of(triton, health)
+    found = replica_of(triton, health)
     with pytest.raises(InferenceFailed):
-        await models.infer(replace(call(Embeddings.NONE), model_name="bad"))
+        await found.infer(replace(call(Embeddings.NONE), model_name="bad"))
     health.record(health.default, ContractBroken("no IMAGE_STATUS"), 0.0)
     with pytest.raises(ContractBroken, match="'bad' does not fit"):
-        await models.infer(replace(call(Embeddings.NONE), model_name="bad"))
+        await found.infer(replace(call(Embeddings.NONE), model_name="bad"))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ async def test_failure_of_a_model_that_breaks_the_contract_has_that_code(triton)
     [(DataType.TYPE_FP32, "fp32"), (DataType.TYPE_UINT8, "uint8"), (DataType.TYPE_FP16, None)],
 )
 async def test_model_reports_its_input_tensor(data_type, tensor):
-    (good,) = await models_of(FakeTriton({"good": ("preprocessor", "net")}, image_type=data_type)).all()
+    (good,) = await replica_of(FakeTriton({"good": ("preprocessor", "net")}, image_type=data_type)).describe_all()
     assert (good.tensor, good.input_height, good.input_width) == (tensor, 224, 224)
 
 
@@ -82,48 +82,48 @@ async def test_model_reports_its_input_tensor(data_type, tensor):
     [(3, Embeddings.NEEDED, 3), (3, Embeddings.IF_ANY, 3), (3, Embeddings.NONE, None), (0, Embeddings.IF_ANY, None)],
 )
 async def test_embeddings_are_requested_when_wanted_and_available(size, wanted, given):
-    models = models_of(FakeTriton(embedding_size=size))
-    (row,) = await models.infer(call(wanted))
+    found = replica_of(FakeTriton(embedding_size=size))
+    (row,) = await found.infer(call(wanted))
     assert (None if row.embedding is None else len(row.embedding)) == given
-    (info,) = await models.all()
+    (info,) = await found.describe_all()
     assert info.embedding_size == size
 
 
 @pytest.mark.parametrize(("description", "reference"), [("", ""), ('Cats, and "dogs".', '{"images": 500}')])
 async def test_description_and_reference_are_those_of_the_record(description, reference):
     """The gateway does not read the reference: the prediction log does."""
-    models = models_of(FakeTriton(description=description, drift_reference=reference))
-    (info,) = await models.all()
-    (row,) = await models.infer(call(Embeddings.NONE))
+    found = replica_of(FakeTriton(description=description, drift_reference=reference))
+    (info,) = await found.describe_all()
+    (row,) = await found.infer(call(Embeddings.NONE))
     assert (info.description, row.drift_reference) == (description or None, reference)
 
 
 async def test_model_without_embeddings_raises_an_error_with_the_command():
     seen = []
     health = SimpleNamespace(suspect=lambda *result: seen.append(result), answered=lambda *result: seen.append(result))
-    models = models_of(FakeTriton(), health)
+    found = replica_of(FakeTriton(), health)
     with pytest.raises(NoFeatures, match="gateway model add … --embeddings"):
-        await models.infer(call(Embeddings.NEEDED))
+        await found.infer(call(Embeddings.NEEDED))
     assert seen == []
 
 
 async def test_version_that_has_not_answered_has_the_limits_of_its_model():
     """Clients choose versions, also such as do not exist; images of others must not wait for calls without limits."""
-    models = models_of(FakeTriton())
-    assert models.call_limits("ensemble_model", "", 8) is None
-    await models.infer(call(Embeddings.NONE))
-    limits = models.call_limits("ensemble_model", "", 8)
+    found = replica_of(FakeTriton())
+    assert found.call_limits("ensemble_model", "", 8) is None
+    await found.infer(call(Embeddings.NONE))
+    limits = found.call_limits("ensemble_model", "", 8)
     for version in ("1", "7"):
         with suppress(ModelNotFound, NoFeatures):
-            await models.infer(replace(call(Embeddings.NEEDED), model_version=version))
-        assert models.call_limits("ensemble_model", version, 8) == limits
+            await found.infer(replace(call(Embeddings.NEEDED), model_version=version))
+        assert found.call_limits("ensemble_model", version, 8) == limits
 
 
 async def test_version_is_described_by_its_own_ensemble():
-    models = models_of(FakeTriton({"good.v2": ("preprocessor", "net")}))
-    assert await models.labels("good", "2") == ("cat", "dog")
-    assert await models.sequence_model("good", "2") == SEQUENCE_MODEL
-    for read in (models.labels, models.resize, models.sequence_model):
+    found = replica_of(FakeTriton({"good.v2": ("preprocessor", "net")}))
+    assert await found.labels("good", "2") == ("cat", "dog")
+    assert await found.sequence_model("good", "2") == SEQUENCE_MODEL
+    for read in (found.labels, found.resize, found.sequence_model):
         with pytest.raises(ModelNotFound):
             await read("good", "3")
 
@@ -131,22 +131,22 @@ async def test_version_is_described_by_its_own_ensemble():
 async def test_model_is_loaded_and_unloaded_with_versions_and_own_steps():
     ensembles = {"good": ("shared", "net"), "good.v2": ("shared", "net:2"), "other": ("shared", "its own")}
     triton = FakeTriton(ensembles)
-    models = models_of(triton)
-    await models.load("good")
+    found = replica_of(triton)
+    await found.load("good")
     assert set(triton.done) == {("load", "good"), ("load", "good.v2")}
     triton.done.clear()
-    assert await models.unload("good") == {"good", "good.v2"}
+    assert await found.unload("good") == {"good", "good.v2"}
     assert set(triton.done) == {("unload", "good"), ("unload", "good.v2"), ("unload", "net")}
 
 
 async def test_failed_load_reports_the_reason_of_triton():
-    models = models_of(FakeTriton(refuses_to_load={"ensemble_model"}))
+    found = replica_of(FakeTriton(refuses_to_load={"ensemble_model"}))
     with pytest.raises(
         LoadFailed, match=r"Triton cannot load 'ensemble_model': load failed for model 'ensemble_model': no memory"
     ):
-        await models.load("ensemble_model")
+        await found.load("ensemble_model")
     with pytest.raises(ModelNotFound, match=r"no model 'nothing' in Triton's repository"):
-        await models.load("nothing")
+        await found.load("nothing")
 
 
 async def test_versions_of_a_model_are_loaded_with_pauses(monkeypatch):
@@ -155,7 +155,7 @@ async def test_versions_of_a_model_are_loaded_with_pauses(monkeypatch):
 
     async with fleet_of(1) as fleet:
         (triton,) = fleet.tritons.values()
-        monkeypatch.setattr(models, "pause_seconds", lambda _: loads.append(len(triton.done)) or 0.0)
+        monkeypatch.setattr(replica, "pause_seconds", lambda _: loads.append(len(triton.done)) or 0.0)
         triton.ensembles.update({f"ensemble_model.v{number}": ("preprocessor", "net") for number in (1, 2, 3)})
         with suppress(GatewayError):
             await fleet.backend.load("ensemble_model")
