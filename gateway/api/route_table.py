@@ -34,7 +34,7 @@ class RouteTraits:
 
 @dataclass(frozen=True, slots=True)
 class KnownRoute:
-    """A path with its methods, and the endpoint and traits of the first of them."""
+    """A path with its methods, and the endpoint and traits of the first of its routes."""
 
     path: str
     """The template, such as /models/{name}."""
@@ -74,8 +74,9 @@ class RouteTable:
         for route in (route for router in routers for route in router.routes):
             endpoint, path = route.endpoint, route.path  # type: ignore[attr-defined]  # every route here is a Route
             methods = frozenset(getattr(route, "methods", None) or (WEBSOCKET,))
-            if path in known:
-                known[path] = replace(known[path], methods=known[path].methods | methods)
+            if (first := known.get(path)) is not None:  # FastAPI chooses the endpoint by the method
+                shared = replace(first.traits, direct=False)
+                known[path] = replace(first, methods=first.methods | methods, traits=shared)
                 continue
             declared = _TRAITS.get(endpoint, _DEFAULT)
             own = replace(declared, access=access.get(path, declared.access))

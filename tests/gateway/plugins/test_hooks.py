@@ -259,6 +259,25 @@ def test_document_has_routes_that_answer_no_json_and_lacks_hidden_ones():
     assert "/hidden" not in paths
 
 
+more = APIRouter()
+
+
+@more.get("/predict")
+async def usage() -> str:
+    return "POST images here."
+
+
+Uses = plugin("Uses", routers=(more,))
+
+
+def test_route_of_another_method_may_be_added_to_a_path():
+    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [Uses])) as client:
+        assert client.get("/predict").json() == "POST images here."
+        assert client.post("/predict", files={"f": PNG}).json()["summary"] == {"ok": 1, "failed": 0}
+        refused = client.request("PUT", "/predict")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
+
+
 async def fail(image: Image) -> None:
     raise ValueError(image.upload.filename)
 
