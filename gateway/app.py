@@ -21,10 +21,9 @@ from gateway.api.routes import health, limits, models
 from gateway.draining import draining_on_signals
 from gateway.environment import load_settings
 from gateway.hooks import Plugin, Plugins, Runtime
-from gateway.inference.backend import Backend
+from gateway.inference.backend import Backend, BatchLimits
 from gateway.inference.request import Observers
 from gateway.inference.service import InferenceService
-from gateway.inference.tools import BatchLimits, Tools
 from gateway.ingest.decoder_pool import DecoderPool
 from gateway.ingest.image_formats import CPU_SECONDS, DecodeLimits
 from gateway.ingest.upload import UploadLimits
@@ -199,6 +198,7 @@ def _service(
         decoders=decoders.count,
     )
     batches = _batches(settings.max_images_in_flight)
-    tools = Tools(backend, admission, UploadLimits.from_settings(settings), batches, decoders)
     steps = image_steps(plugins.steps(), has_keys=has_keys)
-    return InferenceService(tools, steps, Observers(plugins.observers(tools)))
+    service = InferenceService(backend, admission, UploadLimits.from_settings(settings), batches, decoders, steps)
+    service.observers = Observers(plugins.observers(service))
+    return service

@@ -42,7 +42,6 @@ if TYPE_CHECKING:  # commands that only read the settings load none of these
     from gateway.inference.request import Observer, Step
     from gateway.inference.request_spec import Expansion
     from gateway.inference.service import InferenceService
-    from gateway.inference.tools import Tools
     from gateway.ingest.upload import BodyReader, UploadsOrUrls
     from gateway.limits.bounds import Bound
     from gateway.limits.pools import Pool
@@ -281,9 +280,9 @@ class Plugin:
         """
         return {}
 
-    def observers(self, tools: "Tools") -> "Sequence[Observer]":
-        """Observers of the results of all requests, which may use parts of the service."""
-        del tools
+    def observers(self, service: "InferenceService") -> "Sequence[Observer]":
+        """Observers of the results of all requests, which may use the service."""
+        del service
         return ()
 
     def fetchers(self) -> Sequence[Fetcher]:

@@ -53,7 +53,7 @@ async def decoded_images(request: Request, *, max_side: int) -> AsyncGenerator[D
     service, caller, stats = context.service, context.caller, context.stats
     seconds = context.settings.default_timeout_seconds
     spec = RequestSpec("", "", None, seconds, context.request_id, stats=stats, caller=caller, paid=context.charged)
-    account = service.tools.decoders.account(client=caller)
+    account = service.decoders.account(client=caller)
     async with aclosing(uploads):
         async for upload in uploads:
             with closing(ImageRequest(service, spec, nothing, account)) as of_upload:

@@ -130,7 +130,7 @@ async def recognise(image: Image) -> None:
     A decoder reads the header of a file that is not passed on.
     """
     request, upload, account = image.request, image.upload, image.request.account
-    nbytes, limits = len(upload.data), request.tools.limits
+    nbytes, limits = len(upload.data), request.service.limits
     with request.stages["prepare"]:
         account.add_image(nbytes)
         account.check()
@@ -146,7 +146,7 @@ async def recognise(image: Image) -> None:
             return
         if found.traits.slow:
             account.add_slow_codec(nbytes)
-        header = request.tools.decoders.read_header(upload.data, found, account)
+        header = request.service.decoders.read_header(upload.data, found, account)
         image.header = await within(image.deadline, header)
     check_size(image.header, limits)
 
@@ -161,7 +161,7 @@ async def plan(image: Image) -> None:
     """Decide whether the image is decoded here or in Triton's preprocessor, and pay the latter's processor time."""
     request, header = image.request, image.header
     assert header is not None
-    if needs_decoding(header, request.tools.limits) or request.tensor_input is not None:
+    if needs_decoding(header, request.service.limits) or request.tensor_input is not None:
         with request.stages["wait"]:
             image.size = await image.decoded_size()
         return
@@ -211,11 +211,11 @@ async def decode(image: Image) -> None:
     request, upload, header = image.request, image.upload, image.header
     assert header is not None
     assert image.size is not None
-    pixels = request.tools.decoders.decode(upload.data, header, image.size, request.account)
+    pixels = request.service.decoders.decode(upload.data, header, image.size, request.account)
     with request.stages["prepare"]:
         image.payload, image.damaged = await within(image.deadline, pixels)
         if image.damaged and request.spec.strict:
             raise DamagedImage
     if request.spec.lowest_priority or not request.service.observers.keep_files:
         image.upload = replace(upload, data=b"")
-    request.tools.admission.decoded(image.permit, len(image.payload) + len(image.upload.data))
+    request.service.admission.decoded(image.permit, len(image.payload) + len(image.upload.data))

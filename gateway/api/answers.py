@@ -20,7 +20,7 @@ from gateway.errors import AnswerTooLarge, GatewayError, ImageError, InvalidPara
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Predictions, Result
-from gateway.inference.tools import Tasks
+from gateway.inference.tasks import Tasks
 from gateway.ingest.upload import Uploads
 from gateway.limits.pools import PoolLease
 from gateway.timing import TimeSlice

@@ -63,7 +63,7 @@ class Body:
         self.announced_bytes = int(self.headers.get(b"content-length", b"0"))
         """The Content-Length, 0 without one."""
         self._request, self._context = request, context
-        self._limits = context.service.tools.limits
+        self._limits = context.service.limits
         self._settings = context.settings
         self._stats = context.stats
         self.pace = Pace(

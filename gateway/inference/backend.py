@@ -163,6 +163,15 @@ class CallLimits:
     images: int
 
 
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Limits of calls: `max_images` and `max_bytes` in each, and `max_calls` at a time with images of one request."""
+
+    max_images: int
+    max_bytes: int
+    max_calls: int
+
+
 PROBE_SECONDS = 5.0
 """Longest time of a probe."""
 

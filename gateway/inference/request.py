@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import anyio
 import structlog
 
-from gateway import metrics
 from gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -26,17 +25,21 @@ from gateway.errors import (
     ServiceError,
     TritonUnreachable,
 )
+from gateway.inference.backend import Backend, BatchLimits
 from gateway.inference.request_spec import Report, RequestSpec, Stage
 from gateway.inference.result import Prediction, Result, Row
-from gateway.inference.tools import Tasks, Tools
+from gateway.inference.tasks import Tasks
 from gateway.ingest.image_formats import Header, Size
 from gateway.ingest.inspection import MAX_SIDE
-from gateway.ingest.upload import Upload, Uploads
+from gateway.ingest.upload import Upload, UploadLimits, Uploads
 from gateway.limits.account import Account
+from gateway.limits.admission import Admission
 from gateway.limits.bounds import Lease
-from gateway.limits.caller import ANYONE
 from gateway.timing import Deadline, TimeSlice
 from gateway.values.arguments import adapt
+
+if TYPE_CHECKING:
+    from gateway.ingest.decoder_pool import DecoderPool
 
 log = structlog.get_logger("gateway")
 
@@ -141,7 +144,7 @@ class Image:
     async def charge(self) -> None:
         """Charge one image to the API key; waits while its rate is used up. Raises RateLimited."""
         request = self.request
-        most_seconds = self.deadline.left_seconds if request.admitted else request.tools.admission.max_wait_seconds
+        most_seconds = self.deadline.left_seconds if request.admitted else request.service.admission.max_wait_seconds
         await request.spec.caller.charge(most_seconds, request.stages)
 
     async def decoded_size(self, max_side: int = MAX_SIDE) -> Size:
@@ -149,13 +152,13 @@ class Image:
 
         If that is not known, the shorter side has at most `max_side` pixels.
         """
-        tools, spec = self.request.tools, self.request.spec
+        service, spec = self.request.service, self.request.spec
         if (tensor := self.request.tensor_input) is not None:
             return tensor
-        work = tools.backend.resize(spec.model_name, spec.model_version)
+        work = service.backend.resize(spec.model_name, spec.model_version)
         resize = None
         with suppress(GatewayError):  # the call with the image reports the error
-            resize = await (work if tools.backend.supports_cancellation else tools.uncancelled.run(work))
+            resize = await (work if service.backend.supports_cancellation else service.uncancelled.run(work))
         return resize or max_side
 
     async def add(self, permit: Lease, make: Callable[[], Awaitable[tuple[bytes, Report]]]) -> None:
@@ -171,7 +174,7 @@ class Image:
             permit.release()
             raise
         request.account.add_image()
-        request.tools.admission.decoded(permit, len(payload))
+        request.service.admission.decoded(permit, len(payload))
         image = copy.copy(self)
         image.payload, image.permit, image.report = payload, permit, report
         await request.service.add(image)
@@ -180,7 +183,13 @@ class Image:
 class Service(Protocol):
     """What requests need of InferenceService; see gateway.inference.service."""
 
-    tools: Tools
+    backend: Backend
+    admission: Admission
+    limits: UploadLimits
+    batches: BatchLimits
+    decoders: "DecoderPool"
+    uncancelled: Tasks
+    """Work that may outlive its request: calls, and work that cannot be cancelled."""
     observers: "Observers"
     steps: Sequence[Step]
 
@@ -203,23 +212,22 @@ class ImageRequest:
 
     def __init__(self, service: Service, spec: RequestSpec, take: Take, account: Account | None = None) -> None:
         self.service = service
-        self.tools = tools = service.tools
         self.spec = spec
         self.stages = spec.stats.stages
         self.context = copy_context()
         """The request's trace and log fields."""
         self.call_parameters = (spec.model_version, spec.selection, spec.embeddings)
         """Images of several requests share a call if these are equal."""
-        self.tensor_input = tools.backend.tensor_input(spec.model_name)
+        self.tensor_input = service.backend.tensor_input(spec.model_name)
         """How a decoder makes the model's input; None of a model that takes files."""
-        self.account = account or tools.decoders.account(client=spec.caller)
+        self.account = account or service.decoders.account(client=spec.caller)
         self.admitted = False
         """Whether an image has had a permit."""
         self._permits: set[Lease] = set()
         self._permit_released: asyncio.Event | None = None
         """Set by the next release of a permit, while the request has too many."""
         # More images would only wait, with permits that other requests could use.
-        self._most_permits = tools.batches.max_calls * tools.batches.max_images
+        self._most_permits = service.batches.max_calls * service.batches.max_images
         self._take = take
         self.images: set[Image] = set()
         """Images that wait for a call or are in one."""
@@ -282,7 +290,7 @@ class ImageRequest:
 
         Raises DeadlineExceeded, or Overloaded if too many images wait or the request's first one waits too long.
         """
-        admission, permits = self.tools.admission, self._permits
+        admission, permits = self.service.admission, self._permits
         wait = self.stages["wait"]  # reported also if there is no wait
         permit = admission.permit(
             nbytes,
@@ -327,7 +335,7 @@ class ImageRequest:
         if not self.spec.lowest_priority:
             for done in self.service.observers.done:
                 done(image, row)
-        _count(self.spec, result)
+        self.spec.count(result)
         self._take(result)
         if self._read_all and self._open == 0:
             self._interrupt()
@@ -472,26 +480,3 @@ def _drop_tracebacks(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
-
-
-def _count(spec: RequestSpec, result: Result) -> None:
-    """Count each image of a file in the request's statistics, the metrics, and the API key's account."""
-    caller, stats = spec.caller, spec.stats
-    for row in result.rows:
-        error, version = row.error, row.model_version
-        stats.model_version = stats.model_version or version or None
-        if error is None:
-            stats.images_ok += 1
-        else:
-            stats.errors[error.code] = stats.errors.get(error.code, 0) + 1
-            if isinstance(error, ServiceError):
-                stats.fault = stats.fault or error
-        if caller is not ANYONE:
-            caller.count(error)
-        # A name that a client made up must not become a label, so a model counts by name once it has answered.
-        model = spec.model_name if version else ""
-        metrics.series(metrics.IMAGES, "ok" if error is None else error.code, model, version).inc()
-        if row.damaged:
-            metrics.DAMAGED_IMAGES.inc()
-        if error is None and (score := row.top_score) is not None:
-            metrics.series(metrics.TOP_SCORE, model, version).observe(score)

@@ -9,8 +9,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -24,7 +26,7 @@ from gateway.errors import (
     ModelUnavailable,
     RequestError,
 )
-from gateway.inference.backend import Call, CallLimits
+from gateway.inference.backend import Backend, BatchLimits, Call, CallLimits
 from gateway.inference.request import (
     OWN_CALL,
     BatchGroup,
@@ -37,10 +39,13 @@ from gateway.inference.request import (
 )
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Row
-from gateway.inference.tools import CLOSING_SECONDS, Tools
-from gateway.ingest.upload import Uploads
+from gateway.inference.tasks import CLOSING_SECONDS, Tasks
+from gateway.ingest.upload import UploadLimits, Uploads
 from gateway.limits.account import Account
-from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE
+from gateway.limits.admission import COSTLY_SECONDS, COSTLY_SHARE, Admission
+
+if TYPE_CHECKING:
+    from gateway.ingest.decoder_pool import DecoderPool
 
 CALL_SECONDS = 0.1
 """Expected seconds of decoding in one call; an image that takes longer is alone in its call."""
@@ -53,9 +58,9 @@ CallTask = asyncio.Task[Sequence[Row]]
 class ModelQueue:
     """The requests that wait for calls of one model, and the calls in flight."""
 
-    def __init__(self, name: str, tools: Tools) -> None:
+    def __init__(self, name: str, backend: Backend, most: BatchLimits) -> None:
         self.name = name
-        self._backend, self._most = tools.backend, tools.batches
+        self._backend, self._most = backend, most
         self.waiting: dict[ImageRequest, None] = {}
         """Requests with waiting images, in the order of their turns."""
         self.calls: dict[CallTask, tuple[Call, list[Image]]] = {}
@@ -146,19 +151,22 @@ SIGNED_INLINE_BYTES = 4 * 2**20
 """A larger image is signed on a thread, so that it does not block the event loop; this one takes 0.6 ms."""
 
 
+@dataclass(eq=False)
 class InferenceService:
     """Takes each upload of many requests through `steps` (see gateway.predict.image_steps), and sends the images.
 
     A RequestError of the backend ends the requests of its call; every other error is the result of the call's images.
     """
 
-    def __init__(self, tools: Tools, steps: Sequence[Step], observers: Observers | None = None) -> None:
-        self.tools = tools
-        self.backend = tools.backend
-        self.admission = tools.admission
-        self.steps = steps
-        self.observers = observers or Observers()
-        self._models: dict[str, ModelQueue] = {}
+    backend: Backend
+    admission: Admission
+    limits: UploadLimits
+    batches: BatchLimits
+    decoders: "DecoderPool"
+    steps: Sequence[Step]
+    observers: Observers = field(default_factory=Observers)
+    uncancelled: Tasks = field(default_factory=Tasks)
+    _models: dict[str, ModelQueue] = field(default_factory=dict)
 
     async def run(
         self,
@@ -175,7 +183,7 @@ class InferenceService:
         `account`, or to a new one.
 
         At the end, all tasks of the request have ended and its permits are released. Exceptions are images in calls,
-        and other work in `tools.uncancelled`, that have not ended yet.
+        and other work in `uncancelled`, that have not ended yet.
         """
         request = ImageRequest(self, spec, take, account)
         try:
@@ -185,7 +193,7 @@ class InferenceService:
 
     async def close(self) -> None:
         """Wait a limited time for work that may outlive its request."""
-        await self.tools.uncancelled.close(CLOSING_SECONDS)
+        await self.uncancelled.close(CLOSING_SECONDS)
 
     async def add(self, image: Image) -> None:
         """Send an image, or let it wait for a call."""
@@ -207,7 +215,7 @@ class InferenceService:
             self._expire(image)
             return
         if model is None:
-            model = self._models[name] = ModelQueue(name, self.tools)
+            model = self._models[name] = ModelQueue(name, backend, self.batches)
         if not model.waiting and model.most_images(request, image.batch_group):
             self._send(model, [image])
             return
@@ -266,13 +274,13 @@ class InferenceService:
             model.counted.add(task)
         if group.costly:
             model.costly.add(task)
-        self.tools.uncancelled.running.add(task)
+        self.uncancelled.running.add(task)
         task.add_done_callback(partial(self._ended, model, time.perf_counter()))
 
     def _ended(self, model: ModelQueue, began: float, task: CallTask) -> None:
         """Send the next call, and report the results of the ended one."""
         metrics.CALL_SECONDS.observe(time.perf_counter() - began)
-        self.tools.uncancelled.running.discard(task)
+        self.uncancelled.running.discard(task)
         _, images = model.calls.pop(task)
         model.counted.discard(task)
         model.costly.discard(task)

@@ -10,12 +10,11 @@ from unittest import mock
 
 from gateway.decoder.pillow import read_header
 from gateway.errors import GatewayError
-from gateway.inference.backend import Call, CallLimits
+from gateway.inference.backend import BatchLimits, Call, CallLimits
 from gateway.inference.request import Image, Observer, Observers, Step
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Result, Row
 from gateway.inference.service import InferenceService
-from gateway.inference.tools import BatchLimits, Tasks, Tools
 from gateway.ingest.decoder_pool import Decoded
 from gateway.ingest.image_formats import Header, ImageFormat, Size
 from gateway.ingest.resizing import Resize
@@ -239,21 +238,18 @@ def service_of(
     batches = BatchLimits(max_images=batch_images, max_bytes=batch_bytes, max_calls=request_calls)
     admission.update(limits)
     limits = UploadLimits.from_settings(Settings(_env_file=None))
-    tools = Tools(backend, Admission(**admission), limits, batches, decoders or ScriptedDecoders())
     backend.rollouts = {name: Rollout({"1": 100}, versions) for name, versions in (shadow or {}).items()}
-    return ScriptedService(tools, observers, steps)
+    parts = backend, Admission(**admission), limits, batches, decoders or ScriptedDecoders(), image_steps(steps)
+    return ScriptedService(*parts, observers=observers)
 
 
 class ScriptedService(InferenceService):
     """A service with shadow versions."""
 
-    def __init__(self, tools: Tools, observers: Sequence[Observer], steps: Sequence[Step]) -> None:
-        self.shadows = Shadows(tools)
-        super().__init__(tools, image_steps(steps), Observers([self.shadows, *observers]))
-
-    @property
-    def uncancelled(self) -> Tasks:
-        return self.tools.uncancelled
+    def __init__(self, *parts: Any, observers: Sequence[Observer]) -> None:
+        super().__init__(*parts)
+        self.shadows = Shadows(self)
+        self.observers = Observers([self.shadows, *observers])
 
 
 class ScriptedStep:

@@ -24,7 +24,7 @@ from gateway.errors import (
     ModelUnavailable,
     TritonUnreachable,
 )
-from gateway.inference.tools import CLOSING_SECONDS, Tasks
+from gateway.inference.tasks import CLOSING_SECONDS, Tasks
 from gateway.limits.bounds import Bound
 from gateway.metrics import series
 from gateway.plugins.demand import metrics

@@ -119,11 +119,11 @@ class Frames:
 
     async def _read(self, image: Image, info: Header, file: "FileFrames") -> None:
         data, request = image.upload.data, image.request
-        require_decoders(request.tools.limits)
+        require_decoders(request.service.limits)
         size = await image.decoded_size()
         nbytes = shrunk_bytes(info, size)
         wanted = replace(self._wanted, most=self._wanted.most - self._queued)
-        async with OpenFile(request.tools.decoders, data, info, size, request.account, wanted) as frames:
+        async with OpenFile(request.service.decoders, data, info, size, request.account, wanted) as frames:
 
             async def decode() -> tuple[bytes, Report]:
                 index, seconds, pixels = await frames.next()

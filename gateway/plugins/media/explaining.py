@@ -65,9 +65,9 @@ class MaskedCopies:
         return True
 
     async def _explained(self, image: Image) -> Result:
-        tools, header = image.request.tools, image.header
+        service, header = image.request.service, image.header
         assert header is not None
-        require_decoders(tools.limits)
+        require_decoders(service.limits)
         size = await image.decoded_size(MAX_SIDE)
         # The masks cover the whole image, as large as a preprocessor makes it before the crop.
         whole = size.resize if isinstance(size, TensorInput) else size
@@ -81,7 +81,7 @@ class MaskedCopies:
                 value=self._max_bytes,
             )
         scores = MaskScores(self)
-        ppm, damaged = await tools.decoders.decode(image.upload.data, header, whole, image.request.account)
+        ppm, damaged = await service.decoders.decode(image.upload.data, header, whole, image.request.account)
         if damaged and image.spec.strict:
             raise DamagedImage
         copies = Copies(image, header, ppm, size)
@@ -143,7 +143,7 @@ class Copies:
 
     async def _run(self, name: str, data: bytes, most_bytes: int, **arguments: object) -> bytes:
         """The result of a function of gateway.plugins.media.in_decoder.masking, of at most `most_bytes`."""
-        request, decoders = self._image.request, self._image.request.tools.decoders
+        request, decoders = self._image.request, self._image.request.service.decoders
         limits = decoders.limits
         memory_bytes = min(memory_limit(self._header, WORK_BYTES * len(self._ppm)), limits.memory_bytes)
         job = Job(

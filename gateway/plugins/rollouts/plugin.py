@@ -7,7 +7,7 @@ from gateway.hooks import Plugin
 
 if TYPE_CHECKING:
     from gateway.inference.request import Observer
-    from gateway.inference.tools import Tools
+    from gateway.inference.service import InferenceService
 
 
 class Rollouts(Plugin):
@@ -15,8 +15,8 @@ class Rollouts(Plugin):
 
     metrics = "gateway.plugins.rollouts.metrics"
 
-    def observers(self, tools: "Tools") -> "Sequence[Observer]":
+    def observers(self, service: "InferenceService") -> "Sequence[Observer]":
         """The observer that calls shadow versions."""
         from gateway.plugins.rollouts.shadow import Shadows
 
-        return (Shadows(tools),)
+        return (Shadows(service),)

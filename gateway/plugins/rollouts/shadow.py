@@ -16,7 +16,7 @@ from gateway.inference.backend import Call
 from gateway.inference.request import Image, Observer
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Predictions, Row
-from gateway.inference.tools import Tools
+from gateway.inference.service import InferenceService
 from gateway.limits.admission import Admission
 from gateway.limits.bounds import Bound, FairQueue, Lease
 from gateway.plugins.rollouts import metrics
@@ -39,11 +39,11 @@ class Shadows(Observer):
     capacity. The backend knows which models have shadow versions.
     """
 
-    def __init__(self, tools: Tools, *, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, service: InferenceService, *, chance: Callable[[], float] = random.random) -> None:
         self._chance = chance
-        self._backend = tools.backend
-        self.tasks = tools.uncancelled
-        self.spare = SpareCapacity(tools.admission)
+        self._backend = service.backend
+        self.tasks = service.uncancelled
+        self.spare = SpareCapacity(service.admission)
         self._failing: set[tuple[str, str]] = set()
         """Models and versions whose last call failed."""
 

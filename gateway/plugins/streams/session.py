@@ -14,7 +14,7 @@ from gateway.inference.backend import FrameSequence, SequenceScores
 from gateway.inference.request_spec import RequestSpec, RequestStats
 from gateway.inference.result import Result, Row, Selection
 from gateway.inference.service import InferenceService
-from gateway.inference.tools import Tasks
+from gateway.inference.tasks import Tasks
 from gateway.ingest import json_text
 from gateway.ingest.json_text import JsonError
 from gateway.ingest.upload import Upload
@@ -96,7 +96,7 @@ class StreamSession:
         self._sequence: FrameSequence | None = None
         self._held = HeldLabel()
         self._labels: dict[str, TextSequence[str]] = {}
-        limits = service.tools.decoders.limits
+        limits = service.decoders.limits
         self._account = Account(limits.request_cpu_seconds, limits.cpu_seconds, client=spec.caller, is_stream=True)
         self.stats = StreamStats()
         self._loop = asyncio.get_running_loop()
@@ -176,7 +176,7 @@ class StreamSession:
     async def close(self) -> None:
         """End the sequence in Triton; only needed if `serve` is not called."""
         if self._sequence is not None:
-            await self._service.tools.uncancelled.run(self._sequence.close())
+            await self._service.uncancelled.run(self._sequence.close())
 
     def _start(self, work: Callable[..., Awaitable[None]], *arguments: object) -> None:
         """Do some of the stream's work in a new task; an exception ends the stream."""

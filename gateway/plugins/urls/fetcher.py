@@ -15,7 +15,7 @@ import httpcore2
 
 from gateway import __version__
 from gateway.errors import ImageError, Overloaded, UnsupportedFormat, UploadTimeout
-from gateway.inference.tools import Tasks
+from gateway.inference.tasks import Tasks
 from gateway.ingest.upload import (
     Upload,
     UploadLimits,

@@ -13,7 +13,7 @@ from gateway.api.answers import MAX_UNREAD_BYTES, Native, ResultLines
 from gateway.errors import EmptyFile
 from gateway.inference.request_spec import Stage
 from gateway.inference.result import Prediction, Predictions, Row
-from gateway.inference.tools import AGAIN_SECONDS, Tasks
+from gateway.inference.tasks import AGAIN_SECONDS, Tasks
 from tests.doubles.backend import PNG
 from tests.doubles.clock import Clock
 from tests.doubles.scripted import Scripted, body_of, query, start

@@ -53,7 +53,7 @@ def infer_routes(sequences: OpenSequences) -> APIRouter:
 async def _infer(request: Request, model_name: str, version: str | None, sequences: OpenSequences) -> Response:
     context = request_context(request)
     service = context.service
-    limits = service.tools.limits
+    limits = service.limits
     body = Body(request, context)
     if body.announced_bytes > limits.max_request_bytes:
         raise limits.request_too_large()

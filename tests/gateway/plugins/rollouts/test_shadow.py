@@ -21,7 +21,7 @@ from gateway.errors import (
 from gateway.inference.request import Observers
 from gateway.inference.request_spec import RequestSpec
 from gateway.inference.result import Prediction, Row, Selection
-from gateway.inference.tools import CLOSING_SECONDS
+from gateway.inference.tasks import CLOSING_SECONDS
 from gateway.ingest.upload import Upload
 from gateway.limits.admission import Admission
 from gateway.plugins.rollouts import metrics
@@ -269,10 +269,10 @@ def shadows_of(
     backend: ScriptedBackend, shares: Any = ALWAYS, throws: list[float] | None = None, **limits: int
 ) -> tuple[Shadows, SpareCapacity]:
     """Shadows alone; `throws` are the random numbers."""
-    tools = service_of(backend, shadow=shares, max_images=limits.pop("max_images", 8)).tools
+    service = service_of(backend, shadow=shares, max_images=limits.pop("max_images", 8))
     left = iter(throws or [])
     chance = (lambda: next(left)) if throws else (lambda: 0.0)
-    shadows = Shadows(tools, chance=chance)
+    shadows = Shadows(service, chance=chance)
     return shadows, shadows.spare
 
 

@@ -1,19 +1,12 @@
-"""Objects that all requests share."""
+"""Tasks in groups that end together."""
 
 import asyncio
 from collections.abc import Collection, Coroutine
 from contextvars import Context
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from gateway.inference.backend import Backend
-from gateway.ingest.upload import UploadLimits
-from gateway.limits.admission import Admission
 from gateway.limits.bounds import Lease
-
-if TYPE_CHECKING:
-    from gateway.ingest.decoder_pool import DecoderPool
 
 T = TypeVar("T")
 
@@ -92,25 +85,3 @@ def _unpin(permits: tuple[Lease, ...], task: "asyncio.Task[Any]") -> None:
         permit.unpin()
     if not task.cancelled():
         task.exception()  # marks it as retrieved: the caller may be gone
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """Limits of calls: `max_images` and `max_bytes` in each, and `max_calls` at a time with images of one request."""
-
-    max_images: int
-    max_bytes: int
-    max_calls: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """The parts of the service with which images are read, admitted, decoded and classified."""
-
-    backend: Backend
-    admission: Admission
-    limits: UploadLimits
-    batches: BatchLimits
-    decoders: "DecoderPool"
-    uncancelled: Tasks = field(default_factory=Tasks)
-    """Work that may outlive its request: calls, and work that cannot be cancelled."""
