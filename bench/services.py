@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from gateway.plugin_loading import environment_of, settings_class
-from gateway_local.children import Waited, is_ok, wait_answering, wait_ready
+from gateway_local.children import Waited, is_ok, wait_ready
 from gateway_local.hosts import LOOPBACK, free_port
 from gateway_local.memory_plan import machine_plan
 from gateway_local.sizing import CONFIG, completed_texts
@@ -148,8 +148,13 @@ def started(
             )
         service = Service(f"http://{LOOPBACK}:{port}", psutil.Process(process.pid), log, ready)
         try:
-            if fault := wait_answering(process, LOOPBACK, port, ready, timeout_seconds=START_SECONDS):
-                raise ServiceFailed(f"{' '.join(command)} {fault}:\n{service.end_of_log()}")
+            waited = wait_ready(
+                lambda: is_ok(LOOPBACK, port, ready, timeout_seconds=ANSWER_SECONDS),
+                lambda: process.poll() is None,
+                START_SECONDS,
+            )
+            if waited is not Waited.READY:
+                raise ServiceFailed(f"{' '.join(command)} is not ready ({waited.value}):\n{service.end_of_log()}")
             yield service
         finally:
             service.end()

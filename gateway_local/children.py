@@ -1,7 +1,6 @@
-"""Servers that run as child processes: requests over HTTP, waiting until they are ready, and their end."""
+"""Servers that run as child processes: requests over HTTP, and waiting until they are ready."""
 
 import http.client
-import subprocess
 import time
 from collections.abc import Callable
 from enum import Enum
@@ -12,7 +11,6 @@ from gateway.server.workers import START_SECONDS, Workers
 
 POLL_SECONDS = 0.02
 MAX_RESPONSE_BYTES = 10_000
-ANSWER_SECONDS = 5.0
 
 
 class Waited(Enum):
@@ -76,29 +74,3 @@ def is_ok(host: str, port: int, path: str, *, timeout_seconds: float) -> bool:
         return get(host, port, path, timeout_seconds=timeout_seconds)[0] == HTTPStatus.OK
     except OSError:
         return False
-
-
-def wait_answering(
-    process: "subprocess.Popen[bytes]", host: str, port: int, path: str, *, timeout_seconds: float
-) -> str | None:
-    """Wait until a child process answers 200 to a GET request; returns the reason if it does not, else None."""
-    match wait_ready(
-        lambda: is_ok(host, port, path, timeout_seconds=ANSWER_SECONDS),
-        lambda: process.poll() is None,
-        timeout_seconds,
-    ):
-        case Waited.ENDED:
-            return f"ended with code {process.returncode}"
-        case Waited.LATE:
-            return f"was not ready after {timeout_seconds:g} s"
-    return None
-
-
-def end(process: "subprocess.Popen[bytes]", grace_seconds: float) -> None:
-    """Send SIGTERM to a process, and kill it if it has not ended after the grace period; returns when it has ended."""
-    process.terminate()
-    try:
-        process.wait(grace_seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -1,14 +1,11 @@
-"""Child processes and their addresses: whether they answer, and how they end."""
+"""Servers and their addresses: whether they answer."""
 
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
-from gateway_local.children import end, get, is_ok, wait_answering
+from gateway_local.children import get, is_ok
 from gateway_local.hosts import LOOPBACK, authority, free_port, reachable
 from tests.doubles.http import Reply, http_server
 from tests.doubles.origin import origin_on
@@ -28,25 +25,6 @@ def test_response_is_read_up_to_a_limit(port):
     assert not is_ok(LOOPBACK, port, "/other", timeout_seconds=30)
 
 
-@contextmanager
-def child(code: str) -> Iterator[subprocess.Popen]:
-    with subprocess.Popen([sys.executable, "-I", "-S", "-c", code]) as process:
-        yield process
-        process.kill()
-
-
-def test_child_that_does_not_answer_is_described(port):
-    forever = "import time; time.sleep(600)"
-    with child(forever) as process:
-        assert wait_answering(process, LOOPBACK, port, "/ready", timeout_seconds=30) is None
-        fault = wait_answering(process, LOOPBACK, port, "/other", timeout_seconds=0)
-        assert fault == "was not ready after 0 s"
-    with child("raise SystemExit(3)") as process:
-        assert wait_answering(process, LOOPBACK, free_port(), "/", timeout_seconds=60) == "ended with code 3"
-        # Another server may have the port of one that has ended.
-        assert wait_answering(process, LOOPBACK, port, "/ready", timeout_seconds=60) == "ended with code 3"
-
-
 def test_server_that_refuses_or_is_silent_or_speaks_another_protocol_is_an_error():
     unused_port = free_port()
     with pytest.raises(ConnectionRefusedError):
@@ -58,20 +36,6 @@ def test_server_that_refuses_or_is_silent_or_speaks_another_protocol_is_an_error
         origin.answers["/"] = b"220 mail.example ready\r\n\r\n"
         with pytest.raises(OSError, match="not HTTP"):
             get(LOOPBACK, origin.port, "/", timeout_seconds=30)
-
-
-@pytest.mark.parametrize(
-    ("at_sigterm", "code"),
-    [("SIG_DFL", -15), ("SIG_IGN", -9)],
-    ids=["a process that obeys ends", "one that does not is killed"],
-)
-def test_process_is_ended(at_sigterm, code):
-    program = f"import signal, time; signal.signal(15, signal.{at_sigterm}); print(1, flush=True); time.sleep(600)"
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
-    with process.stdout:
-        process.stdout.readline()
-        end(process, 60 if code == -15 else 0.2)
-    assert process.returncode == code
 
 
 @pytest.mark.parametrize(

@@ -37,17 +37,10 @@ def test_findings_are_lines():
     assert capture.get().splitlines() == LINES
 
 
-@pytest.mark.parametrize(
-    ("findings", "text"),
-    [
-        ([FINDINGS[0]], "all is well"),
-        (FINDINGS, "1 failure, 1 warning"),
-        ([FINDINGS[2]] * 2, "2 failures"),
-        ([FINDINGS[1]] * 3, "3 warnings"),
-    ],
-)
-def test_summary_counts_failures_and_warnings(findings, text):
-    assert summary(findings) == text
+def test_summary_counts_failures_and_warnings():
+    assert summary([FINDINGS[0]]) == "all is well"
+    assert summary(FINDINGS) == "1 failure, 1 warning"
+    assert summary([FINDINGS[2]] * 2) == "2 failures"
 
 
 @pytest.mark.usefixtures("runtime", "model_repository")
