@@ -1,5 +1,6 @@
 """The default model behind the gateway gives the results of PIL, torchvision and eager PyTorch, in batches."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -106,8 +107,16 @@ def score(http: httpx.Client, pixels: np.ndarray) -> float:
 
 def test_hidden_hot_part_of_an_explanation_costs_score_and_a_cold_one_none(real_client: httpx.Client):
     files = {"files": ("cat.jpg", EXAMPLE.read_bytes())}
-    found = real_client.post("/explain", params={"masks": 120}, files=files, timeout=300).json()["explanation"]
+    headers = {"Accept": "application/x-ndjson"}
+    with real_client.stream(
+        "POST", "/explain", params={"masks": 120}, files=files, headers=headers, timeout=300
+    ) as response:
+        *lines, last = map(json.loads, response.iter_lines())
+    found = last["explanation"]
     assert (found["label"], found["class_id"]) == (LABEL, 285)
+    done = [line["progress"]["done"] for line in lines]
+    assert done == sorted(done)
+    assert {line["progress"]["total"] for line in lines} <= {found["masks"] + 1}
     pixels = np.asarray(Image.open(EXAMPLE).convert("RGB"))
     heat = Image.fromarray(np.array(found["values"], np.float32)).resize((pixels.shape[1], pixels.shape[0]))
     order = np.argsort(np.asarray(heat).reshape(-1))

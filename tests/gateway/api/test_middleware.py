@@ -292,6 +292,17 @@ def test_preflight_needs_no_key_and_every_response_is_readable(tmp_path, origins
     assert [answer.headers["access-control-allow-origin"] for answer in answers] == [origins] * 2
 
 
+@pytest.mark.parametrize("origin", ["https://other.example", "https://app.example.evil", "null", "http://app.example"])
+def test_unlisted_origin_and_unknown_method_are_refused(origin):
+    with client_of(cors_origins=(ORIGIN,)) as client:
+        refused = preflight(client, origin=origin)
+        unknown = preflight(client, method="DELETE")
+        answer = client.get("/health/live", headers={"Origin": origin})
+    assert (refused.status_code, unknown.status_code) == (400, 400)
+    assert "access-control-allow-origin" not in refused.headers
+    assert "access-control-allow-origin" not in answer.headers
+
+
 def request_id(client, *values: bytes) -> str:
     """The request id in the response, for raw X-Request-ID headers."""
     start, *_ = client.ask("GET", "/health/live", [(b"x-request-id", each) for each in values])
