@@ -28,10 +28,6 @@ def test_load_is_looked_at_until_nothing_else_runs(tmp_path, texts, alone, slept
     assert pauses == [elastic.PAUSE_SECONDS] * slept
 
 
-def test_own_load_is_read_from_the_kernel():
-    assert elastic.Load().is_alone() in {True, False}
-
-
 class Session:
     """Records the sizes of its batches."""
 
