@@ -301,8 +301,7 @@ class Collected:
     """
 
     def __init__(self, context: RequestContext) -> None:
-        responses, reader = context.runtime.responses, context.reader
-        self.lease = PoolLease(responses) if reader is None else PoolLease(responses, reader, reader.evict)
+        self.lease = PoolLease(context.runtime.responses, context.reader)
         context.leases.append(self.lease)
         self._service = context.service
         self._most = MAX_PREDICTIONS

@@ -33,7 +33,7 @@ from gateway.ingest.upload import (
     UploadsOrUrls,
     uncounted,
 )
-from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, PoolLease
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, PoolLease, Uploader
 from gateway.values.clients import address_of, client_of
 from gateway.values.quantities import size
 from gateway.values.validation import NAME_CHARACTERS, near
@@ -77,7 +77,7 @@ class Body:
         self.reader: BodyReader | None = self._readers.get(self._media_type)
         """The plug-in's reader of this body's media type; None if the core reads it."""
         self._fetchers = context.runtime.fetchers
-        lease = PoolLease(context.runtime.uploads, self.pace, self._evict, context.caller.upload_bytes)
+        lease = PoolLease(context.runtime.uploads, Uploader(self.pace, self._evict), context.caller.upload_bytes)
         context.leases.append(lease)
         self.hold = lease.hold
         """Called by readers with the number of bytes of the body that they hold."""

@@ -13,11 +13,10 @@ from gateway.errors import GatewayError
 from gateway.inference.request_spec import RequestStats
 from gateway.inference.service import InferenceService
 from gateway.limits.caller import ANYONE, Caller
-from gateway.limits.pools import PoolLease
+from gateway.limits.pools import PoolClient, PoolLease
 
 if TYPE_CHECKING:
     from gateway.hooks import Runtime
-    from gateway.server.connection import Connection
     from gateway.settings import Settings
 
 KEY = "request_context"
@@ -34,7 +33,7 @@ class RequestContext:
     runtime: "Runtime"
     settings: "Settings"
     service: InferenceService
-    reader: "Connection | None" = None
+    reader: PoolClient | None = None
     """Reads the response."""
     started: float = field(default_factory=time.perf_counter)
     """When its headers had arrived, by time.perf_counter."""

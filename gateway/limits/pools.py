@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Protocol, Self
 
 from prometheus_client import Counter
@@ -36,11 +37,6 @@ class Pace:
         self._waited_seconds = 0.0
 
     @property
-    def is_idle(self) -> bool:
-        """Whether the gateway waits for the client."""
-        return self.waiting_since is not None
-
-    @property
     def bytes_per_second(self) -> float:
         """Recent upload speed in bytes/s, exponentially weighted."""
         waiting_seconds = self._waiting_seconds
@@ -52,10 +48,6 @@ class Pace:
     def is_slow(self) -> bool:
         """Whether it is slower than `min_bytes_per_second`."""
         return self.bytes_per_second < self._least
-
-    def eviction_score(self, held: int) -> float:
-        """The seconds that the client needs, at its speed, to send `held` bytes."""
-        return held / max(self.bytes_per_second, 1.0)
 
     def wait(self) -> float:
         """Begin to wait for the client; returns for how long, before it is too slow."""
@@ -82,7 +74,7 @@ IDLE_SECONDS = 1.0
 
 
 class PoolClient(Protocol):
-    """The eviction rule's view of a client, such as the pace of its upload."""
+    """What the eviction rule asks about a client, and tells it."""
 
     @property
     def is_idle(self) -> bool:
@@ -91,22 +83,36 @@ class PoolClient(Protocol):
     def eviction_score(self, held: int) -> float:
         """The idle client with the highest score is evicted first; `held` is how much it holds of the pool."""
 
+    def evict(self, error: Overloaded) -> None:
+        """End this client's work with an error; it then holds nothing."""
 
-def _nothing(_: Overloaded) -> None:
-    """Do nothing."""
+
+@dataclass(eq=False, slots=True)
+class Uploader:
+    """A client that sends bytes; its score is the seconds that it needs, at its speed, to send what it holds."""
+
+    pace: Pace
+    evict: Callable[[Overloaded], None]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the gateway waits for its bytes."""
+        return self.pace.waiting_since is not None
+
+    def eviction_score(self, held: int) -> float:
+        """See PoolClient."""
+        return held / max(self.pace.bytes_per_second, 1.0)
 
 
 @dataclass(eq=False, slots=True)
 class PoolLease:
     """How much one client holds of a pool, and of the bound of its API key, if there is one.
 
-    `evict` ends the client's work with an error; it then holds nothing. Without a `client` the lease is never evicted,
-    and no other one is evicted for it.
+    Without a `client` the lease is never evicted, and no other one is evicted for it.
     """
 
     pool: "Pool"
     client: PoolClient | None = None
-    evict: Callable[[Overloaded], None] = _nothing
     key_bound: Bound | None = None
     held: int = field(init=False, default=0)
     """How much the client holds."""
@@ -147,7 +153,7 @@ class PoolLease:
         """Give everything back; a second call does nothing."""
         if self.held:
             self.hold(0)
-        self.client, self.evict = None, _nothing  # they may refer to the lease, and full garbage collections are long
+        self.client = None  # it may refer to the lease, and full garbage collections are long
 
 
 class Pool:
@@ -169,22 +175,16 @@ class Pool:
         self.leases: dict[PoolLease, None] = {}
         """The ones that hold something."""
 
-    def lease(
-        self,
-        client: PoolClient | None = None,
-        evict: Callable[[Overloaded], None] = _nothing,
-        amount: int = 0,
-        key_bound: Bound | None = None,
-    ) -> PoolLease:
+    def lease(self, client: PoolClient | None = None, amount: int = 0, *, key_bound: Bound | None = None) -> PoolLease:
         """A lease of `amount`, counted in `key_bound` too; raises Overloaded as `hold` does."""
-        lease = PoolLease(self, client, evict, key_bound)
+        lease = PoolLease(self, client, key_bound)
         if amount:
             lease.hold(amount)
         return lease
 
     def check(self) -> None:
         """Raise Overloaded unless one more could be held."""
-        if self.bound.free < 1 and not self._scores():
+        if self.bound.free < 1 and not self._idle():
             raise self.full()
 
     def make_room(self, asking: PoolLease, amount: int) -> None:
@@ -192,23 +192,21 @@ class Pool:
         bound, more = self.bound, amount - asking.held
         score = math.inf if asking.client is None else asking.client.eviction_score(amount)
         while bound.free < more and not (self._one_may_exceed and bound.held == asking.held):
-            scores = self._scores(asking)
-            first = max(scores, key=scores.__getitem__, default=asking)
-            if scores.get(first, 0.0) <= score:
+            idle = [(client.eviction_score(lease.held), lease, client) for lease, client in self._idle()]
+            first = max((each for each in idle if each[1] is not asking), key=itemgetter(0), default=None)
+            if first is None or first[0] <= score:
                 raise self.full()
             self._evicted.inc()
-            evict = first.evict
-            first.release()
-            evict(bound.full(self._eviction))
+            _, lease, client = first
+            lease.release()
+            client.evict(bound.full(self._eviction))
 
     def full(self) -> Overloaded:
         """The error for a client that is refused."""
         return self.bound.full(self._refusal)
 
-    def _scores(self, asking: PoolLease | None = None) -> dict[PoolLease, float]:
-        """The eviction scores of the idle clients but one."""
-        idle = [(each, each.client) for each in self.leases if each.client is not None and each.client.is_idle]
-        return {lease: client.eviction_score(lease.held) for lease, client in idle if lease is not asking}
+    def _idle(self) -> list[tuple[PoolLease, PoolClient]]:
+        return [(each, each.client) for each in self.leases if each.client is not None and each.client.is_idle]
 
 
 def upload_buffer(max_bytes: int) -> Pool:

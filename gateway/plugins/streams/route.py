@@ -66,7 +66,7 @@ async def stream(websocket: WebSocket) -> None:
     context = request_context(websocket)
     session = _session(websocket, context)
     await session.check_model()
-    with context.runtime.streams.lease(session, session.evict, 1):
+    with context.runtime.streams.lease(session, 1):
         try:
             await session.open()
             offered = websocket.scope["subprotocols"]

@@ -11,7 +11,7 @@ from websockets.protocol import CONNECTING, OPEN, State
 from websockets.server import ServerProtocol
 
 from gateway.errors import Overloaded
-from gateway.limits.pools import PoolLease
+from gateway.limits.pools import PoolLease, Uploader
 from gateway.server.connection import Connection, Needs, Phase, error_response
 from gateway.server.connections import Wait
 
@@ -39,7 +39,7 @@ class StreamProtocol(WebSocketsSansIOProtocol):
         self.conn = self._parser(CONNECTING)
         self.close_timeout = CLOSE_SECONDS
         self._connection = connection
-        self._buffer: PoolLease = connection.runtime.uploads.lease(connection.pace, self.evict)
+        self._buffer: PoolLease = connection.runtime.uploads.lease(Uploader(connection.pace, self.evict))
         self.writable = connection.writable
         self._partial_bytes = self._waiting_bytes = 0  # of an incomplete message, and of the waiting ones
         self._receives = self._discards = False

@@ -25,7 +25,7 @@ from gateway.ingest.upload import (
     clean_filename,
 )
 from gateway.limits.bounds import Bound, FairQueue, Lease
-from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, Pool
+from gateway.limits.pools import MIN_UPLOAD_BYTES_PER_SECOND, Pace, Pool, Uploader
 from gateway.plugins.urls import metrics
 from gateway.plugins.urls.addresses import AddressRule, Resolver
 from gateway.plugins.urls.errors import FetchFailed, FetchTimeout, UrlNotAllowed
@@ -242,7 +242,8 @@ class Download:
         self._limits = limits
         self.request = request
         self.pace = Pace(min_bytes_per_second=min_bytes_per_second, grace_seconds=0, now=time.monotonic)
-        self.lease = request.leases.enter_context(uploads.lease(self.pace, self._evict, key_bound=request.key_bound))
+        uploader = Uploader(self.pace, self._evict)
+        self.lease = request.leases.enter_context(uploads.lease(uploader, key_bound=request.key_bound))
         self.timeout: asyncio.Timeout | None = None
         self.eviction: Overloaded | None = None
         self._body = bytearray()

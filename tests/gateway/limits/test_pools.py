@@ -5,7 +5,7 @@ from prometheus_client import REGISTRY
 
 from gateway.errors import Overloaded
 from gateway.limits.bounds import Bound
-from gateway.limits.pools import Pace, Pool, PoolLease, response_buffer, upload_buffer
+from gateway.limits.pools import Pace, Pool, PoolLease, Uploader, response_buffer, upload_buffer
 from tests.doubles.clock import Clock
 
 MAX = 100
@@ -39,7 +39,7 @@ def uploads() -> Pool:
 def opened(uploads: Pool, clock: Clock, *, nbytes: int, speed: float, is_idle: bool = True) -> tuple[Upload, PoolLease]:
     """An upload that holds `nbytes`, and is idle while the gateway waits for it."""
     upload = Upload(clock, speed)
-    lease = uploads.lease(upload.pace, upload.evict, nbytes)
+    lease = uploads.lease(Uploader(upload.pace, upload.evict), nbytes)
     if is_idle:
         upload.pace.wait()
     return upload, lease
@@ -93,9 +93,9 @@ def test_slowest_uploads_are_evicted(uploads, clock, stalled, newcomer, evicted)
 )
 def test_upload_is_not_evicted(uploads, clock, speed, is_idle, newcomers_speed):
     upload, _ = opened(uploads, clock, nbytes=90, speed=speed, is_idle=is_idle)
-    newcomer = Upload(clock, newcomers_speed).pace if newcomers_speed else None
+    newcomer = Upload(clock, newcomers_speed) if newcomers_speed else None
     with pytest.raises(Overloaded):
-        uploads.lease(newcomer, amount=20)
+        uploads.lease(newcomer and Uploader(newcomer.pace, newcomer.evict), 20)
     assert upload.error is None
 
 
@@ -110,7 +110,7 @@ def test_response_above_the_limit_is_built_alone():
 def test_clients_of_a_key_hold_its_bound_together_and_evict_no_other_client(clock):
     pool, key_bound = upload_buffer(MAX), Bound("share", MAX // 2)
     slow, first, second = Upload(clock, 1), pool.lease(key_bound=key_bound), pool.lease(key_bound=key_bound)
-    other = pool.lease(slow.pace, slow.evict)
+    other = pool.lease(Uploader(slow.pace, slow.evict))
     other.hold(10)
     first.hold(20)
     second.hold(MAX // 2 - 20)

@@ -205,7 +205,7 @@ class InferenceApi:
     async def _model_stream_infer(self, call: Call) -> Metadata:
         """Requests in, one response to each. One that fails does not end the stream, as in Triton."""
         await self._check_key(call)
-        with self._runtime.streams.lease(ARRIVED, amount=1):
+        with self._runtime.streams.lease(ARRIVED, 1):
             while (raw := await self._next(call)) is not None:
                 await call.send((await self._streamed(call, raw)).SerializeToString())
         return ()
