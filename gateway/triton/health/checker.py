@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -23,32 +24,25 @@ log = structlog.get_logger("gateway")
 Action = Callable[[], Awaitable[None]]
 
 
+@dataclass(eq=False)
 class HealthChecker:
     """Keeps the `state` of one Triton up to date.
 
     Each probe has a new image, so that no cache can answer in place of the model. The results of clients' requests
-    count as well: answers make probes rarer, failures bring the next probe forward. `model_changed` gets the name of
-    each model whose readiness or rollout has changed.
+    count as well: answers make probes rarer, failures bring the next probe forward.
     """
 
-    def __init__(
-        self,
-        endpoint: TritonEndpoint,
-        state: HealthState,
-        *,
-        model_changed: Callable[[str], None] = lambda _: None,
-        codecs: Codecs | None = None,
-    ) -> None:
-        self.state = state
-        self.endpoint = endpoint
-        self._codecs = codecs or Codecs()
-        self._model_changed = model_changed
-        self._no_ensembles: set[str] = set()
-        """Loaded models that do not classify images, such as steps."""
-        self._reported_missing: dict[tuple[str, str], ModelState] = {}
-        """The missing models and versions that were logged, by name and version."""
-        self._reported_warnings: tuple[str, ...] = ()
-        self._reported_ready: dict[str, bool] = {}
+    endpoint: TritonEndpoint
+    state: HealthState
+    codecs: Codecs = field(default_factory=Codecs)
+    model_changed: Callable[[str], None] = lambda _: None
+    """Gets the name of each model whose readiness or rollout has changed."""
+    _no_ensembles: set[str] = field(default_factory=set)
+    """Loaded models that do not classify images, such as steps."""
+    _reported_missing: dict[tuple[str, str], ModelState] = field(default_factory=dict)
+    """The missing models and versions that were logged, by name and version."""
+    _reported_warnings: tuple[str, ...] = ()
+    _reported_ready: dict[str, bool] = field(default_factory=dict)
 
     def actions(self) -> Mapping[Action, float]:
         """What to do, each in a task of its own, since a probe may take seconds; with the longest pauses in seconds."""
@@ -95,7 +89,7 @@ class HealthChecker:
             except GatewayError:
                 continue  # it is being loaded: what is known stays
             if expected.follow(config):
-                self._model_changed(name)
+                self.model_changed(name)
         self._report()
 
     async def discover(self, index: RepositoryIndexResponse) -> None:
@@ -104,7 +98,7 @@ class HealthChecker:
         self._no_ensembles &= ready  # another model may be loaded under the same name
         for name in sorted(ready - self._no_ensembles - self.state.models.keys()):
             config = await self.endpoint.config(name)
-            if self._codecs.takes_images(config):
+            if self.codecs.takes_images(config):
                 self.state.models.setdefault(name, ProbedModel(name))
             else:
                 self._no_ensembles.add(name)
@@ -177,7 +171,7 @@ class HealthChecker:
     async def _check(self, model: ProbedModel) -> None:
         await self.endpoint.fetch_server_metadata()  # the address may have another Triton now
         config = await self.endpoint.config(model.name)
-        model.codec = self._codecs.of(config)
+        model.codec = self.codecs.of(config)
         configs = await self.endpoint.step_configs(config)
         steps = tuple(Step(each.model_name, each.model_version) for each in config.ensemble_scheduling.step)
         model.steps = steps or (Step(model.name),)
@@ -204,12 +198,12 @@ class HealthChecker:
         self._report_missing()
         for name in self._reported_ready.keys() - state.models.keys():
             del self._reported_ready[name]
-            self._model_changed(name)
+            self.model_changed(name)
         for model in () if state.starting else state.models.values():
             ready = state.is_ready(model)
             if model.tried_at is not None and self._reported_ready.get(model.name) != ready:
                 self._reported_ready[model.name] = ready
-                self._model_changed(model.name)
+                self.model_changed(model.name)
                 if model is state.default:
                     metrics.TRITON_READY.labels(state.address).set(ready)
                 event = {"triton": state.address, "model": model.name}

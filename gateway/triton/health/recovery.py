@@ -3,20 +3,19 @@
 import asyncio
 import random
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
 from gateway import metrics
 from gateway.errors import DeadlineExceeded, GatewayError
-from gateway.triton.client import LoadNotAllowed, TritonEndpoint
-from gateway.triton.codecs import Codecs
+from gateway.triton.client import LoadNotAllowed
 from gateway.triton.health.checker import Action, HealthChecker
 from gateway.triton.health.state import (
     LOADING,
     NOT_LISTED,
     READY,
     UNLOADED,
-    HealthState,
     ProbedModel,
     Step,
     faults,
@@ -42,22 +41,22 @@ NOT_ALLOWED = (
 )
 
 
+@dataclass(slots=True)
 class Backoff:
     """Growing intervals between attempts, for each key by itself."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._next: dict[Hashable, tuple[float, float]] = {}
-        """By key: the time of the next attempt, and the interval after it in seconds."""
+    clock: Callable[[], float]
+    _next: dict[Hashable, tuple[float, float]] = field(default_factory=dict)
+    """By key: the time of the next attempt, and the interval after it in seconds."""
 
     def is_due(self, key: Hashable) -> bool:
         """Whether an attempt may be made now."""
-        return key not in self._next or self._clock() >= self._next[key][0]
+        return key not in self._next or self.clock() >= self._next[key][0]
 
     def delay(self, key: Hashable, longest_seconds: float = LAST_BACKOFF_SECONDS) -> None:
         """Delay the next attempt: the interval doubles each time, up to `longest_seconds`."""
         _, seconds = self._next.get(key, (0.0, FIRST_BACKOFF_SECONDS))
-        self._next[key] = (self._clock() + seconds, max(seconds, min(2 * seconds, longest_seconds)))
+        self._next[key] = (self.clock() + seconds, max(seconds, min(2 * seconds, longest_seconds)))
 
     def forget(self, key: Hashable) -> None:
         """Allow an attempt now."""
@@ -68,6 +67,7 @@ class Backoff:
         self._next = {key: times for key, times in self._next.items() if key in keys}
 
 
+@dataclass(eq=False)
 class RecoveringChecker(HealthChecker):
     """A health checker that also reloads and loads models. It needs --model-control-mode=explicit.
 
@@ -76,17 +76,9 @@ class RecoveringChecker(HealthChecker):
     delay another.
     """
 
-    def __init__(
-        self,
-        endpoint: TritonEndpoint,
-        state: HealthState,
-        *,
-        model_changed: Callable[[str], None] = lambda _: None,
-        codecs: Codecs | None = None,
-    ) -> None:
-        super().__init__(endpoint, state, model_changed=model_changed, codecs=codecs)
-        state.healing = "idle"
-        self._reloads, self._loads = Backoff(state.clock), Backoff(state.clock)
+    def __post_init__(self) -> None:
+        self.state.healing = "idle"
+        self._reloads, self._loads = Backoff(self.state.clock), Backoff(self.state.clock)
         """By the names of steps; by missing model."""
 
     def actions(self) -> Mapping[Action, float]:
