@@ -107,6 +107,7 @@ RULES: dict[str, Schema] = {
     },
     "httpRoute.requestTimeout": {"type": "string", "pattern": "^(([0-9]+(ms|s|m|h))+)?$"},
     "monitoring.serviceMonitor.interval": DURATION,
+    "monitoring.dashboards.labels": {**MAP, "additionalProperties": TEXT},
 }
 """Schemas that cannot be derived from values.yaml; the first match counts. `*` matches a name without a dot.
 
