@@ -102,8 +102,9 @@ class EmbeddedTriton:
         sizes: Plan | None = None,
     ) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._stopped = True
+        """Whether the process group has ended: its number may then be reused."""
         self._reaper: subprocess.Popen[bytes] | None = None
-        """Runs while the process group may have processes."""
         self.runtime = runtime
         self.model_repository = model_repository.resolve()
         sizes = sizes or plan(usable_cores(), 0)
@@ -189,15 +190,18 @@ class EmbeddedTriton:
                 errors="replace",
                 start_new_session=True,
             )
+            self._stopped = False
+            self._log_thread = threading.Thread(
+                target=self._read_log, args=(self._process,), name="triton-log", daemon=True
+            )
+            self._log_thread.start()
+            command = [*REAPER, str(self._process.pid)]
+            self._reaper = subprocess.Popen(
+                command, env=child_environment(), stdin=subprocess.PIPE, start_new_session=True
+            )
         except OSError as exc:
-            raise TritonRuntimeError(f"cannot start {self.runtime.tritonserver}: {exc}") from exc
-        self._reaper = subprocess.Popen(
-            [*REAPER, str(self._process.pid)], env=child_environment(), stdin=subprocess.PIPE, start_new_session=True
-        )
-        self._log_thread = threading.Thread(
-            target=self._read_log, args=(self._process,), name="triton-log", daemon=True
-        )
-        self._log_thread.start()
+            self.stop(grace_seconds=0)
+            raise TritonRuntimeError(f"cannot start {command[0]}: {exc}") from exc
 
     def _read_log(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
@@ -254,7 +258,7 @@ class EmbeddedTriton:
 
         Returns when all of its processes have ended. Stopping a stopped Triton does nothing.
         """
-        if self._process is None or self._reaper is None:
+        if self._process is None or self._stopped:
             return
         if grace_seconds and self.alive:
             deadline = time.monotonic() + grace_seconds
@@ -264,9 +268,11 @@ class EmbeddedTriton:
             if self.alive and self._finished.is_set():
                 time.sleep(LAST_RESPONSES_SECONDS)
         _kill_group(self._process)
-        self._reaper.kill()
-        self._reaper.communicate()
-        self._reaper = None
+        self._stopped = True
+        if self._reaper is not None:
+            self._reaper.kill()
+            self._reaper.communicate()
+            self._reaper = None
         self._join_log()
         for region in SHARED_MEMORY.glob(f"{self._shm_prefix}*"):
             region.unlink(missing_ok=True)

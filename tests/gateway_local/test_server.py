@@ -10,6 +10,7 @@ import psutil
 import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 
+import gateway_local.server
 from gateway_local.model_processes import processes
 from gateway_local.runtime.base import TritonRuntime, TritonRuntimeError
 from gateway_local.server import SHARED_MEMORY, EmbeddedTriton, PortTaken, StartFailed, missing_code
@@ -120,6 +121,14 @@ def test_hanging_server_is_killed_after_the_grace_period(runtime, echo_repositor
     os.kill(server.pid, signal.SIGSTOP)
     server.stop(grace_seconds=0.5)
     assert all(map(is_gone, processes))
+    assert server.poll() == -signal.SIGKILL
+
+
+def test_server_without_its_reaper_is_killed(runtime, echo_repository, monkeypatch):
+    monkeypatch.setattr(gateway_local.server, "REAPER", ("/no/such/shell",))
+    server = EmbeddedTriton(runtime, echo_repository, on_log=lambda line: None)
+    with pytest.raises(TritonRuntimeError, match="cannot start /no/such/shell"):
+        server.start()
     assert server.poll() == -signal.SIGKILL
 
 
