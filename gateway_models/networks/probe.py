@@ -19,7 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": torch.exp,
     "none": lambda scores: scores,
 }
-"""From a network's output to probabilities, by their names in function.json."""
+"""From a network's output to probabilities, by their names in served.json."""
 ALONE_TOLERANCE = 1e-3
 SUM_TOLERANCE = 1e-3
 
