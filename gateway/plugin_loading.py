@@ -194,8 +194,10 @@ def is_ours(module: str) -> bool:
 
 
 def _load(entry: EntryPoint) -> type[Plugin]:
-    with naming(entry.name, " to load"):
+    try:
         plugin = entry.load()
+    except Exception as error:  # of any kind: a plug-in that cannot be loaded may be left out, and is listed
+        raise PluginFailed.of(entry.name, error, " to load") from error
     if not (isinstance(plugin, type) and issubclass(plugin, Plugin)):
         raise PluginFailed(f"{entry!r} does not name a subclass of gateway.hooks.Plugin")
     plugin.name = entry.name

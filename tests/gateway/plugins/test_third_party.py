@@ -174,9 +174,12 @@ def test_setting_of_a_plug_in_that_is_left_out_is_refused(monkeypatch, tmp_path,
         Settings(api_keys_file="keys")
 
 
-def test_broken_plug_in_that_is_left_out_does_not_stop_the_start(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    "code", ["import nothing_of_that_name", "from gateway.errors import UserError\nraise UserError('no driver')"]
+)
+def test_broken_plug_in_that_is_left_out_does_not_stop_the_start(monkeypatch, tmp_path, code):
     """An unknown variable, such as one of Kubernetes, may belong to any installed plug-in."""
-    install(tmp_path, "broken", "Broken", "import nothing_of_that_name")
+    install(tmp_path, "broken", "Broken", code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GATEWAY_SERVICE_HOST", "10.0.0.1")
