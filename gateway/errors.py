@@ -235,8 +235,9 @@ class MethodNotAllowed(RequestError):
 
     @classmethod
     def of(cls, method: str, path: str, allowed: Collection[str]) -> Self:
-        """The error for a method on a path with other methods."""
-        error = cls(f"{method} is not allowed on {path}: send {' or '.join(sorted(allowed))}; see /docs.")
+        """The error for a method on a path with other methods, or with a WebSocket alone."""
+        instead = f": send {' or '.join(sorted(allowed))}" if allowed else ""
+        error = cls(f"{method} is not allowed on {path}{instead}; see /docs.")
         error.allowed = ", ".join(sorted(allowed))
         return error
 

@@ -284,7 +284,8 @@ class AccessCheck:
         if self._origins is not None:
             self._origins.check(scope)
         path, method = scope["path"], scope.get("method", WEBSOCKET)
-        route = self._routes.literal.get(path) or self._routes.match(path)
+        served = "GET" if method == "HEAD" else method
+        route = self._routes.literal.get(path) or self._routes.match(path, served)
         if route is not None and tracing.current():
             tracing.describe(method, route.path, context.request_id)
         if self._keys.authenticators:
@@ -297,11 +298,10 @@ class AccessCheck:
                 f"There is nothing at {path[:NAME_CHARACTERS]}: models are loaded and unloaded over HTTP only where "
                 "GATEWAY_ADMIN_KEYS_FILE is set."
             )
-        if method == "HEAD":
-            method = "GET"
-            scope = {**scope, "method": method}
-        if method not in route.methods:
-            raise MethodNotAllowed.of(method[:NAME_CHARACTERS], path[:NAME_CHARACTERS], route.methods - {WEBSOCKET})
+        if served not in route.methods:
+            raise MethodNotAllowed.of(served[:NAME_CHARACTERS], path[:NAME_CHARACTERS], route.methods - {WEBSOCKET})
+        if served != method:
+            scope = {**scope, "method": served}
         await self._app(scope, receive, send)
 
 

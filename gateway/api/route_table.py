@@ -89,9 +89,10 @@ class RouteTable:
         yield from self.literal.values()
         yield from self._patterns
 
-    def match(self, path: str) -> KnownRoute | None:
-        """The route of a path, also if it does not support the request's method."""
-        return self.literal.get(path) or next((each for each in self._patterns if each.pattern.match(path)), None)
+    def match(self, path: str, method: str) -> KnownRoute | None:
+        """The route with parameters of a path: the one that supports the method, or else the first one."""
+        matching = [each for each in self._patterns if each.pattern.match(path)]
+        return next((each for each in matching if method in each.methods), matching[0] if matching else None)
 
     def create_series(self) -> None:
         """Create the series that alerts use, since increase() misses the first count of a new series."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import structlog
-from fastapi import APIRouter
+from fastapi import APIRouter, WebSocket
 from starlette.middleware import Middleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -267,6 +267,17 @@ async def usage() -> str:
     return "POST images here."
 
 
+@more.delete("/models/{model_id}")
+async def drop(model_id: str) -> str:
+    return f"{model_id} is dropped."
+
+
+@more.websocket("/news")
+async def news(websocket: WebSocket) -> None:
+    await websocket.accept()
+    await websocket.close()
+
+
 Uses = plugin("Uses", routers=(more,))
 
 
@@ -275,7 +286,17 @@ def test_route_of_another_method_may_be_added_to_a_path():
         assert client.get("/predict").json() == "POST images here."
         assert client.post("/predict", files={"f": PNG}).json()["summary"] == {"ok": 1, "failed": 0}
         refused = client.request("PUT", "/predict")
+        assert client.get("/models/ensemble_model").json()["name"] == "ensemble_model"
+        assert client.request("DELETE", "/models/ensemble_model").json() == "ensemble_model is dropped."
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
+
+
+def test_request_for_a_path_of_a_websocket_alone_is_refused():
+    with client_of_app(create_app(Settings(_env_file=None), StubBackend(), [Uses])) as client:
+        refused = client.get("/news")
+        assert client.open("/news") == 101
+    assert refused.status_code == 405
+    assert refused.json()["detail"] == "GET is not allowed on /news; see /docs."
 
 
 async def fail(image: Image) -> None:
