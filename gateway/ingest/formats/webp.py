@@ -7,7 +7,7 @@ from gateway.ingest.formats.orientation import exif_orientation, xmp_orientation
 from gateway.ingest.image_formats import Header, ImageFormat, upright
 
 _CHUNK = struct.Struct("<4sI")
-_ALPHA_FLAG, _ANIMATION_FLAG = 0x10, 0x02
+_ALPHA_FLAG, _EXIF_FLAG, _XMP_FLAG, _ANIMATION_FLAG = 0x10, 0x08, 0x04, 0x02
 _MAX_CHUNKS = 10_000
 
 
@@ -29,7 +29,7 @@ def read(data: bytes) -> Header:
         raise InvalidImage("The WebP begins with an unknown chunk.")
     flags = data[20]
     width, height = 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
-    orientation = _orientation(data, 20 + length + length % 2, end)
+    orientation = _orientation(data, flags, 20 + length + length % 2, end)
     return Header(
         ImageFormat.WEBP,
         *upright(width, height, orientation),
@@ -40,12 +40,12 @@ def read(data: bytes) -> Header:
     )
 
 
-def _orientation(data: bytes, position: int, end: int) -> int:
-    """The orientation in the first chunk of EXIF, else of XMP."""
-    found = {b"EXIF": b"", b"XMP ": b""}
+def _orientation(data: bytes, flags: int, position: int, end: int) -> int:
+    """The orientation in the first chunk of EXIF, else of XMP; as in libwebp, only of those that the flags announce."""
+    found = {kind: b"" for kind, flag in ((b"EXIF", _EXIF_FLAG), (b"XMP ", _XMP_FLAG)) if flags & flag}
     for _ in range(_MAX_CHUNKS):
         if position + 8 > end:
-            return exif_orientation(found[b"EXIF"]) or xmp_orientation(found[b"XMP "]) or 1
+            return exif_orientation(found.get(b"EXIF", b"")) or xmp_orientation(found.get(b"XMP ", b"")) or 1
         kind, length = _CHUNK.unpack_from(data, position)
         start, position = position + 8, position + 8 + length + length % 2
         if start + length > end:

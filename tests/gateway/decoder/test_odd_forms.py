@@ -117,10 +117,10 @@ def tiff_of(orientation: int) -> bytes:
     return exif(orientation).removeprefix(b"Exif\0\0")
 
 
-def webp(*chunks: tuple[bytes, bytes]) -> bytes:
-    """An extended WebP of one lossy image with metadata behind it."""
+def webp(*chunks: tuple[bytes, bytes], announced: bool = True) -> bytes:
+    """An extended WebP of one lossy image with metadata behind it, which its header announces or not."""
     body = encode(cat(), "WEBP")[12:]
-    flags = sum({b"EXIF": 8, b"XMP ": 4}[kind] for kind, _ in chunks)
+    flags = sum({b"EXIF": 8, b"XMP ": 4}[kind] for kind, _ in chunks) if announced else 0
     head = b"VP8X" + struct.pack("<II", 10, flags) + (60).to_bytes(3, "little") + (39).to_bytes(3, "little")
     for kind, data in chunks:
         body += kind + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
@@ -177,6 +177,13 @@ def test_every_kind_of_orientation_metadata_is_applied(place, orientation, polic
     reference = by_pillow(data)
     assert (image.height, image.width) == reference.shape[:2]
     assert difference(seen(image), reference) < 1
+
+
+@EITHER_POLICY
+@pytest.mark.parametrize("chunk", [(b"EXIF", tiff_of(6)), (b"XMP ", xmp(6))], ids=["EXIF", "XMP"])
+def test_metadata_that_the_header_of_a_webp_does_not_announce_is_ignored(chunk, policy):
+    data = webp(chunk, announced=False)
+    assert difference(seen(prepare(data, policy)), by_pillow(data)) < 1
 
 
 @EITHER_POLICY
