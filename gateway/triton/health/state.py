@@ -450,7 +450,10 @@ class HealthState:
 
     def forget(self, names: Collection[str]) -> None:
         """Stop probing models that were unloaded on purpose; the index shows that they are not expected."""
-        self.expected.orphans.clear()
+        needed = {step.name for name, model in self.models.items() if name not in names for step in model.steps}
+        steps = {step.name for name in names if name in self.models for step in self.models[name].steps}
+        for name in {*names} | (steps - needed):
+            self.expected.orphans.pop(name, None)
         for name in {*names} - {self.default.name}:
             self.models.pop(name, None)
 

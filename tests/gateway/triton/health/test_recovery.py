@@ -196,6 +196,22 @@ async def test_step_that_a_gateway_has_unloaded_before_it_died_is_loaded(model):
         await wait_until(lambda: ready(checker).get(model, False))
 
 
+@pytest.mark.parametrize("unloaded", ["birds", "flowers"])
+async def test_only_an_unload_of_the_model_itself_ends_its_recovery(unloaded):
+    """The gateway that has unloaded a step of it for a reload has died."""
+    ensembles = {**TWO, "birds": ("birds_preprocessor", "birds_net")}
+    triton, checker = await watched(FakeTriton(ensembles=ensembles))
+    checker.state.expected.orphans["flowers_net"] = checker.state.clock()
+    triton.unloaded |= {"flowers_net", unloaded, *ensembles[unloaded]}
+    checker.state.forget({unloaded})
+    async with running(checker):
+        probes = len(triton.calls)
+        await wait_until(lambda: len(triton.calls) > probes + 10)
+        if unloaded == "birds":
+            await wait_until(lambda: ready(checker) == {MODEL: True, "flowers": True})
+    assert triton.done == ([("load", "flowers_net")] if unloaded == "birds" else [])
+
+
 async def test_fresh_death_is_confirmed_by_a_probe_that_takes_long():
     """Triton takes 1 to 2 s to answer for a dead process."""
     triton, checker = await watched()
