@@ -55,7 +55,7 @@ TimeoutSeconds = (
     Annotated[float, Field(allow_inf_nan=False), WithJsonSchema({"type": "number", "minimum": MIN_TIMEOUT_SECONDS})]
     | None
 )
-"""The limits are in `timeout_within`."""
+"""The limits are in `check_timeout`."""
 
 
 class PredictParameters(BaseModel):
@@ -188,10 +188,8 @@ def reading(parameters: type[BaseModel]) -> Iterator[None]:
         raise invalid_parameter(errors, parameters.model_fields) from None
 
 
-def timeout_within(seconds: float | None, *, default: float, most: float) -> float:
-    """The timeout that a client requests, or the default; raises InvalidParameter outside of the limits."""
-    if seconds is None:
-        return default
+def check_timeout(seconds: float, most: float) -> None:
+    """Raise InvalidParameter for a timeout beyond its limits."""
     if not seconds >= MIN_TIMEOUT_SECONDS:
         raise InvalidParameter(
             f"'timeout': must be at least {MIN_TIMEOUT_SECONDS:g} s.",
@@ -200,7 +198,6 @@ def timeout_within(seconds: float | None, *, default: float, most: float) -> flo
         )
     if seconds > most:
         raise InvalidParameter(f"'timeout': must be at most {most:g} s.", limit="max_timeout_seconds", value=most)
-    return seconds
 
 
 async def named_class(
@@ -246,9 +243,8 @@ def request_spec(
     Raises InvalidParameter if the timeout exceeds its limit, and Forbidden if the API key may not use the model.
     """
     settings = context.settings
-    seconds = default = settings.default_timeout_seconds
     if timeout_seconds is not None:
-        seconds = timeout_within(timeout_seconds, default=default, most=settings.max_timeout_seconds)
+        check_timeout(timeout_seconds, settings.max_timeout_seconds)
     rollout = None if version is not None else context.service.backend.rollout(model_name)
     split = rollout is not None and len(rollout.shares) > 1
     if rollout is not None and split:
@@ -261,7 +257,7 @@ def request_spec(
         model_version=version or "",
         selection=selection,
         embeddings=embeddings,
-        timeout_seconds=seconds,
+        timeout_seconds=settings.default_timeout_seconds if timeout_seconds is None else timeout_seconds,
         request_id=context.request_id,
         split=split,
         expansion=expansion,
