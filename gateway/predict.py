@@ -6,16 +6,16 @@
     4  api/body.py, ingest/multipart.py           each file of the form is an upload as soon as its last byte is there
     5  inference/request.py                       takes one upload after the other through the steps
     6  `image_steps` below                        charge, recognise, plan, wait for a permit, decode or pass on
-    7  inference/service.py                       similar images of all requests share calls; their signatures
-    8  triton/backend.py, replica.py              which Triton, which ensemble; retries; errors translated
-    9  triton/wire.py, client.py                  padding, the gRPC call, and its answer as rows
+    7  inference/service.py                       similar images share calls, also of several requests; signatures
+    8  triton/backend.py, replica.py              which Triton, which ensemble; retries; which classes
+    9  triton/wire.py, client.py                  padding, the gRPC call, its errors, and its answer as rows
    10  inference/service.py, request.py           each row becomes the result of its image, and permits are released
    11  api/answers.py                             results become the answer, in one of the `shapes`
 
-FastAPI declares the route, writes its OpenAPI document, and serves every other route. This one is called by the
-middleware itself (the trait `direct`), since FastAPI's routing, dependencies and response validation would take a third
-of the application's processor time for a request with one image. The parameters are declared once, in
-api/parameters.py: `predict` parses them, and FastAPI documents them.
+FastAPI declares the route, writes its OpenAPI document, and serves most other routes. This one, as others that are
+called often, is called by the middleware itself (the trait `direct`), since FastAPI's routing, dependencies and
+response validation would take a third of the application's processor time for a request with one image. The parameters
+are declared once, in api/parameters.py: `predict` parses them, and FastAPI documents them.
 """
 
 import time
@@ -30,7 +30,7 @@ from starlette.responses import Response
 
 from gateway.api.answers import Native, respond
 from gateway.api.parameters import NATIVE, image_route, open_uploads, predict_parameters, request_spec
-from gateway.api.request_context import KEY, RequestContext
+from gateway.api.request_context import CONTEXT, RequestContext
 from gateway.errors import DamagedImage, DeadlineExceeded, ImageError, InvalidParameter, Overloaded
 from gateway.inference.answer_shape import AnswerShape
 from gateway.inference.request import Image, Step, within
@@ -67,7 +67,7 @@ def router(plugins: "Plugins") -> APIRouter:
 
         Files are classified as they arrive, while the rest of a large upload is still being received.
         """
-        context: RequestContext = request.scope["state"][KEY]
+        context: RequestContext = request.scope["state"][CONTEXT]
         settings = context.settings
         parameters, body, uploads = await open_uploads(request, context, known)
         if parameters.frames is not None and "frames" not in expansions:
@@ -90,7 +90,7 @@ def router(plugins: "Plugins") -> APIRouter:
 
 
 def image_steps(plugin_steps: Sequence[Step] = (), *, has_keys: bool = True) -> tuple[Step, ...]:
-    """The steps of an image, in their order, for all routes that take images.
+    """The steps of an image, in their order, for all routes that classify; images.py has those for other routes.
 
     An image that waits for a plug-in, such as for its model to be loaded, has no permit yet: images of other requests
     pass it. The last step gives it to inference/service.py: it is signed, shares a call, and gets its result.
@@ -98,7 +98,7 @@ def image_steps(plugin_steps: Sequence[Step] = (), *, has_keys: bool = True) -> 
     return (
         *((charge,) if has_keys else ()),
         recognise,
-        *map(bounded, plugin_steps),
+        *map(until_deadline, plugin_steps),
         expand,
         plan,
         wait_for_permit,
@@ -106,7 +106,7 @@ def image_steps(plugin_steps: Sequence[Step] = (), *, has_keys: bool = True) -> 
     )
 
 
-def bounded(step: Step) -> Step:
+def until_deadline(step: Step) -> Step:
     """The step of a plug-in, which is cancelled at the image's deadline."""
 
     async def run(image: Image) -> bool | None:
@@ -127,7 +127,7 @@ async def charge(image: Image) -> None:
 async def recognise(image: Image) -> None:
     """Find the format by the content, and the header; check both. The account grows by the cost of such a file.
 
-    A decoder reads the header of a file that is not passed on.
+    A decoder reads the header of a format that is never passed on, and of files whose header is not read here.
     """
     request, upload, account = image.request, image.upload, image.request.account
     nbytes, limits = len(upload.data), request.service.limits
@@ -140,7 +140,7 @@ async def recognise(image: Image) -> None:
         try:
             found = inspect(upload.data, limits)
         finally:
-            account.charge(time.thread_time() - began)
+            account.spend(time.thread_time() - began)
         if isinstance(found, Header):
             image.header = found
             return

@@ -30,7 +30,7 @@ from starlette.websockets import WebSocketDisconnect
 from gateway import metrics, tracing
 from gateway.api.auth import KeyCheck
 from gateway.api.problems import report
-from gateway.api.request_context import CLIENT_GONE, KEY, RequestContext
+from gateway.api.request_context import CLIENT_GONE, CONTEXT, RequestContext
 from gateway.api.route_table import WEBSOCKET, Access, RouteTable
 from gateway.errors import Forbidden, InvalidParameter, MethodNotAllowed, NotFound, RateLimited
 from gateway.hooks import Runtime
@@ -97,7 +97,7 @@ class ResponseHeaders:
         state = scope["state"]
         runtime: Runtime = state["runtime"]
         reader = state.get("reader")
-        context = state[KEY] = RequestContext(request_id, runtime, runtime.settings, runtime.service, reader)
+        context = state[CONTEXT] = RequestContext(request_id, runtime, runtime.settings, runtime.service, reader)
         if (protocol := (scope.get("extensions") or {}).get(PROTOCOL)) is not None:
             context.log_fields["protocol"] = protocol["name"]
         structlog.contextvars.clear_contextvars()
@@ -146,7 +146,7 @@ class RequestLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        context: RequestContext = scope["state"][KEY]
+        context: RequestContext = scope["state"][CONTEXT]
         try:
             await self._app(scope, receive, send)
         finally:
@@ -199,7 +199,7 @@ class Errors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        context: RequestContext = scope["state"][KEY]
+        context: RequestContext = scope["state"][CONTEXT]
         try:
             await self._app(scope, receive, send)
         except (ClientDisconnect, WebSocketDisconnect):
@@ -280,7 +280,7 @@ class AccessCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        context: RequestContext = scope["state"][KEY]
+        context: RequestContext = scope["state"][CONTEXT]
         if self._origins is not None:
             self._origins.check(scope)
         path, method = scope["path"], scope.get("method", WEBSOCKET)
@@ -318,7 +318,7 @@ class LimitCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        context: RequestContext = scope["state"][KEY]
+        context: RequestContext = scope["state"][CONTEXT]
         route, caller = context.route, context.caller
         assert route is not None
         brings_images = route.traits.takes_images and scope.get("method") == "POST"
@@ -346,7 +346,7 @@ class DirectRoutes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        route = scope["state"][KEY].route
+        route = scope["state"][CONTEXT].route
         if route.traits.direct:
             response = await route.endpoint(Request(scope, receive, send))
             await response(scope, receive, send)

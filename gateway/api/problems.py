@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from gateway.api.parameters import invalid_parameter
-from gateway.api.request_context import KEY, RequestContext
+from gateway.api.request_context import CONTEXT, RequestContext
 from gateway.errors import (
     PROBLEM_MEDIA_TYPE,
     AlreadyLogged,
@@ -40,7 +40,7 @@ def problem(error: GatewayError, scope: Scope) -> Response:
 
     Below a path with another format, a client gets a problem document if its header Accept names that type.
     """
-    context: RequestContext = scope["state"][KEY]
+    context: RequestContext = scope["state"][CONTEXT]
     headers = {}
     if isinstance(error, ServiceError) and error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
@@ -68,7 +68,7 @@ def report(exc: Exception, scope: Scope, *, started: bool) -> Response:
 
     Then only closing the connection can signal the error.
     """
-    context: RequestContext = scope["state"][KEY]
+    context: RequestContext = scope["state"][CONTEXT]
     if isinstance(exc, GatewayError) and not started:
         context.note(exc)
         clear_frames(exc)

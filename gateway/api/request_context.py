@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.hooks import Runtime
     from gateway.settings import Settings
 
-KEY = "request_context"
+CONTEXT = "request_context"
 """The key of the request's context in its state."""
 CLIENT_GONE = 499
 """The status if no response was sent, as in nginx."""
@@ -72,4 +72,4 @@ class RequestContext:
 
 def request_context(connection: HTTPConnection) -> RequestContext:
     """The context of a request or WebSocket; valid inside gateway.api.middleware."""
-    return cast("RequestContext", connection.scope["state"][KEY])
+    return cast("RequestContext", connection.scope["state"][CONTEXT])

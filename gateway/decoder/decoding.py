@@ -59,7 +59,7 @@ def _stored(data: Buffer, info: Header, size: Size) -> Pixels:
     """The image as stored, RGB of 8 bits: by OpenCV, or by Pillow where that cannot."""
     failure: ImageError | None = None
     # Transparency of a PNG has many forms, which Pillow knows.
-    if info.format.traits.passed_on and not (info.has_alpha and info.format is ImageFormat.PNG):
+    if info.format.traits.may_pass_on and not (info.has_alpha and info.format is ImageFormat.PNG):
         try:
             return _read(data, info, size)
         except UndecodableImage as error:

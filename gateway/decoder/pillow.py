@@ -64,7 +64,7 @@ def read_header(data: bytes, image_format: ImageFormat) -> Header:
             orientation,
             bit_depth=16 if image.mode.startswith("I;16") else image.info.get("bit_depth", 8),
             has_alpha=is_gif or image.has_transparency_data,
-            isolated=True,
+            gateway_only=True,
             # To count the frames of a GIF takes long.
             animated=is_gif or (image_format is not ImageFormat.TIFF and getattr(image, "n_frames", 1) > 1),
         )

@@ -108,7 +108,7 @@ class DecoderPool:
             reply.orientation,
             bit_depth=reply.bit_depth,
             has_alpha=reply.has_alpha,
-            isolated=True,
+            gateway_only=True,
             animated=reply.animated,
         )
 
@@ -189,7 +189,7 @@ class DecoderPool:
             process.close()
         if not process.alive():
             # For its last job, and for the start of its replacement, which takes as long as its own did.
-            account.charge(process.charge_seconds() + process.start_seconds)
+            account.spend(process.charge_seconds() + process.start_seconds)
             if not self._idle:
                 with suppress(OSError):
                     self._idle.append(DecoderProcess(self.limits.image_pixels))  # it starts while others work
@@ -253,7 +253,7 @@ async def _run(
             await _wait_uninterrupted(task, None)
         task.exception()  # of a task whose caller was cancelled, asyncio would log it as never retrieved
         spent_seconds = process.charge_seconds()
-        account.charge(spent_seconds)
+        account.spend(spent_seconds)
         if spent_seconds:
             metrics.DECODE_CPU_SECONDS.observe(spent_seconds)
     return task.result()

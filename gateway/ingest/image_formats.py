@@ -42,7 +42,7 @@ class FormatTraits:
     """A regular expression for the beginning of a file."""
     brands: frozenset[bytes] = frozenset()
     """Brands of an ISO base media file (ISO/IEC 14496-12, section 4.3), any of which identifies the format."""
-    passed_on: bool = False
+    may_pass_on: bool = False
     """Whether Triton's preprocessor decodes the format. Only then does the serving process read its header, in
     `gateway.ingest.formats`; the header of any other format is read in a decoder's process."""
     pillow: str
@@ -62,18 +62,18 @@ class FormatTraits:
 FORMATS = {
     ImageFormat.JPEG: FormatTraits(
         magic=rb"\xff\xd8\xff",
-        passed_on=True,
+        may_pass_on=True,
         pillow="JPEG",
         plugin="PIL.JpegImagePlugin",
         ns_per_pixel=6,
         ns_per_byte=11,
     ),
     ImageFormat.PNG: FormatTraits(
-        magic=rb"\x89PNG\r\n\x1a\n", passed_on=True, pillow="PNG", plugin="PIL.PngImagePlugin", ns_per_pixel=9
+        magic=rb"\x89PNG\r\n\x1a\n", may_pass_on=True, pillow="PNG", plugin="PIL.PngImagePlugin", ns_per_pixel=9
     ),
     ImageFormat.WEBP: FormatTraits(
         magic=rb"RIFF.{4}WEBP",
-        passed_on=True,
+        may_pass_on=True,
         pillow="WEBP",
         plugin="PIL.WebPImagePlugin",
         ns_per_pixel=6,
@@ -150,8 +150,8 @@ class Header:
     has_alpha: bool = False
     """Whether pixels may be transparent."""
     rewritten: bool = False
-    """Whether Triton gets other bytes than the file's; see `inspection.encoded`."""
-    isolated: bool = False
+    """Whether Triton gets other bytes than the file's; see `inspection.for_triton`."""
+    gateway_only: bool = False
     """Whether only the gateway's decoders may open it, since its cost or its pixels elsewhere are not known."""
     coefficient_bytes: int = 0
     """Memory for the coefficients of a JPEG in several scans, in addition to its pixels."""

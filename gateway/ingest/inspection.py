@@ -40,7 +40,7 @@ def inspect(data: bytes, limits: UploadLimits) -> Header | ImageFormat:
     if image_format is None:
         video = "a video (send its frames to WS /stream, as `gateway stream` does), " if _VIDEO.match(data) else ""
         raise UnsupportedFormat(f"The file is {video}not a {accepted_formats()} image.")
-    if image_format.traits.passed_on:
+    if image_format.traits.may_pass_on:
         try:
             info = _READERS[image_format](data)
         except (IndexError, struct.error) as exc:
@@ -118,4 +118,4 @@ def for_triton(data: bytes, header: Header) -> bytes:
 
 def _passes(info: Header) -> bool:
     """Whether the preprocessor decodes it correctly and at a known cost; it would drop an alpha channel."""
-    return info.format.traits.passed_on and not info.has_alpha and not info.isolated
+    return info.format.traits.may_pass_on and not info.has_alpha and not info.gateway_only

@@ -19,7 +19,7 @@ class Account:
     """The processor time that the images of one request may take together, so that none can keep the decoders busy.
 
     It begins with `seconds`, and grows with each image. The time of a decode is reserved before it is spent. What has
-    been charged never exceeds what was allowed by more than `most_seconds`, the most that one image may take. Decoders
+    been spent never exceeds what was allowed by more than `most_seconds`, the most that one image may take. Decoders
     alternate between the accounts of different clients.
 
     The account of a stream does not grow with its frames, and regains time instead, up to `seconds`.
@@ -35,7 +35,7 @@ class Account:
         self._allowed = seconds
         self._open = 0
         self.spent_seconds = 0.0
-        """Seconds charged so far, minus the regained ones of a stream."""
+        """Seconds spent so far, minus the regained ones of a stream."""
         self._reserved = self._lent = 0.0
         self._given_back = asyncio.Event()
         """Set when a decode has ended, while others wait for its time."""
@@ -51,7 +51,7 @@ class Account:
             self._allowed += nbytes / 1e6 * (SECONDS_PER_MEGABYTE_OF_SLOW_CODECS - SECONDS_PER_MEGABYTE)
 
     def regain(self, stream_seconds: float) -> None:
-        """Give back time that was charged, as a part of the stream has lasted `stream_seconds`."""
+        """Give back time that was spent, as a part of the stream has lasted `stream_seconds`."""
         self.spent_seconds = max(self.spent_seconds - stream_seconds * STREAM_SECONDS_PER_SECOND, 0.0)
 
     def check(self) -> None:
@@ -59,19 +59,19 @@ class Account:
         if self.spent_seconds >= self._allowed:
             raise self._overdrawn()
 
-    def charge(self, seconds: float) -> None:
-        """Charge time that is spent already."""
+    def spend(self, seconds: float) -> None:
+        """Count time that is spent already."""
         self.spent_seconds += seconds
 
     def try_pay(self, seconds: float) -> bool:
-        """Charge time that will be spent elsewhere, if it is free now."""
+        """Count time that will be spent elsewhere, if it is free now."""
         if seconds > self._allowed - self.spent_seconds - self._reserved:
             return False
         self.spent_seconds += seconds
         return True
 
     async def pay(self, seconds: float) -> None:
-        """Charge time that will be spent elsewhere, once decodes have given back enough; raises TooCostly."""
+        """Count time that will be spent elsewhere, once decodes have given back enough; raises TooCostly."""
         await self._affordable(seconds)
         self.spent_seconds += seconds
 
@@ -79,7 +79,7 @@ class Account:
     async def reserve(self, seconds: float, most_seconds: float) -> AsyncIterator[float]:
         """Reserve time for a decode that should take `seconds`; returns how long it may take, up to `most_seconds`.
 
-        The decode is charged inside the context. Waits until other decodes of the same account have given back enough;
+        The decode is spent inside the context. Waits until other decodes of the same account have given back enough;
         raises TooCostly when nothing is left.
         """
         reserved = min(seconds, most_seconds, self._most_seconds)

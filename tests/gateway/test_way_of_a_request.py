@@ -15,7 +15,7 @@ from tests.processes import PROJECT
 from tests.settings import Settings
 
 PAGE = (PROJECT / "ARCHITECTURE.md").read_text("utf-8")
-SECTION = PAGE[PAGE.index("## One image, file by file") : PAGE.index("A request runs in the task")]
+SECTION = PAGE[PAGE.index("## One image, file by file") : PAGE.index("Each request has a task")]
 NAMED = tuple(re.findall(r"`([a-z_/]+(?:\.py|/))`", SECTION))
 
 

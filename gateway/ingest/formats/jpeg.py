@@ -100,7 +100,7 @@ def read(data: bytes) -> Header:
         *(upright(frame.width, frame.height, orientation) if orientation > 1 else (frame.width, frame.height)),
         orientation,
         # The time of arithmetic coding grows with the bytes, not the pixels; and OpenCV ignores XMP.
-        isolated=frame.marker in _ARITHMETIC or (orientation != 1 and by_exif is None),
+        gateway_only=frame.marker in _ARITHMETIC or (orientation != 1 and by_exif is None),
         coefficient_bytes=frame.coefficient_bytes() if several else 0,
         scans=scans,
     )

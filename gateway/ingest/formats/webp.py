@@ -24,7 +24,7 @@ def read(data: bytes) -> Header:
     if kind == b"VP8L":
         width, height, has_alpha = _lossless_header(data, 20)
         # Its Huffman tables may need a hundred times the memory of its pixels.
-        return Header(ImageFormat.WEBP, width, height, has_alpha=has_alpha, isolated=True)
+        return Header(ImageFormat.WEBP, width, height, has_alpha=has_alpha, gateway_only=True)
     if kind != b"VP8X" or length < 10:
         raise InvalidImage("The WebP begins with an unknown chunk.")
     flags = data[20]
@@ -35,7 +35,7 @@ def read(data: bytes) -> Header:
         *upright(width, height, orientation),
         orientation,
         has_alpha=bool(flags & _ALPHA_FLAG),
-        isolated=True,  # whatever picture follows
+        gateway_only=True,  # whatever picture follows
         animated=bool(flags & _ANIMATION_FLAG),
     )
 

@@ -28,7 +28,7 @@ async def decode(account, expected, takes, most=MOST):
     async with account.reserve(expected, most) as cpu_seconds:
         await asyncio.sleep(0)
         spent_seconds = min(takes, cpu_seconds)
-        account.charge(spent_seconds)
+        account.spend(spent_seconds)
     return spent_seconds
 
 
