@@ -1,4 +1,4 @@
-"""Calls a post-processing step; the same code runs in the check of `gateway model add`, in `verify` and in Triton.
+"""Calls a post-processing step; `gateway model postprocess`, `gateway model verify` and Triton run the same code.
 
 served.json has `module`, `callable`, the `classes` and the embeddings' `size` of the network, and `own_classes`, the
 number of scores that the step returns (0: not known yet). code/ has the module and its files. torch is not imported,
