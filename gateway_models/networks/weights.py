@@ -88,7 +88,7 @@ def _torch(path: Path) -> object:
 
 
 def _safetensors(path: Path) -> object:
-    safetensors = library("safetensors.torch", "files of safetensors")
+    safetensors = library("safetensors.torch", "files of safetensors", "local")
     try:
         return safetensors.load_file(path)
     except Exception as exc:  # safetensors and the file system have no common base class
