@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from fastapi import APIRouter
 
 from gateway import metrics
+from gateway.errors import UserError
 from gateway.values import variables
 
 Endpoint = Callable[..., Any]
@@ -68,18 +69,27 @@ class RouteTable:
     """The routes of some routers, by path."""
 
     def __init__(self, routers: Iterable[APIRouter], access: Mapping[str, Access] | None = None) -> None:
-        """Find the routes; `access` overrides the declarations of some paths."""
+        """Find the routes; `access` overrides the declarations of some paths.
+
+        Raises UserError if the routes of one path differ in who may use them.
+        """
         access = access or {}
         known: dict[str, KnownRoute] = {}
         for route in (route for router in routers for route in router.routes):
             endpoint, path = route.endpoint, route.path  # type: ignore[attr-defined]  # every route here is a Route
             methods = frozenset(getattr(route, "methods", None) or (WEBSOCKET,))
+            declared = _TRAITS.get(endpoint, _DEFAULT)
+            own = replace(declared, access=access.get(path, declared.access))
             if (first := known.get(path)) is not None:  # FastAPI chooses the endpoint by the method
+                if own.access is not first.traits.access:
+                    names = ", ".join(sorted(methods))
+                    raise UserError(
+                        f"The route {names} {path} of a plug-in has access={own.access.value}, and another route of "
+                        f"this path has access={first.traits.access.value}: give it another path."
+                    )
                 shared = replace(first.traits, direct=False)
                 known[path] = replace(first, methods=first.methods | methods, traits=shared)
                 continue
-            declared = _TRAITS.get(endpoint, _DEFAULT)
-            own = replace(declared, access=access.get(path, declared.access))
             known[path] = KnownRoute(path, route.path_regex, methods, endpoint, own)  # type: ignore[attr-defined]
         self.literal = {path: route for path, route in known.items() if "{" not in path}
         """The routes whose path has no parameter."""

@@ -22,9 +22,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway import hooks, timing
-from gateway.api.route_table import traits
+from gateway.api.route_table import Access, traits
 from gateway.app import create_app
-from gateway.errors import ImageTooLarge, Unauthorized
+from gateway.errors import ImageTooLarge, Unauthorized, UserError
 from gateway.hooks import Authenticator, Identity, Plugin, PluginFailed
 from gateway.inference.request import Image, Observer
 from gateway.plugin_loading import installed
@@ -289,6 +289,13 @@ def test_route_of_another_method_may_be_added_to_a_path():
         assert client.get("/models/ensemble_model").json()["name"] == "ensemble_model"
         assert client.request("DELETE", "/models/ensemble_model").json() == "ensemble_model is dropped."
     assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
+
+
+def test_all_routes_of_a_path_have_one_access():
+    admins = APIRouter()
+    admins.get("/predict")(traits(access=Access.ADMIN)(lambda: "of admins"))
+    with pytest.raises(UserError, match="GET /predict of a plug-in has access=admin, and another route of this path"):
+        create_app(Settings(_env_file=None), StubBackend(), [plugin("Admins", routers=(admins,))])
 
 
 def test_request_for_a_path_of_a_websocket_alone_is_refused():
