@@ -249,7 +249,7 @@ class HttpHandler:
         self._body_bytes = self._framing_bytes = self._borders = 0
         self.cheap_bytes = 0
         """See Handler: the rest of a body of announced length is one piece, however long it is."""
-        self._in_headers = self._offered = self._expects_continue = False
+        self._in_headers = self._offered = self._expects_continue = self._names_host = False
 
     @property
     def parses(self) -> bool:
@@ -353,7 +353,8 @@ class HttpHandler:
         self._in_headers, self._header_bytes, self._header_count = True, 0, 0
         self._borders += 1
         self._body_bytes = self._framing_bytes = 0
-        self._url, self._headers, self._expects_continue, self.cheap_bytes = b"", [], False, 0
+        self._url, self._headers, self.cheap_bytes = b"", [], 0
+        self._expects_continue = self._names_host = False
 
     def on_url(self, url: bytes) -> None:
         """Keep the URL, which comes in pieces; its parser counts bytes in 16 bits."""
@@ -376,6 +377,10 @@ class HttpHandler:
                 self.cheap_bytes = int(value)
             elif name == b"expect" and value.lower() == b"100-continue":
                 self._expects_continue = True
+            elif name == b"host":
+                if self._names_host:  # RFC 9112, section 3.2; a proxy may have checked the other one
+                    raise self._refused(InvalidRequest())
+                self._names_host = True
 
     def on_headers_complete(self) -> None:
         """Begin the request, unless it is parsed once more."""

@@ -48,6 +48,7 @@ def request(line: str, *headers: str, body: bytes = b"") -> bytes:
         (b"GET /nowhere HTTP/1.1\r\nHost: [\r\n\r\n", "404 not_found"),
         (request("GET /nowhere HTTP/1.1", "Upgrade: websocket", "Connection: Upgrade"), "404 not_found"),
         (request("CONNECT x:1 HTTP/1.1", *CLOSING), "400 invalid_request"),
+        (request("GET / HTTP/1.1", "Host: y"), "400 invalid_request"),
         (request("PRI * HTTP/2.0"), "400 invalid_request"),
         (request("GET / HTTP/9.9"), "400 invalid_request"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), "400 invalid_request"),  # TLS
