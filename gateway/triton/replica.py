@@ -186,8 +186,9 @@ class Replica:
         for row in rows:
             row.multi_label, row.drift_reference = multi_label, ensemble.drift_reference
         if selection is not None and not (
-            # The best classes that Triton returns are the selection.
+            # The best classes that Triton returns are the selection, and nobody needs others.
             most == class_count
+            and not call.least_classes
             and selection.threshold is None
             and not selection.labels
             and (selection.top_k is not None or not multi_label)

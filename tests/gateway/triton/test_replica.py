@@ -12,6 +12,7 @@ from tritonclient.grpc.model_config_pb2 import DataType
 
 from gateway.errors import ContractBroken, GatewayError, InferenceFailed, LoadFailed, ModelNotFound, NoFeatures
 from gateway.inference.backend import Call, Embeddings
+from gateway.inference.result import Selection
 from gateway.triton import replica
 from gateway.triton.contract import SEQUENCE_MODEL
 from gateway.triton.health.state import ExpectedModels, HealthState, Schedule
@@ -87,6 +88,14 @@ async def test_embeddings_are_requested_when_wanted_and_available(size, wanted, 
     assert (None if row.embedding is None else len(row.embedding)) == given
     (info,) = await found.describe_all()
     assert info.embedding_size == size
+
+
+@pytest.mark.parametrize("least", [1, 2])
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+async def test_best_classes_are_those_before_the_selection(top_k, least):
+    found = replica_of(FakeTriton())
+    (row,) = await found.infer(replace(call(Embeddings.NONE), selection=Selection(top_k), least_classes=least))
+    assert (len(row.predictions), len(row.best)) == (min(top_k, 2), least)
 
 
 @pytest.mark.parametrize(("description", "reference"), [("", ""), ('Cats, and "dogs".', '{"images": 500}')])
