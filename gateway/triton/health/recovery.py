@@ -181,7 +181,7 @@ class RecoveringChecker(HealthChecker):
             pass  # Triton is unreachable; after a restart it has new processes
         finally:
             state.recovering = set()
-            self._report()
+        self._report()  # not after a cancellation: this Triton may have been removed
 
     async def _still_fails(self, models: Collection[ProbedModel]) -> bool:
         """Whether a probe fails: the request that failed may have been sent before another gateway's reload."""

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
+from prometheus_client import REGISTRY
 
 from gateway.metrics import HEALINGS
 from gateway.triton.client import StubDied
@@ -116,6 +117,19 @@ async def test_reload_is_completed_when_the_gateway_stops():
     with pytest.raises(asyncio.CancelledError):
         await attempt
     assert attempts.triton.done == RELOAD
+
+
+async def test_reload_at_a_triton_that_was_removed_meanwhile_leaves_no_metric():
+    attempts = Attempts(FakeTriton(load_seconds=0.05))
+    attempt = asyncio.create_task(attempts.reload())
+    await wait_until(lambda: bool(attempts.triton.done))
+    checker, gauge = attempts.checker, ("gateway_triton_ready", {"triton": attempts.checker.state.address})
+    assert REGISTRY.get_sample_value(*gauge) == 1
+    attempt.cancel()  # as the pool does
+    checker.forget_metrics()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+    assert REGISTRY.get_sample_value(*gauge) is None
 
 
 @pytest.mark.parametrize(
