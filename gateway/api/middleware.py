@@ -295,7 +295,7 @@ class AccessCheck:
             raise NotFound(f"There is nothing at {path[:NAME_CHARACTERS]}; see /docs.")
         if route.traits.access is Access.ADMIN and not self._keys.has_admins:
             raise NotFound(
-                f"There is nothing at {path[:NAME_CHARACTERS]}: models are loaded and unloaded over HTTP only where "
+                f"There is nothing at {path[:NAME_CHARACTERS]}: routes for admins, which load models, exist only where "
                 "GATEWAY_ADMIN_KEYS_FILE is set."
             )
         if served not in route.methods:
