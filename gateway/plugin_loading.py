@@ -179,7 +179,7 @@ def _installed_fields() -> set[str]:
 
 
 def _entries() -> Sequence[EntryPoint]:
-    """The entry points of plug-ins, those of other distributions first."""
+    """The entry points of plug-ins; other distributions come before the gateway."""
     return sorted(entry_points(group=GROUP), key=lambda entry: (is_ours(entry.value), entry.name))
 
 

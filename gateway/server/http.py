@@ -214,7 +214,7 @@ MAX_HANDSHAKE_HEADERS, MAX_LINE_BYTES = 100, 8_000
 REQUEST_SECONDS = 0.0001
 """Time of the turns to parse that a request takes when it begins, since it computes in the next iteration.
 
-Twice as much costs 32 clients 5 % of their images a second.
+Twice as much costs some 5 % of the images a second of `python -m bench.feed` with 32 in flight.
 """
 MAX_LENGTH_DIGITS = 20
 """Digits of a 64-bit number. The parser takes any number of zeros before them; Python refuses thousands of digits."""

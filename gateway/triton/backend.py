@@ -4,6 +4,7 @@ import asyncio
 import random
 import secrets
 import time
+from collections import ChainMap
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -68,8 +69,8 @@ class TritonBackend:
         secret = settings.cache_secret
         self.sign = Signer(secret.get_secret_value().encode() if secret else secrets.token_bytes(32)).sign
         """The signature of an image; see gateway.triton.wire."""
-        declared = settings.each("tensor_models")
-        self.tensor_input = {name: model.tensor for models in declared for name, model in models.items()}.get
+        declared = ChainMap(*settings.each("tensor_models"))
+        self.tensor_input = {name: model.tensor for name, model in declared.items()}.get
         """See Backend.tensor_input."""
         self._recent: dict[bytes, bool] = {}
         """The signatures of the RECENT_IMAGES last images, which alone may have an answer in Triton's cache."""

@@ -1,5 +1,6 @@
 """Chooses the codec of a model by its configuration, which may lack parts of the gateway's contract."""
 
+from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -122,7 +123,7 @@ class Codecs:
     @classmethod
     def of_settings(cls, settings: "Section") -> Self:
         """With the models that sections of the settings declare; see Section.tensor_models."""
-        return cls({name: model for models in settings.each("tensor_models") for name, model in models.items()})
+        return cls(ChainMap(*settings.each("tensor_models")))
 
     def of(self, config: ModelConfig) -> Codec:
         """The codec of a model; raises ContractBroken, which says what its configuration lacks."""

@@ -186,7 +186,7 @@ class Replica:
         for row in rows:
             row.multi_label, row.drift_reference = multi_label, ensemble.drift_reference
         if selection is not None and not (
-            # The best classes that Triton returns are the selection, and nobody needs others.
+            # The best classes that Triton returns are the selection, and no observer needs others.
             most == class_count
             and not call.least_classes
             and selection.threshold is None

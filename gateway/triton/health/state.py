@@ -258,8 +258,7 @@ class HealthState:
     """The health of one Triton and its models: whether they answer, which processes are dead, what is reloaded.
 
     Probes, the results of clients' requests, and reloads are recorded here; a failure wakes the loops of the checker.
-    With `expected.on_demand`, requests load the models, and one that no client of this gateway uses is not probed:
-    other gateways see by Triton's time of its last inference whether it is used.
+    With `expected.on_demand`, requests load the models, and one that no client of this gateway uses is not probed.
     """
 
     def __init__(
